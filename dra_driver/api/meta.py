@@ -172,6 +172,11 @@ class Condition(Model):
     observed_generation: int | None = None
 
 
+def condition_of(conditions: Iterable[Condition], type_: str) -> Condition | None:
+    """The condition of this type; None if there is none."""
+    return next((condition for condition in conditions if condition.type == type_), None)
+
+
 def dated(condition: Condition, before: Iterable[Condition]) -> Condition:
     """With the transition time of the condition of this type in `before`, if its status is the same."""
     known = next((old for old in before if old.type == condition.type and old.status == condition.status), None)

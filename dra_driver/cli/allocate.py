@@ -21,6 +21,7 @@ from dra_driver.cli.offline import (
     world_in,
 )
 from dra_driver.errors import InvalidInput
+from dra_driver.phrases import how_many
 from dra_driver.terminal import Format, OutputOption, Status, print_data, print_table
 
 _MOST_REPLICAS = 1000
@@ -73,7 +74,7 @@ def _print(placed: tuple[Placed, ...], output: Format) -> None:
 def _rows(placed: Placed) -> Iterator[tuple[str | None, ...]]:
     if placed.node is None:
         for reason, nodes in sorted(placed.reasons.items(), key=lambda item: -item[1]):
-            where = f"{nodes} node{'s' if nodes != 1 else ''}: " if nodes else ""
+            where = f"{how_many(nodes, 'node')}: " if nodes else ""
             yield str(placed), "does not fit", None, None, f"{where}{reason}"
         return
     results = [

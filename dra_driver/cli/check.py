@@ -1,6 +1,7 @@
 """`dractl check FILES`: manifests judged before they are applied; nothing is asked or changed without `--live`."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.metadata import version
@@ -25,10 +26,11 @@ from dra_driver.checking.check import policies_for
 from dra_driver.checking.findings import Finding, Severity, as_data, as_github, as_sarif, sentence
 from dra_driver.checking.knowledge import Key, Knowledge, sites_of_cluster, sites_of_models
 from dra_driver.checking.manifests import with_chart_values
-from dra_driver.cli.files import read_files, shipped_classes
+from dra_driver.cli.files import known_classes, read_files
 from dra_driver.cli.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, KNOWN, named_minor
+from dra_driver.phrases import how_many
 from dra_driver.terminal import Format, Status, messages, print_data, print_table
 
 
@@ -105,11 +107,7 @@ def offline_knowledge(minor: int, profiles: str, documents: Sequence[Document]) 
     InvalidInput."""
     names = [name.strip() for name in profiles.split(",") if name.strip()]
     sites = sites_of_models(names, policies_for(documents), minor)
-    return Knowledge(minor, sites, _known_classes(), certain=bool(names))
-
-
-def _known_classes() -> dict[str, DeviceClass]:
-    return {shipped_class.name: DeviceClass.of(shipped_class.obj) for shipped_class in shipped_classes()}
+    return Knowledge(minor, sites, known_classes(), certain=bool(names))
 
 
 # -- a cluster
@@ -157,14 +155,12 @@ def _print(findings: Sequence[Finding], output: CheckFormat, documents: int) -> 
 def _print_table(findings: Sequence[Finding], documents: int) -> None:
     if findings:
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), [_row(finding) for finding in findings])
-    counted = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
-    parts = [f"{count} {name}" for severity, count in counted.items() if count for name in (_plural(severity, count),)]
-    summary = ", ".join(parts) if parts else "nothing to say"
-    messages.print(f"{documents} document{'' if documents == 1 else 's'}: {summary}", markup=False)
+    counts = Counter(finding.severity for finding in findings)
+    parts = [how_many(counts[severity], noun) for severity, noun in _NOUNS.items() if counts[severity]]
+    messages.print(f"{how_many(documents, 'document')}: {', '.join(parts) or 'nothing to say'}", markup=False)
 
 
-def _plural(severity: Severity, count: int) -> str:
-    return {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}[severity] + "s" * (count != 1)
+_NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

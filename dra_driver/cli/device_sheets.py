@@ -1,18 +1,20 @@
-"""What `dractl get devices` shows: a row for each GPU with a legend, or for each published device. Pure."""
+"""What `dractl get` was asked and what it answers. Of devices: a row for each GPU with a legend, or for each published
+device. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from rich.text import Text
 
 from dra_driver.allocation.amounts import Amount
 from dra_driver.api.meta import JsonObject
-from dra_driver.cli.answers import Answer, Asked
 from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
 from dra_driver.cli.top.board import Known
 from dra_driver.cli.usage import DeviceHolder, PublishedDevice, PublishedGpu, published_gpus
+from dra_driver.grouping import grouped
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, gibibytes, memory_cell
 
@@ -22,6 +24,40 @@ _MANY_GPUS = 30
 """From here on a summary comes first."""
 
 type Held = tuple[PublishedDevice, DeviceHolder]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `dractl get` was asked. `names` empty: all. `minor` is the server's version, `labels` a selector of nodes or
+    of the objects themselves.
+
+    `node`, `free` and `every` are for devices; the first of `drivers` is that of the GPUs.
+    """
+
+    now: datetime
+    minor: int
+    drivers: Sequence[str]
+    names: Collection[str] = ()
+    labels: str | None = None
+    node: str | None = None
+    free: bool = False
+    every: bool = False
+
+    def wants(self, *parts: str, also: str | None = None) -> bool:
+        """Whether an object is asked for: by its last part, by all parts with slashes between, or by `also`."""
+        return not self.names or not {parts[-1], "/".join(parts), also}.isdisjoint(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`summary` comes before the table, `more` tables after it, `notes` last; programs get the sheet only. `map` is for
+    a page; None if there are no GPUs to draw."""
+
+    sheet: Sheet
+    more: Sequence[Sheet] = field(default=())
+    summary: str | None = None
+    notes: Sequence[str] = ()
+    map: Known | None = None
 
 
 def devices(objects: Objects, asked: Asked) -> Answer:
@@ -49,12 +85,9 @@ def devices(objects: Objects, asked: Asked) -> Answer:
         for gpu in published_gpus(results)
         if (gpu.free or not asked.free) and asked.wants(gpu.whole.node or "-", gpu.name, also=gpu.uuid)
     ]
-    by_node: dict[str, list[PublishedGpu]] = {}
-    for gpu in gpus:
-        if gpu.whole.id.driver == asked.drivers[0]:
-            by_node.setdefault(gpu.whole.node or "-", []).append(gpu)
+    own = [gpu for gpu in gpus if gpu.whole.id.driver == asked.drivers[0]]
+    by_node = grouped(own, lambda gpu: gpu.whole.node or "-")
     nodes = [NodeOverview(name, tuple(group), None, headrooms.get(name)) for name, group in by_node.items()]
-    own = [gpu for node in nodes for gpu in node.gpus]
     summary = counted(own) if len(own) > _MANY_GPUS else None
     return replace(_of_gpus(gpus, counters), summary=summary, map=Known.of(nodes, cluster.waiting))
 
@@ -171,11 +204,7 @@ def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str
 
 def _counters_of(gpu: PublishedGpu, counters: _Counters) -> dict[str, tuple[int, int]]:
     """What is left, except of single memory slices, which the bar shows, and of what only keeps parts apart."""
-    sets = {
-        consumes_counter.counter_set
-        for device in gpu.devices
-        for consumes_counter in device.device.consumes_counters or ()
-    }
+    sets = {taken.counter_set for device in gpu.devices for taken in device.device.consumes_counters or ()}
     return {
         counter: (int(left), int(total))
         for (pool, name, counter), (left, total) in counters.items()
@@ -200,7 +229,4 @@ def _legend(gpus: Sequence[PublishedGpu], letter_of: Mapping[str, str]) -> Sheet
 
 
 def by_claim(held: Iterable[Held]) -> dict[str, list[Held]]:
-    results: dict[str, list[Held]] = {}
-    for device, holder in held:
-        results.setdefault(holder.claim, []).append((device, holder))
-    return results
+    return grouped(held, lambda pair: pair[1].claim)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dra_driver import bundled
 from dra_driver.api.documents import Document, ReadDocuments, read_documents, together
+from dra_driver.api.resource import DeviceClass
 from dra_driver.errors import DriverError, Help, Move
 
 STDIN = "-"
@@ -34,6 +35,11 @@ def read_files(paths: Sequence[str]) -> ReadDocuments:
 def shipped_classes() -> tuple[Document, ...]:
     """The DeviceClasses that come with the driver."""
     return read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).raise_problems()
+
+
+def known_classes() -> dict[str, DeviceClass]:
+    """The same by name."""
+    return {document.name: DeviceClass.of(document.obj) for document in shipped_classes()}
 
 
 def named_files(paths: Iterable[str]) -> Iterator[str]:

@@ -20,8 +20,8 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.cli import device_sheets, sheets
-from dra_driver.cli.answers import Answer, Asked
 from dra_driver.cli.completion import names_of
+from dra_driver.cli.device_sheets import Answer, Asked
 from dra_driver.cli.following import Following, of_kinds, read_objects
 from dra_driver.cli.seen import SHOWN, Objects, Selection
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
@@ -96,56 +96,65 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
     return names_of(resource, incomplete, ctx.params.get("kubeconfig"), ctx.params.get("context"))
 
 
+KindArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="nodes|devices|claims|policies|domains",
+        help="What to show; also in the singular, or as node/NAME.",
+        autocompletion=_words,
+    ),
+]
+NamesArgument = Annotated[
+    list[str] | None, typer.Argument(help="Only these; default: all.", autocompletion=_names, show_default=False)
+]
+FormOption = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="|".join(_FORMS),
+        help="How to print the data; wide has more columns, html is a page with a map, jsonpath selects of json.",
+        autocompletion=lambda: _FORMS,
+    ),
+]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Then print each row that changes, until Ctrl-C.")]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Claims and domains of this namespace; default: all.", show_default=False),
+]
+AllNamespacesOption = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces, which is the default.")
+]
+SelectorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        help="By labels, as kubectl; of nodes and devices, the labels of the node.",
+        show_default=False,
+    ),
+]
+EveryOption = Annotated[bool, typer.Option("--all", help="Every published device: partitions and shares, too.")]
+FreeOption = Annotated[bool, typer.Option("--free", help="Only devices of which a claim could have something.")]
+NodeOption = Annotated[str | None, typer.Option("--node", help="Only devices of this node.", show_default=False)]
+DriversOption = Annotated[
+    list[str],
+    typer.Option("--driver", help="Drivers whose devices to show, that of the GPUs first; may be repeated."),
+]
+
+
 def get(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="nodes|devices|claims|policies|domains",
-            help="What to show; also in the singular, or as node/NAME.",
-            autocompletion=_words,
-        ),
-    ],
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Only these; default: all.", autocompletion=_names, show_default=False)
-    ] = None,
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="|".join(_FORMS),
-            help="How to print the data; wide has more columns, html is a page with a map, jsonpath selects of json.",
-            autocompletion=lambda: _FORMS,
-        ),
-    ] = Form.TABLE,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Then print each row that changes, until Ctrl-C.")
-    ] = False,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace", "-n", help="Claims and domains of this namespace; default: all.", show_default=False
-        ),
-    ] = None,
-    all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces, which is the default.")
-    ] = False,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            "--selector",
-            "-l",
-            help="By labels, as kubectl; of nodes and devices, the labels of the node.",
-            show_default=False,
-        ),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every published device: partitions and shares, too.")] = False,
-    free: Annotated[bool, typer.Option("--free", help="Only devices of which a claim could have something.")] = False,
-    node: Annotated[str | None, typer.Option("--node", help="Only devices of this node.", show_default=False)] = None,
-    drivers: Annotated[
-        list[str],
-        typer.Option("--driver", help="Drivers whose devices to show, that of the GPUs first; may be repeated."),
-    ] = _DRIVERS,
+    kind: KindArgument,
+    names: NamesArgument = None,
+    output: FormOption = Form.TABLE,
+    watch: WatchOption = False,
+    namespace: NamespaceOption = None,
+    all_namespaces: AllNamespacesOption = False,
+    labels: SelectorOption = None,
+    every: EveryOption = False,
+    free: FreeOption = False,
+    node: NodeOption = None,
+    drivers: DriversOption = _DRIVERS,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
@@ -169,16 +178,11 @@ def get(
     """
     chosen, more = _kind(kind)
     form = _form(output)
-    if namespace is not None and all_namespaces:
-        raise InvalidInput("exclude each other", about="--namespace and --all-namespaces")
+    _refuse(chosen, namespace, all_namespaces=all_namespaces, of_devices=bool(every or free or node))
     if form is Form.HTML and (chosen.subject != NODES or every or watch):
         raise InvalidInput(
             "html draws the GPUs of get nodes and get devices, without --all and --watch", about="--output"
         )
-    if chosen.title is None and (every or free or node):
-        raise InvalidInput("are for devices", about="--all, --free and --node")
-    if namespace is not None and not chosen.subject.namespaced:
-        raise InvalidInput(f"{chosen.words[0]} have no namespace", about="--namespace")
     template = read_template(output.partition("=")[2]) if form is Form.JSONPATH else ()
     asked = Asked(datetime.now(UTC), 0, drivers, {*more, *(names or ())}, labels, node, free, every)
     printer = Printer(chosen, form, lambda data: filled(template, data), asks_names=bool(asked.names))
@@ -191,6 +195,16 @@ def get(
     else:
         printer.whole(ask(kubeconfig, context, question.answered))
     _end(printer, asked.names)
+
+
+def _refuse(kind: Kind, namespace: str | None, *, all_namespaces: bool, of_devices: bool) -> None:
+    """Options that this kind does not have."""
+    if namespace is not None and all_namespaces:
+        raise InvalidInput("exclude each other", about="--namespace and --all-namespaces")
+    if kind.title is None and of_devices:
+        raise InvalidInput("are for devices", about="--all, --free and --node")
+    if namespace is not None and not kind.subject.namespaced:
+        raise InvalidInput(f"{kind.words[0]} have no namespace", about="--namespace")
 
 
 def _kind(word: str) -> tuple[Kind, list[str]]:

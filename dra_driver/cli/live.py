@@ -37,6 +37,12 @@ from dra_driver.errors import ClusterError, NoSuchObject, NotFound
 from dra_driver.explain.workloads import Workload
 from dra_driver.kube.client import Kube
 
+_OF_CLUSTER = (RESOURCE_SLICES, DEVICE_CLASSES, NODES, NODE_INVENTORIES, *TAINT_RULES)
+_OF_NAMESPACES = (PODS, RESOURCE_CLAIMS, COMPUTE_DOMAINS)
+"""Those of all namespaces, because they have devices; if the user may not list these, those of one namespace."""
+_OF_ITS_NAMESPACE = (RESOURCE_CLAIM_TEMPLATES, RESOURCE_QUOTAS)
+EXPLAINED_BY = (*_OF_CLUSTER, *_OF_NAMESPACES, *_OF_ITS_NAMESPACE, NAMESPACES)
+"""Kinds that an explanation needs."""
 _OPTIONAL = (NODE_INVENTORIES, COMPUTE_DOMAINS, RESOURCE_QUOTAS, *TAINT_RULES)
 """Kinds that a cluster need not have."""
 _LISTS = frozenset({"ints", "bools", "strings", "versions"})
@@ -95,17 +101,10 @@ async def live_world(kube: Kube, namespace: str) -> World:
     """`namespace` is that of the pod or claim; templates and quotas of other namespaces are not needed."""
     _, minor = await kube.server_version()
     readings = await asyncio.gather(
-        _read(kube, RESOURCE_SLICES),
-        _read(kube, DEVICE_CLASSES),
-        _read(kube, NODES),
-        _read(kube, PODS, or_in=namespace),
-        _read(kube, RESOURCE_CLAIMS, or_in=namespace),
-        _read(kube, RESOURCE_CLAIM_TEMPLATES, namespace),
-        _read(kube, COMPUTE_DOMAINS, or_in=namespace),
-        _read(kube, RESOURCE_QUOTAS, namespace),
-        _read(kube, NODE_INVENTORIES),
+        *(_read(kube, kind) for kind in _OF_CLUSTER),
+        *(_read(kube, kind, or_in=namespace) for kind in _OF_NAMESPACES),
+        *(_read(kube, kind, namespace) for kind in _OF_ITS_NAMESPACE),
         _read_namespace(kube, namespace),
-        *(_read(kube, rules) for rules in TAINT_RULES),
     )
     objects = _each_once(obj for results, _ in readings for obj in results)
     unread = tuple(item for _, item in readings if item is not None)

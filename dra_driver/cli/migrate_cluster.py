@@ -15,12 +15,19 @@ import yaml
 from dra_driver.api.meta import (
     CONFIG_MAPS,
     CRDS,
+    CRON_JOBS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
     DEVICE_CLASSES,
+    JOBS,
     NODES,
     PODS,
+    REPLICA_SETS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
     RESOURCE_SLICES,
+    STATEFUL_SETS,
     JsonObject,
     Resource,
 )
@@ -32,19 +39,18 @@ from dra_driver.migration.read.kind_table import is_known
 from dra_driver.migration.report.outcome import UnreadInput
 from dra_driver.names import CONFIG_GROUP
 
-_DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
 _WORKLOADS: tuple[Resource, ...] = (
     PODS,
     Resource("", "v1", "replicationcontrollers", "ReplicationController", True),
     Resource("", "v1", "podtemplates", "PodTemplate", True),
-    Resource("", "v1", "resourcequotas", "ResourceQuota", True),
+    RESOURCE_QUOTAS,
     Resource("", "v1", "limitranges", "LimitRange", True),
-    Resource("apps", "v1", "deployments", "Deployment", True),
-    Resource("apps", "v1", "statefulsets", "StatefulSet", True),
-    Resource("apps", "v1", "replicasets", "ReplicaSet", True),
-    _DAEMON_SETS,
-    Resource("batch", "v1", "jobs", "Job", True),
-    Resource("batch", "v1", "cronjobs", "CronJob", True),
+    DEPLOYMENTS,
+    STATEFUL_SETS,
+    REPLICA_SETS,
+    DAEMON_SETS,
+    JOBS,
+    CRON_JOBS,
     RESOURCE_CLAIM_TEMPLATES,
 )
 _QUEUES = frozenset(
@@ -101,10 +107,7 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
         *(reading.list(workload, namespace if workload.namespaced else None) for workload in workloads)
     )
     nodes, slices, classes, pods, configs, daemon_sets = await asyncio.gather(
-        *(
-            reading.list(resource)
-            for resource in (NODES, RESOURCE_SLICES, DEVICE_CLASSES, PODS, CONFIG_MAPS, _DAEMON_SETS)
-        )
+        *map(reading.list, (NODES, RESOURCE_SLICES, DEVICE_CLASSES, PODS, CONFIG_MAPS, DAEMON_SETS))
     )
     policies = [item for resource in surroundings for item in await reading.list(resource)]
     of_claims = (RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, *_resources_of(crds, lambda *kind: kind in _OF_CLAIMS))
@@ -174,22 +177,21 @@ def _unstatused(obj: JsonObject) -> JsonObject:
 
 
 def _source(obj: JsonObject) -> ManifestText:
-    metadata = {key: value for key, value in obj["metadata"].items() if key not in _SERVER_FIELDS}
+    metadata = _without(obj["metadata"], *_SERVER_FIELDS)
     annotations = metadata.get("annotations")
     if annotations is not None:
-        rest = {key: value for key, value in annotations.items() if key not in _SERVER_ANNOTATIONS}
-        metadata = {**metadata, "annotations": rest} if rest else _without(metadata, "annotations")
+        metadata = _with(metadata, "annotations", _without(annotations, *_SERVER_ANNOTATIONS))
     whole = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
-    kept_fields = {key: value for key, value in obj.items() if key not in ("status", *whole)}
+    rest = {key: value for key, value in obj.items() if key not in ("status", *whole)}
     if obj["kind"] == "Pod":
-        kept_fields["spec"] = _unscheduled(kept_fields["spec"])
-    elif obj["kind"] == "Job" and not kept_fields["spec"].get("manualSelector"):
-        kept_fields["spec"] = _unselected(kept_fields["spec"])
+        rest["spec"] = _unscheduled(rest["spec"])
+    elif obj["kind"] == "Job" and not rest["spec"].get("manualSelector"):
+        rest["spec"] = _unselected(rest["spec"])
         whole["metadata"] = _without_job_labels(metadata)
     # Kinds of others have names that Kubernetes has, too: there is a Job of Volcano's.
     group = obj["apiVersion"].rpartition("/")[0]
     name = f"{obj['kind'].lower()}{f'.{group}' * ('.' in group)}-{metadata['name']}.yaml"
-    text = yaml.safe_dump({**whole, **kept_fields}, sort_keys=False, allow_unicode=True, width=10**6)
+    text = yaml.safe_dump({**whole, **rest}, sort_keys=False, allow_unicode=True, width=10**6)
     return ManifestText(str(Path(metadata.get("namespace") or "_cluster", name)), text)
 
 
@@ -197,18 +199,13 @@ def _unscheduled(spec: JsonObject) -> JsonObject:
     """Of a pod: without the node that the scheduler chose, which would look like a node that the manifest wants, and
     without the token that admission mounts."""
     tokens = {item["name"] for item in spec.get("volumes") or () if item["name"].startswith("kube-api-access-")}
-    rest = {key: value for key, value in spec.items() if key not in ("nodeName", "volumes")}
-    volumes = [item for item in spec.get("volumes") or () if item["name"] not in tokens]
+    rest = _with(_without(spec, "nodeName"), "volumes", _not_named(spec.get("volumes"), tokens))
     for field in ("initContainers", "containers"):
         if field in rest:
-            rest[field] = [_unmounted(item, tokens) for item in rest[field]]
-    return {**rest, **({"volumes": volumes} if volumes else {})}
-
-
-def _unmounted(container: JsonObject, volumes: Collection[str]) -> JsonObject:
-    mounts = [item for item in container.get("volumeMounts") or () if item["name"] not in volumes]
-    rest = _without(container, "volumeMounts")
-    return {**rest, "volumeMounts": mounts} if mounts else rest
+            rest[field] = [
+                _with(item, "volumeMounts", _not_named(item.get("volumeMounts"), tokens)) for item in rest[field]
+            ]
+    return rest
 
 
 _JOB_LABELS = ("controller-uid", "batch.kubernetes.io/controller-uid", "job-name", "batch.kubernetes.io/job-name")
@@ -224,13 +221,21 @@ def _unselected(spec: JsonObject) -> JsonObject:
 
 
 def _without_job_labels(metadata: JsonObject) -> JsonObject:
-    labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key not in _JOB_LABELS}
-    rest = _without(metadata, "labels")
-    return {**rest, "labels": labels} if labels else rest
+    return _with(metadata, "labels", _without(metadata.get("labels") or {}, *_JOB_LABELS))
 
 
-def _without(obj: JsonObject, key: str) -> JsonObject:
-    return {name: value for name, value in obj.items() if name != key}
+def _without(obj: JsonObject, *keys: str) -> JsonObject:
+    return {name: value for name, value in obj.items() if name not in keys}
+
+
+def _with(obj: JsonObject, key: str, value: object) -> JsonObject:
+    """Without the field if the value is empty."""
+    rest = _without(obj, key)
+    return {**rest, key: value} if value else rest
+
+
+def _not_named(items: Iterable[JsonObject] | None, names: Collection[str]) -> list[JsonObject]:
+    return [item for item in items or () if item["name"] not in names]
 
 
 def relevant(sources: Sequence[ManifestText]) -> tuple[ManifestText, ...]:

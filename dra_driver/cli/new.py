@@ -318,19 +318,17 @@ def _doubts(text: str, intent: Intent) -> list[str]:
     """What `dractl check` would warn of: above all, that no known GPU model can satisfy it."""
     from dra_driver.api.documents import read_documents
     from dra_driver.api.policy import PublishingPolicy
-    from dra_driver.api.resource import DeviceClass
     from dra_driver.checking.check import check
     from dra_driver.checking.findings import Severity
     from dra_driver.checking.knowledge import Knowledge, sites_of_models
-    from dra_driver.cli.files import shipped_classes
+    from dra_driver.cli.files import known_classes
 
-    classes = {shipped_class.name: DeviceClass.of(shipped_class.obj) for shipped_class in shipped_classes()}
     # Parts of GPU instances are published only where a policy names them.
     parts = [intent.mig] if intent.mig is not None and "c." in intent.mig else []
     rules = {"mig": [{"mode": "Dynamic", "computeInstances": parts}]}
     policies = [PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules})]
     sites = sites_of_models((), policies if parts else ())
-    findings = check(read_documents(text, "-"), Knowledge(sites=sites, classes=classes))
+    findings = check(read_documents(text, "-"), Knowledge(sites=sites, classes=known_classes()))
     return list(dict.fromkeys(finding.message for finding in findings if finding.severity is not Severity.INFO))
 
 

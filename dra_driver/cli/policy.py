@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from dra_driver.api.gpu_settings import ModeName
 from dra_driver.api.gpupolicy import GpuPolicy, policies_among
 from dra_driver.api.inventory import NodeInventory, NodeInventorySpec
 from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS, JsonObject
@@ -18,6 +17,7 @@ from dra_driver.cli.files import read_files
 from dra_driver.cli.offline import ModelsOption
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.errors import InvalidInput
+from dra_driver.grouping import grouped
 from dra_driver.kubernetes import CURRENT
 from dra_driver.phrases import and_more, folded
 from dra_driver.publish.preview import NodePreview, counted, preview, users_by_node
@@ -40,6 +40,7 @@ DeleteOption = Annotated[
     list[str], typer.Option("--delete", metavar="NAME", help="A GpuPolicy of the cluster, as if it were deleted.")
 ]
 _MOST_LINES = 20
+_MOST_NODES = 2
 _WIDTH = 100
 
 
@@ -119,35 +120,21 @@ def _of_cluster(
     kept = {name: policy for name, policy in before.items() if name not in deleted}
     after = {**kept, **{policy.name: policy for policy in policies}}
     users = users_by_node(map(ResourceClaim.of, claims))
-    previews = []
-    for inventory in map(NodeInventory.of, inventories):
-        name = inventory.spec.node_name
-        previews.append(
-            preview(
-                inventory.spec,
-                inventory.status.policy,
-                labels.get(name, {}),
-                before.values(),
-                after.values(),
-                users.get(name, {}),
-                default_features(minor),
-            )
-        )
-    return sorted(previews, key=lambda item: item.node)
+    features = default_features(minor)
+
+    def of_node(inventory: NodeInventory) -> NodePreview:
+        spec, name = inventory.spec, inventory.spec.node_name
+        policies = before.values(), after.values()
+        return preview(spec, inventory.status.policy, labels.get(name, {}), *policies, users.get(name, {}), features)
+
+    return sorted(map(of_node, map(NodeInventory.of, inventories)), key=lambda item: item.node)
 
 
 def _print(previews: Sequence[NodePreview]) -> None:
     """Nodes that change in the same way are one row."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for item in previews:
-        if item.changes or item.waiting:
-            cells = [counted(devices.values()) for devices in (item.appear, item.vanish, item.change)]
-            waits = (
-                f"{len(item.waiting)} GPUs" if len(item.waiting) > 1 else item.waiting[0].gpu if item.waiting else ""
-            )
-            groups.setdefault((*cells, waits), []).append(item.node)
+    groups = grouped((item for item in previews if item.changes or item.waiting), _cells)
     if groups:
-        rows = [(_nodes(names), *(cell or "-" for cell in cells)) for cells, names in groups.items()]
+        rows = [(and_more([item.node for item in items], _MOST_NODES), *cells) for cells, items in groups.items()]
         print_table(("NODES", "APPEAR", "VANISH", "CHANGE", "WAIT"), rows)
     elif not previews:
         messages.print("No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories")
@@ -155,37 +142,38 @@ def _print(previews: Sequence[NodePreview]) -> None:
         typer.echo(f"Nothing changes: the devices of {len(previews)} nodes stay as they are.")
     lines = [f"{item.node}: {gpu}" for item in previews for gpu in item.waiting if gpu.claims]
     lines += _resets(previews)
-    problems: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for item in previews:
-        for limit in item.not_followed:
-            problems.setdefault((limit.rule_named, limit.message), []).append((item.node, limit.fix))
-    for (rule, why), found in problems.items():
-        others = f" (for {found[0][0]})" if len(found) > 1 else ""
-        lines.append(
-            f"{_nodes([node for node, _ in found])}: {rule} cannot be followed: {why}. Fix{others}: {found[0][1]}"
-        )
+    problems = grouped(
+        ((item.node, limit) for item in previews for limit in item.not_followed),
+        lambda pair: (pair[1].rule_named, pair[1].message),
+    )
+    for (rule, why), limits in problems.items():
+        (first, limit), *others = limits
+        example = f" (for {first})" if others else ""
+        nodes = and_more([node for node, _ in limits], _MOST_NODES)
+        lines.append(f"{nodes}: {rule} cannot be followed: {why}. Fix{example}: {limit.fix}")
     for line in lines[:_MOST_LINES]:
         typer.echo("\n".join(folded("", line, _WIDTH)))
     if len(lines) > _MOST_LINES:
         messages.print(f"{len(lines) - _MOST_LINES} more: -o json lists all", markup=False)
 
 
+def _cells(item: NodePreview) -> tuple[str, ...]:
+    cells = [counted(devices.values()) for devices in (item.appear, item.vanish, item.change)]
+    waits = [gpu.gpu for gpu in item.waiting]
+    return *(cell or "-" for cell in cells), f"{len(waits)} GPUs" if len(waits) > 1 else "".join(waits) or "-"
+
+
 def _resets(previews: Sequence[NodePreview]) -> list[str]:
     """GPUs that no claim uses, and that are reset first. Those of one policy are one line."""
-    groups: dict[tuple[str, ModeName], list[str]] = {}
-    for item in previews:
-        for gpu in item.waiting:
-            if not gpu.claims and gpu.mig_mode is not None:
-                groups.setdefault((", ".join(gpu.policies), gpu.mig_mode), []).append(item.node)
-    return [
-        f"{_nodes(list(dict.fromkeys(nodes)))}: {len(nodes)} GPUs are reset first, to switch MIG mode {mode.lower()}"
-        + (f" because of GpuPolicy {policies}" if policies else "")
-        for (policies, mode), nodes in groups.items()
+    reset = [
+        (item.node, gpu) for item in previews for gpu in item.waiting if not gpu.claims and gpu.mig_mode is not None
     ]
-
-
-def _nodes(names: Sequence[str]) -> str:
-    return and_more(names, 2)
+    lines = []
+    for (policies, mode), gpus in grouped(reset, lambda pair: (", ".join(pair[1].policies), pair[1].mig_mode)).items():
+        nodes = and_more(list(dict.fromkeys(node for node, _ in gpus)), _MOST_NODES)
+        because = f" because of GpuPolicy {policies}" if policies else ""
+        lines.append(f"{nodes}: {len(gpus)} GPUs are reset first, to switch MIG mode {str(mode).lower()}{because}")
+    return lines
 
 
 def _data(item: NodePreview) -> JsonObject:

@@ -33,6 +33,7 @@ from dra_driver.cli.usage import (
     published_devices,
     published_gpus,
 )
+from dra_driver.grouping import grouped
 
 TAINT_RULES = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
@@ -59,17 +60,13 @@ def _with_claims(obj: JsonObject) -> Pod | None:
 
 def _with_shown_attributes(obj: JsonObject) -> ResourceSlice:
     """Most of a large cluster are attributes that nothing here shows or selects by."""
-    devices = [
-        {
-            **device,
-            "attributes": {
-                name: value for name, value in attributes.items() if name.rpartition("/")[2] in SHOWN_ATTRIBUTES
-            },
+
+    def shown(attributes: JsonObject | None) -> JsonObject:
+        return {
+            name: value for name, value in (attributes or {}).items() if name.rpartition("/")[2] in SHOWN_ATTRIBUTES
         }
-        if (attributes := device.get("attributes"))
-        else device
-        for device in obj["spec"].get("devices") or ()
-    ]
+
+    devices = [{**device, "attributes": shown(device.get("attributes"))} for device in obj["spec"].get("devices") or ()]
     return ResourceSlice.of({**obj, "spec": {**obj["spec"], "devices": devices}})
 
 
@@ -142,9 +139,7 @@ class ClusterSeen:
     def overviews(self, driver: str) -> list["NodeOverview"]:
         """Of the nodes that have GPUs or have reported what they have, in order of name."""
         headrooms = self.headrooms(driver)
-        gpus: dict[str, list[PublishedGpu]] = {}
-        for gpu in published_gpus(self.devices(headrooms.values(), [driver])):
-            gpus.setdefault(gpu.whole.node or "-", []).append(gpu)
+        gpus = grouped(published_gpus(self.devices(headrooms.values(), [driver])), lambda gpu: gpu.whole.node or "-")
         inventories = {inventory.spec.node_name: inventory for inventory in self.inventories}
         return [
             NodeOverview(name, tuple(gpus.get(name, ())), inventories.get(name), headrooms.get(name))

@@ -5,10 +5,17 @@ from datetime import datetime
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.gpupolicy import FOLLOWED, SeenPolicy
-from dra_driver.api.meta import COMPUTE_DOMAINS, GPU_POLICIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Condition
+from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
+    GPU_POLICIES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Condition,
+    condition_of,
+)
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.cli.answers import Answer, Asked
-from dra_driver.cli.device_sheets import Held, by_claim, holder_data
+from dra_driver.cli.device_sheets import Answer, Asked, Held, by_claim, holder_data
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
 from dra_driver.cli.top.board import Known
 from dra_driver.cli.usage import (
@@ -95,7 +102,7 @@ def policies(objects: Objects, asked: Asked) -> Answer:
 
 def _policy_row(policy: SeenPolicy) -> Row:
     status = policy.status
-    followed = next((condition for condition in status.conditions if condition.type == FOLLOWED), None)
+    followed = condition_of(status.conditions, FOLLOWED)
     waiting = list(map(str, status.waiting))
     more = status.waiting_gpus - len(waiting)
     problems = [
@@ -147,9 +154,8 @@ def claims(objects: Objects, asked: Asked) -> Answer:
 
 
 def _claim_row(claim: ResourceClaim, had: Sequence[Held], now: datetime) -> Row:
-    allocation = claim.status.allocation
-    results = allocation.devices.results if allocation is not None else []
-    state = "pending" if allocation is None else "in use" if claim.status.reserved_for else "allocated"
+    results = claim.results
+    state = "pending" if claim.status.allocation is None else "in use" if claim.status.reserved_for else "allocated"
     pods = {pod for _, holder in had for pod in holder.containers} or {
         consumer.name for consumer in claim.status.reserved_for
     }
@@ -194,7 +200,7 @@ def _has(device: PublishedDevice, holder: DeviceHolder) -> str:
 
 def ready_of(domain: ComputeDomain) -> Condition | None:
     """None until the controller has looked at it."""
-    return next((condition for condition in domain.status.conditions if condition.type == READY), None)
+    return condition_of(domain.status.conditions, READY)
 
 
 def domains(objects: Objects, asked: Asked) -> Answer:

@@ -16,6 +16,7 @@ from dra_driver.allocation.requests import Cause
 from dra_driver.api.core import Pod
 from dra_driver.api.resource import AllocatedDevice, Device, ResourceClaim, ResourceSlice
 from dra_driver.cli.bars import DEFAULT_CELLS, Cell, Holding, Mark, bar
+from dra_driver.grouping import grouped
 from dra_driver.names import WAITING_TAINT, DeviceId, RequestName
 from dra_driver.quantity import Quantity
 
@@ -213,11 +214,8 @@ def holders_by_device(
     """Allocated device to the claims that have it, in order of claim name."""
     found: defaultdict[DeviceId, list[DeviceHolder]] = defaultdict(list)
     for claim in sorted(claims, key=claim_name):
-        if claim.status.allocation is None:
-            continue
-        for result in claim.status.allocation.devices.results:
-            device = DeviceId(result.driver, result.pool, result.device)
-            found[device].append(_holder(claim, result, consumers or {}))
+        for result in claim.results:
+            found[result.id].append(_holder(claim, result, consumers or {}))
     return {device: tuple(holders) for device, holders in found.items()}
 
 
@@ -437,7 +435,5 @@ def short_product(name: str) -> str:
 
 def published_gpus(devices: Iterable[PublishedDevice]) -> tuple[PublishedGpu, ...]:
     """Devices by GPU, in their order. One that does not say of which GPU it is stands alone."""
-    found: dict[tuple[str, str, str], list[PublishedDevice]] = {}
-    for device in devices:
-        found.setdefault((device.id.driver, device.id.pool, _gpu_uuid(device) or device.id.device), []).append(device)
-    return tuple(PublishedGpu(tuple(group)) for group in found.values())
+    groups = grouped(devices, lambda device: (device.id.driver, device.id.pool, _gpu_uuid(device) or device.id.device))
+    return tuple(PublishedGpu(tuple(group)) for group in groups.values())

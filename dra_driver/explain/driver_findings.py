@@ -12,7 +12,7 @@ from dra_driver.api.binding import BINDING_READY, binding_failure, waiting_resul
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Pod
 from dra_driver.api.inventory import Limitation
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import JsonObject, condition_of
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.domains.status import READY
 from dra_driver.explain.findings import WaitFinding, some
@@ -162,7 +162,7 @@ def _of_domain(world: World, uid: str) -> Iterator[WaitFinding]:
             fix = "Delete the pod, and create it again from the template of an existing domain."
             yield WaitFinding("domain-gone", "ComputeDomain", text, fix)
         return
-    ready = next((condition for condition in domain.status.conditions if condition.type == READY), None)
+    ready = condition_of(domain.status.conditions, READY)
     if ready is not None and ready.status != "True" and ready.reason != "NoNodes":
         text = f"is not ready ({ready.reason}): {ready.message}"
         fix = f"dractl get domains {domain.metadata.name} -n {domain.metadata.namespace} shows the status of each node."
@@ -201,5 +201,5 @@ def _about(domain: ComputeDomain) -> str:
 
 
 def _status_text(domain: ComputeDomain) -> str:
-    ready = next((condition for condition in domain.status.conditions if condition.type == READY), None)
+    ready = condition_of(domain.status.conditions, READY)
     return f"; it says: {ready.message}" if ready is not None and ready.message else ""

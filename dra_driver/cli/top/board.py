@@ -234,9 +234,7 @@ def _one(items: Mapping[Key, Any], key: Key) -> tuple[Any, ...]:
 
 
 def _pools(claim: ResourceClaim | None) -> set[PoolKey]:
-    if claim is None or claim.status.allocation is None:
-        return set()
-    return {(result.driver, result.pool) for result in claim.status.allocation.devices.results}
+    return {(result.driver, result.pool) for result in claim.results} if claim is not None else set()
 
 
 def uses(pod: Pod, claim: str) -> bool:

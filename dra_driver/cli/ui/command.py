@@ -10,19 +10,8 @@ from typing import Annotated
 
 import typer
 
-from dra_driver.api.meta import (
-    COMPUTE_DOMAINS,
-    DEVICE_CLASSES,
-    EVENTS,
-    NAMESPACES,
-    NODE_INVENTORIES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_QUOTAS,
-    RESOURCE_SLICES,
-)
+from dra_driver.api.meta import EVENTS
+from dra_driver.cli.live import EXPLAINED_BY
 from dra_driver.cli.seen import TAINT_RULES
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.cli.ui.server import Listening, UiServer
@@ -33,20 +22,7 @@ from dra_driver.kube.client import Endpoint, Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER
 from dra_driver.terminal import messages
 
-SHOWN = (
-    RESOURCE_SLICES,
-    RESOURCE_CLAIMS,
-    RESOURCE_CLAIM_TEMPLATES,
-    DEVICE_CLASSES,
-    TAINT_RULES[0],
-    NODES,
-    NODE_INVENTORIES,
-    COMPUTE_DOMAINS,
-    PODS,
-    NAMESPACES,
-    RESOURCE_QUOTAS,
-    EVENTS,
-)
+SHOWN = (*(kind for kind in EXPLAINED_BY if kind != TAINT_RULES[1]), EVENTS)
 """What the pages show something of, also by an explanation. The chart's ClusterRole for viewers has the same."""
 
 
