@@ -30,7 +30,6 @@ from dra_driver.checking.findings import (
     Severity,
     sentence,
 )
-from dra_driver.checking.fit import class_expressions
 from dra_driver.checking.knowledge import Knowledge, Sites
 from dra_driver.errors import Help, InvalidInput, Move
 from dra_driver.features import Feature
@@ -212,7 +211,7 @@ class Reviewer:
         return any(
             COMPUTE_DOMAIN_DRIVER in expression
             for class_ in self.knowledge.classes.values()
-            for expression in class_expressions(class_)
+            for expression in class_.spec.expressions
         )
 
     def _is_too_complex(self, expression: str) -> bool:

@@ -29,7 +29,6 @@ from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass
 from dra_driver.cel.device import compile_selector
-from dra_driver.checking.fit import class_expressions
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.features import Gates
@@ -208,7 +207,7 @@ class WebhookReplica:
         knowledge = self._judge.knowledge
         classes = {name: class_ for (_, name), class_ in self._classes.objects.items() if class_ is not None}
         # A selector that takes too long is not evaluated.
-        quick = {name: class_ for name, class_ in classes.items() if is_quick(class_expressions(class_), knowledge)}
+        quick = {name: class_ for name, class_ in classes.items() if is_quick(class_.spec.expressions, knowledge)}
         self._judge = replace(self._judge, knowledge=replace(knowledge, classes=quick))
 
     async def _follow_version(self) -> NoReturn:

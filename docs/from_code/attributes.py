@@ -124,7 +124,7 @@ def _published() -> tuple[Device, ...]:
     """Devices of the first GPU of every model, under each policy."""
     found: list[Device] = []
     for model in knowledge.model_names():
-        whole = knowledge._inventory(model)
+        whole = knowledge.inventory_of_model(model)
         first = whole.gpus[:1]
         for gpus in (first, [_partitioned(gpu) for gpu in first], [_switched(gpu) for gpu in first]):
             inventory = whole.model_copy(update={"gpus": gpus})
@@ -208,7 +208,7 @@ def _attribute_rows() -> Iterator[tuple[str, ...]]:
 def _domain_rows() -> Iterator[tuple[str, ...]]:
     """Devices of a node that is in a domain."""
     imex = ImexFacts(channels=2048, program=True)
-    tray = knowledge._inventory("gb200").model_copy(update={"imex": imex})
+    tray = knowledge.inventory_of_model("gb200").model_copy(update={"imex": imex})
     found = [
         device
         for labels in ({}, {DOMAIN_LABEL: "6a1f7c2e-0d5b-4d0e-9b1a-3f5c2d7e8a90"})

@@ -36,6 +36,7 @@ class MigSettings(Strict):
     """How a GPU is partitioned."""
 
     mode: Literal["Static", "Dynamic"]
+    """`Static` offers existing MIG devices; `Dynamic` the whole GPU and every partition, created with their claims."""
     profiles: Patterns | None = None
     """Profiles of GPU instances, as shell patterns; None is all."""
     compute_instances: list[str] = Field(default_factory=list)
@@ -69,12 +70,17 @@ class SharingSettings(Strict):
     """
 
     devices: Literal["gpu", "mig"] = "gpu"
+    """Whether the rule is for whole GPUs or for MIG devices."""
     profiles: Patterns | None = None
     """With `devices: mig`: the profiles, as shell patterns; None is all."""
     strategy: Literal["TimeSlicing", "MPS", "Exclusive"]
+    """Whether programs take turns or run at the same time. `Exclusive`: not shared, despite earlier rules."""
     replicas: Annotated[int, Field(ge=2, le=128)] | None = None
+    """The number of equal shares."""
     capacity: Annotated[list[Literal["memory", "cores"]], Field(min_length=1)] | None = None
+    """Claims request an amount: `memory` in steps of 1Mi, `cores` in percent, 1 to 100."""
     unlimited: bool = False
+    """Any number of claims, without limits."""
     interval: Literal["Default", "Short", "Medium", "Long"] | None = None
     """With TimeSlicing on full GPUs. None: the GPU's time slice is not changed."""
     multi_user: bool = False
@@ -122,9 +128,13 @@ class HealthPolicy(Strict):
     """Reactions to reported conditions. Xids of application faults are ignored unless escalated."""
 
     ignore_xids: list[Annotated[int, Field(ge=1, le=9999)]] = Field(default_factory=list)
+    """Xids that do not taint a GPU, in addition to application faults."""
     escalate_xids: list[Annotated[int, Field(ge=1, le=9999)]] = Field(default_factory=list)
+    """Xids that make a GPU unhealthy; overrides `ignoreXids`."""
     evict: bool = False
+    """Whether pods on an unhealthy GPU are deleted: its taints have the effect `NoExecute`."""
     validate_gpus: bool = Field(default=False, alias="validate")
+    """Whether a new or returned GPU is tainted until a check on its node has passed."""
 
 
 _COMPUTE_INSTANCE = re.compile(r"[1-8]c\.([1-8]g\.\d+gb.*)")
@@ -178,9 +188,13 @@ class AttributeValue(Strict):
     """Exactly one is set, as in a ResourceSlice."""
 
     int_: int | None = Field(default=None, alias="int")
+    """A number of 64 bits."""
     bool_: bool | None = Field(default=None, alias="bool")
+    """True or false."""
     string: Annotated[str, Field(max_length=_VALUE_BYTES)] | None = None
+    """A text of at most 64 bytes."""
     version: Annotated[str, Field(max_length=_VALUE_BYTES)] | None = None
+    """A semantic version: `1.2.3`."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

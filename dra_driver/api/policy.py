@@ -68,8 +68,11 @@ class LabelRequirement(Strict):
     """One entry of `matchExpressions`, as everywhere in Kubernetes."""
 
     key: str
+    """Key of the label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How the label's value is compared."""
     values: list[str] = Field(default_factory=list)
+    """Values for `In` and `NotIn`."""
 
     @model_validator(mode="after")
     def _values_fit_the_operator(self) -> Self:
@@ -83,7 +86,9 @@ class LabelRequirement(Strict):
 
 class LabelSelector(Strict):
     match_labels: dict[str, str] = Field(default_factory=dict)
+    """Labels and values that must all match."""
     match_expressions: list[LabelRequirement] = Field(default_factory=list)
+    """Requirements that must all match."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return self.match_labels.items() <= labels.items() and all(
@@ -93,7 +98,9 @@ class LabelSelector(Strict):
 
 class NodeSelection(Strict):
     names: Patterns | None = None
+    """Names of nodes, as shell patterns. One must match."""
     label_selector: LabelSelector | None = None
+    """Labels of nodes."""
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
         return _any(self.names, name) and (self.label_selector is None or self.label_selector.matches(labels))
@@ -101,7 +108,9 @@ class NodeSelection(Strict):
 
 class GpuSelection(Strict):
     uuids: Patterns | None = None
+    """UUIDs, as shell patterns. One must match."""
     products: Patterns | None = None
+    """Product names, as in the attribute `productName`, as shell patterns."""
     names: Patterns | None = None
     """Published device names, `gpu-5a7b8d0e`."""
 
@@ -111,7 +120,9 @@ class GpuSelection(Strict):
 
 class Rule(Strict):
     nodes: NodeSelection | None = None
+    """The nodes that the rule applies to. Default: all."""
     gpus: GpuSelection | None = None
+    """The GPUs that the rule applies to. Default: all."""
     _origin: str | None = None
     """What people call a rule that is not one of a file: `mig of GpuPolicy ml`."""
 
@@ -128,6 +139,7 @@ class Rule(Strict):
 
 class AttributeRule(Rule):
     values: Annotated[dict[str, Attribute], BeforeValidator(checked_attributes)]
+    """Values by `name` or `domain/name`: a string, a number, true or false, or `{version: 1.2.3}`."""
 
 
 class MigRule(MigSettings, Rule):
@@ -165,6 +177,7 @@ class DomainRule(DomainSettings):
     """Of several rules that match, the last one wins."""
 
     nodes: NodeSelection | None = None
+    """The nodes that the rule applies to. Default: all."""
     _origin: str | None = None
 
     def called(self, origin: str) -> Self:
@@ -178,15 +191,25 @@ class PublishingPolicy(Strict):
     EVERYTHING: ClassVar["PublishingPolicy"]
 
     api_version: Literal["dra.gpu/v1alpha1"] = "dra.gpu/v1alpha1"
+    """`dra.gpu/v1alpha1`; the chart sets it."""
     kind: Literal["PublishingPolicy"] = "PublishingPolicy"
+    """`PublishingPolicy`; the chart sets it."""
     publish: Annotated[list[Rule], Field(min_length=1)] | None = None
+    """Which GPUs to publish. Default: all GPUs of all nodes."""
     withhold: list[Rule] = Field(default_factory=list)
+    """Which GPUs not to publish; overrides `publish`. A rule without `gpus` removes the pools of its nodes."""
     attributes: list[AttributeRule] = Field(default_factory=list)
+    """Attributes to add to devices. If several rules set one name, the last one applies."""
     mig: list[MigRule] = Field(default_factory=list)
+    """How GPUs are partitioned. Default: existing MIG devices are offered."""
     sharing: list[SharingRule] = Field(default_factory=list)
+    """Which GPUs or MIG devices several claims can share."""
     passthrough: list[PassthroughRule] = Field(default_factory=list)
+    """Which GPUs are also offered to virtual machines."""
     compute_domains: list[DomainRule] = Field(default_factory=list)
+    """What nodes offer to ComputeDomains."""
     health: HealthPolicy = Field(default_factory=HealthPolicy)
+    """How the driver reacts to conditions of GPUs."""
     _publishing: tuple[PublishRule, ...] = ()
     """Override `publish` and `withhold`."""
     _health_rules: tuple[HealthRule, ...] = ()

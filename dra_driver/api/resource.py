@@ -5,7 +5,7 @@ Names, types and limits: Kubernetes' API reference for 1.34 to 1.37. Fields of n
 written objects are built from these models, so they contain nothing else.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -60,6 +60,11 @@ class Device(Model):
     binding_conditions: list[str] | None = None
     binding_failure_conditions: list[str] | None = None
 
+    def text(self, name: str) -> str:
+        """An attribute that is a string; empty if it has none of this name."""
+        attribute = self.attributes.get(name)
+        return (attribute.string or "") if attribute is not None else ""
+
 
 class CounterSet(Model):
     name: str
@@ -109,6 +114,11 @@ class DeviceClassSpec(Model):
     selectors: list[Selector] = Field(default_factory=list)
     config: list[DeviceClassConfig] = Field(default_factory=list)
     extended_resource_name: str | None = None
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """Of its selectors."""
+        return tuple(selector.cel.expression for selector in self.selectors if selector.cel is not None)
 
 
 class DeviceClass(Model):
@@ -173,6 +183,10 @@ class DeviceClaim(Model):
 
 class ResourceClaimSpec(Model):
     devices: DeviceClaim = Field(default_factory=DeviceClaim)
+
+    def with_devices(self, **fields: object) -> Self:
+        """With other fields of `devices`."""
+        return self.model_copy(update={"devices": self.devices.model_copy(update=fields)})
 
 
 class AllocatedDevice(Model):

@@ -7,7 +7,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.opaque import config_for, kind_of, listed_configs, meant_for, written_config
 from dra_driver.api.resource import AllocatedConfig, DeviceClass, Opaque
 from dra_driver.checking.findings import CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, CheckReport, Severity
-from dra_driver.checking.fit import class_expressions, expressions_of, kinds_of
+from dra_driver.checking.fit import expressions_of, kinds_of
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.manifests import ClaimPart, Manifests
 from dra_driver.checking.selectors import fix_of, suggested_in
@@ -33,9 +33,8 @@ def check_configs(configs: Sequence[JsonObject], path: str, report: CheckReport,
         elif isinstance(driver, str) and driver != COMPUTE_DOMAIN_DRIVER:
             guess = meant(driver, (ours, COMPUTE_DOMAIN_DRIVER))
             if guess:
-                report.find(
-                    UNKNOWN_DRIVER, f"{where}.driver", f"no driver {driver!r} is known{guess}", fix=fix_of(guess)
-                )
+                message = f"no driver {driver!r} is known{guess}"
+                report.find(UNKNOWN_DRIVER, f"{where}.driver", message, fix=fix_of(guess))
     return right
 
 
@@ -99,12 +98,10 @@ def _check_request(
     """A config that fits none of the devices is an error, one that fits some of them a warning."""
     listed, places = _stack(part, name, where, device_class)
     configs = listed_configs(listed, manifests.knowledge.driver)
-    if not any(
-        listed_config.source == "FromClaim" and name.covered_by(listed_config.requests) for listed_config in configs
-    ):
+    if not any(config.source == "FromClaim" and name.covered_by(config.requests) for config in configs):
         return
     own = expressions_of(request.get("selectors") or ())
-    kinds = kinds_of((*class_expressions(device_class), *own), manifests.knowledge)
+    kinds = kinds_of((*device_class.spec.expressions, *own), manifests.knowledge)
     failed: dict[str, list[tuple[str, str]]] = {}
     for kind in sorted(kinds & _KINDS.keys()):
         config = _KINDS[kind]
@@ -126,20 +123,18 @@ def _stack(
     part: ClaimPart, name: RequestName, where: str, device_class: DeviceClass
 ) -> tuple[list[AllocatedConfig], list[str]]:
     """As an allocation would list them, and where each one is written; those of the class count as the request's."""
-    allocated_configs = [
-        AllocatedConfig(source="FromClass", requests=[str(name)], opaque=device_class_config.opaque)
-        for device_class_config in device_class.spec.config
+    configs = [
+        AllocatedConfig(source="FromClass", requests=[str(name)], opaque=config.opaque)
+        for config in device_class.spec.config
     ]
-    places = [f"{where}.deviceClassName" for _ in allocated_configs]
+    places = [f"{where}.deviceClassName" for _ in configs]
     for index, item in enumerate((part.spec.get("devices") or {}).get("config") or ()):
         opaque = item.get("opaque") or {}
         if isinstance(opaque.get("parameters"), dict) and isinstance(opaque.get("driver"), str):
             inner = Opaque(driver=opaque["driver"], parameters=opaque["parameters"])
-            allocated_configs.append(
-                AllocatedConfig(source="FromClaim", requests=list(item.get("requests") or ()), opaque=inner)
-            )
+            configs.append(AllocatedConfig(source="FromClaim", requests=list(item.get("requests") or ()), opaque=inner))
             places.append(f"{part.path}.devices.config[{index}].opaque.parameters")
-    return allocated_configs, places
+    return configs, places
 
 
 def _place(field: str, places: Sequence[str], otherwise: str) -> str:

@@ -4,7 +4,6 @@
 types that they should have, so that the other checks need not look again.
 """
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -19,6 +18,7 @@ from dra_driver.checking.findings import (
     WRONG_TYPE,
     CheckReport,
 )
+from dra_driver.checking.selectors import fix_of
 from dra_driver.phrases import listed, meant, shown
 from dra_driver.quantity import Quantity
 
@@ -102,7 +102,7 @@ class Cleaner:
         guess = meant(name, known) or _elsewhere(name, schema)
         message = f"there is no field `{name}` here"
         message += guess or (f"; there is {listed(known)}" if len(known) <= 12 else "")
-        self._report.find(UNKNOWN_FIELD, where, message, fix=_fix(guess))
+        self._report.find(UNKNOWN_FIELD, where, message, fix=fix_of(guess))
         return guess.split("`")[1] if guess else ""
 
     def _list(self, value: object, schema: Schema, path: str) -> object:
@@ -144,7 +144,7 @@ class Cleaner:
             words = [str(choice) for choice in choices]
             guess = meant(value, words)
             message = f"is {shown(value)}; must be one of {listed(words)}{guess}"
-            self._report.find(INVALID, path, message, fix=_fix(guess))
+            self._report.find(INVALID, path, message, fix=fix_of(guess))
             return None
         return value
 
@@ -185,12 +185,6 @@ def _elsewhere(name: str, schema: Schema) -> str:
         if name in child.properties and outer not in ("metadata", "status"):
             return f"; did you mean `{outer}.{name}`?"
     return ""
-
-
-def _fix(guess: str) -> str | None:
-    """From `; did you mean `x`?`."""
-    match = re.search(r"`(.+)`", guess)
-    return f"write `{match[1]}`" if match else None
 
 
 def _below(path: str, name: str, *, is_map: bool = False) -> str:

@@ -7,7 +7,7 @@ from dra_driver.allocation.search import Allocated, Undecided, allocate
 from dra_driver.allocation.selection import Failure
 from dra_driver.allocation.snapshot import Candidate, SelectedDevices, Snapshot
 from dra_driver.api.meta import JsonObject, ObjectMeta
-from dra_driver.api.resource import DeviceClass, DeviceRequest, ResourceClaim, ResourceClaimSpec
+from dra_driver.api.resource import DeviceRequest, ResourceClaim, ResourceClaimSpec
 from dra_driver.checking.findings import NEVER_FITS, NOT_JUDGED, SELECTOR, SELECTOR_FAILS, Severity
 from dra_driver.checking.knowledge import Knowledge, SampleNode
 from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests
@@ -45,10 +45,6 @@ def expressions_of(selectors: Sequence[JsonObject]) -> tuple[str, ...]:
     return tuple(str((selector.get("cel") or {}).get("expression", "")) for selector in selectors)
 
 
-def class_expressions(device_class: DeviceClass) -> tuple[str, ...]:
-    return tuple(selector.cel.expression for selector in device_class.spec.selectors if selector.cel is not None)
-
-
 def selected(site: SampleNode, expressions: tuple[str, ...]) -> SelectedDevices:
     """What selectors make of all devices of a site."""
     matching: list[Candidate] = []
@@ -68,10 +64,9 @@ def kinds_of(expressions: tuple[str, ...], knowledge: Knowledge) -> frozenset[st
     types: set[str] = set()
     for site in knowledge.sites.broad:
         for candidate in selected(site, expressions).matching:
-            attribute = candidate.device.attributes.get("type")
-            if candidate.id.driver == knowledge.driver and attribute is not None and attribute.string:
-                types.add(attribute.string)
-    return frozenset(types)
+            if candidate.id.driver == knowledge.driver:
+                types.add(candidate.device.text("type"))
+    return frozenset(types) - {""}
 
 
 def check_class_fit(part: ClassPart, manifests: Manifests) -> None:
@@ -79,19 +74,15 @@ def check_class_fit(part: ClassPart, manifests: Manifests) -> None:
     knowledge = manifests.knowledge
     if part.typed is None or not knowledge.sites:
         return
-    expressions = class_expressions(part.typed)
+    expressions = part.typed.spec.expressions
     if not any(knowledge.driver in expression for expression in expressions):
         return
-    if _find_failures(part, expressions, knowledge) or not knowledge.sites.complete:
+    paths = [f"spec.selectors[{index}].cel.expression" for index in range(len(expressions))]
+    if _report_failures(part, expressions, paths, knowledge) or not knowledge.sites.complete:
         return
     if not any(selected(site, expressions).matching for site in knowledge.sites):
         message = "no known device satisfies all selectors of the class"
         part.report.find(NEVER_FITS, "spec.selectors", message, severity=_severity(knowledge))
-
-
-def _find_failures(part: ClassPart, expressions: tuple[str, ...], knowledge: Knowledge) -> bool:
-    paths = [f"spec.selectors[{index}].cel.expression" for index in range(len(expressions))]
-    return _report_failures(part, expressions, paths, knowledge)
 
 
 def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
@@ -134,23 +125,20 @@ def _report_failures(
 ) -> bool:
     """Selectors that end with an error on a known device; those before `first` are reported where they are written."""
     answers = [(site, selected(site, expressions)) for site in knowledge.sites.broad]
-    report_failures = any(answer.failing for _, answer in answers)
     elsewhere = not knowledge.certain and any(answer.matching and not answer.failing for _, answer in answers)
     severity = Severity.INFO if elsewhere else None
     for site, answer in answers:
         for candidate, failure in answer.failing.items():
             if failure.index >= first:
-                attribute = candidate.device.attributes.get("type")
-                kind = attribute.string if attribute is not None and attribute.string else candidate.id.driver
-                message = (
-                    f"{failure.error.message}, on devices of type {kind} ({site.title}); then the pod gets no devices"
-                )
+                kind = candidate.device.text("type") or candidate.id.driver
+                on = f"on devices of type {kind} ({site.title}); then the pod gets no devices"
+                message = f"{failure.error.message}, {on}"
                 fix = "guard it with has(…) &&, or ask for it with .?… and orValue(…)"
                 path = paths[failure.index - first]
                 if not part.report.has(path):
                     offset = failure.error.start
                     part.report.find(SELECTOR_FAILS, path, message, fix=fix, offset=offset, severity=severity)
-    return report_failures
+    return any(answer.failing for _, answer in answers)
 
 
 def _wish(name: str, path: str, request: JsonObject, manifests: Manifests) -> _Wish | None:
@@ -158,7 +146,7 @@ def _wish(name: str, path: str, request: JsonObject, manifests: Manifests) -> _W
     device_class = manifests.device_class(str(request.get("deviceClassName", "")))
     if device_class is None:
         return None
-    of_class, own = class_expressions(device_class), expressions_of(request.get("selectors") or ())
+    of_class, own = device_class.spec.expressions, expressions_of(request.get("selectors") or ())
     knowledge = manifests.knowledge
     if not any(selected(site, of_class).matching for site in knowledge.sites.broad):
         ours = any(knowledge.driver in text for text in (*of_class, *own))
@@ -169,31 +157,19 @@ def _wish(name: str, path: str, request: JsonObject, manifests: Manifests) -> _W
 
 def _only(claim: ResourceClaimSpec, names: Sequence[str]) -> ResourceClaimSpec:
     """The claim without requests of other drivers, and without what is about them."""
-    kept = {RequestName.of(name).request for name in names}
-    devices = claim.devices
-    requests = [
-        request.model_copy(
-            update={
-                "first_available": [sub for sub in request.first_available if f"{request.name}/{sub.name}" in names]
-            }
-            if request.first_available
-            else {}
-        )
-        for request in devices.requests
-        if request.name in kept
-    ]
-    everything = len(requests) == len(devices.requests)
+    own = {RequestName.of(name).request for name in names}
+    requests = []
+    for request in claim.devices.requests:
+        alternatives = [item for item in request.first_available or () if f"{request.name}/{item.name}" in names]
+        if request.name in own:
+            requests.append(request.model_copy(update={"first_available": alternatives} if alternatives else {}))
+    every = [request.name for request in claim.devices.requests]
     constraints = [
         constraint
-        for constraint in devices.constraints
-        if (
-            everything
-            if not constraint.requests
-            else all(RequestName.of(name).request in kept for name in constraint.requests)
-        )
+        for constraint in claim.devices.constraints
+        if {RequestName.of(name).request for name in constraint.requests or every} <= own
     ]
-    changed = devices.model_copy(update={"requests": requests, "constraints": constraints, "config": []})
-    return claim.model_copy(update={"devices": changed})
+    return claim.with_devices(requests=requests, constraints=constraints, config=[])
 
 
 def _fits(spec: ResourceClaimSpec, manifests: Manifests) -> bool:
@@ -234,21 +210,14 @@ def _report_misfit(part: ClaimPart, spec: ResourceClaimSpec, wishes: Sequence[_W
 
 
 def _alone(spec: ResourceClaimSpec, request: DeviceRequest) -> ResourceClaimSpec:
-    return spec.model_copy(
-        update={"devices": spec.devices.model_copy(update={"requests": [request], "constraints": []})}
-    )
+    return spec.with_devices(requests=[request], constraints=[])
 
 
 def _without_others(request: DeviceRequest, alternative: str | None) -> DeviceRequest:
     if alternative is None or request.first_available is None:
         return request
-    return request.model_copy(
-        update={
-            "first_available": [
-                sub_request for sub_request in request.first_available if sub_request.name == alternative
-            ]
-        }
-    )
+    only = [item for item in request.first_available if item.name == alternative]
+    return request.model_copy(update={"first_available": only})
 
 
 def _why(wish: _Wish, alone: ResourceClaimSpec, name: str, manifests: Manifests) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice
-from dra_driver.api.inventory import FabricPartitionFacts, NodeInventorySpec
+from dra_driver.api.inventory import FabricPartitionFacts, GpuFacts, NodeInventorySpec
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass, ResourcePool, ResourceSlice, ResourceSliceSpec
@@ -98,7 +98,10 @@ def _models() -> Mapping[str, JsonObject]:
 
 
 @cache
-def _inventory(model: str) -> NodeInventorySpec:
+def inventory_of_model(model: str) -> NodeInventorySpec:
+    """What a node of this name and model reports. Raises InvalidInput for a model that does not exist."""
+    if model not in _models():
+        raise InvalidInput(f"{model!r} is none of {', '.join(_models())}", about="--nodes")
     return NodeInventorySpec.of(_models()[model])
 
 
@@ -114,11 +117,6 @@ def _partitionable(gpu: JsonObject) -> JsonObject:
 
 def model_names() -> tuple[str, ...]:
     return tuple(_models())
-
-
-def inventory_of_model(model: str) -> NodeInventorySpec:
-    """What a node of this name and model reports; of a name in `model_names`."""
-    return _inventory(model)
 
 
 _DYNAMIC: JsonObject = {"mig": [{"mode": "Dynamic"}]}
@@ -178,7 +176,7 @@ def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] =
     makers += [
         partial(site_of_inventory, shared, ours[0], behavior, GPU_DRIVER)
         for model in models
-        if (shared := with_shared_switches(_inventory(model))) is not None
+        if (shared := with_shared_switches(inventory_of_model(model))) is not None
     ]
     return Sites(makers, broad=len(models))
 
@@ -193,12 +191,14 @@ def with_shared_switches(inventory: NodeInventorySpec) -> NodeInventorySpec | No
     if not switched or [gpu.module_id for gpu in gpus] != list(range(1, 9)):
         return None
     partitions = [range(first, first + size) for size in (8, 4, 2, 1) for first in range(0, 8, size)]
-    parts = {
-        gpu.uuid: [FabricPartitionFacts(id=id_, size=len(one)) for id_, one in enumerate(partitions) if place in one]
-        for place, gpu in enumerate(gpus)
-    }
+    places = {gpu.uuid: place for place, gpu in enumerate(gpus)}
+
+    def parts(gpu: GpuFacts) -> list[FabricPartitionFacts]:
+        sizes = [(id_, len(part)) for id_, part in enumerate(partitions) if places[gpu.uuid] in part]
+        return [FabricPartitionFacts(id=id_, size=size) for id_, size in reversed(sizes)]
+
     changed = [
-        gpu.model_copy(update={"fabric_partitions": parts[gpu.uuid][::-1], "fabric": None, "nvlink": None})
+        gpu.model_copy(update={"fabric_partitions": parts(gpu), "fabric": None, "nvlink": None})
         for gpu in inventory.gpus
     ]
     name = f"{inventory.node_name}-shared-switches"
@@ -219,7 +219,7 @@ def site_of_model(
     model: str, policy: PublishingPolicy, gpus: int | None, behavior: Behavior, driver: str
 ) -> SampleNode:
     """`gpus` is of how many of its GPUs the node is made; None for all."""
-    whole = _inventory(model)
+    whole = inventory_of_model(model)
     inventory = whole.model_copy(update={"gpus": whole.gpus[:gpus]})
     return site_of_inventory(inventory, policy, behavior, driver)
 
@@ -260,23 +260,6 @@ def _slices(model: str, driver: str, described: Description) -> list[PublishedSl
     ]
 
 
-def objects_of_model(
-    model: str,
-    node: str,
-    policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
-    labels: Mapping[str, str] = MappingProxyType({}),
-    features: ServerFeatures = ALL_FEATURES,
-) -> list[JsonObject]:
-    """ResourceSlices that a node of this name would have, and its NodeInventory if that says what it does not offer.
-    Raises InvalidInput for a model that does not exist.
-
-    GPUs of two nodes of one model have the same UUIDs, and those of a system with NVLink between nodes one clique.
-    """
-    if model not in _models():
-        raise InvalidInput(f"{model!r} is none of {', '.join(_models())}", about="--nodes")
-    return objects_of_inventory(_inventory(model), node, policy, labels, features)
-
-
 def objects_of_inventory(
     inventory: NodeInventorySpec,
     node: str,
@@ -284,7 +267,11 @@ def objects_of_inventory(
     labels: Mapping[str, str],
     features: ServerFeatures = ALL_FEATURES,
 ) -> list[JsonObject]:
-    """ResourceSlices and NodeInventory of a node of this name that reports this inventory."""
+    """ResourceSlices that a node of this name would have if it reports this inventory; and its NodeInventory if that
+    says what it does not offer.
+
+    GPUs of two nodes of one model have the same UUIDs, and those of a system with NVLink between nodes one clique.
+    """
     inventory = inventory.model_copy(update={"node_name": node})
     published = published_offline(inventory, policy, labels, "", features)
     slices = [
@@ -299,10 +286,6 @@ def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], 
     """Of the nodes and ResourceSlices that a cluster has."""
     catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], Behavior.of(minor))
     views = [NodeView.read(node) for node in nodes]
-    sites = [SampleNode(view.name, view, catalog) for view in views]
-    with_devices = [site for site in sites if any(pool.candidates for pool in catalog.pools(site.node))]
-    return Sites([partial(_given, site) for site in with_devices], broad=len(with_devices))
-
-
-def _given(site: SampleNode) -> SampleNode:
-    return site
+    with_devices = [view for view in views if any(pool.candidates for pool in catalog.pools(view))]
+    makers = [partial(SampleNode, view.name, view, catalog) for view in with_devices]
+    return Sites(makers, broad=len(makers))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.findings import FABRIC_PARTITION
-from dra_driver.checking.fit import class_expressions, expressions_of, selected
+from dra_driver.checking.fit import expressions_of, selected
 from dra_driver.checking.knowledge import Knowledge, SampleNode
 from dra_driver.checking.manifests import ClaimPart, Manifests
 from dra_driver.names import PARTITION_SIZES
@@ -30,9 +30,8 @@ class _Asked:
 
     def kinds(self, site: SampleNode, driver: str) -> frozenset[str]:
         """`gpu`, `vfio` and others, of the devices of a node that it selects."""
-        found = selected(site, self.expressions).matching
-        values = (item.device.attributes.get("type") for item in found if item.id.driver == driver)
-        return frozenset(value.string for value in values if value is not None and value.string)
+        matching = selected(site, self.expressions).matching
+        return frozenset(item.device.text("type") for item in matching if item.id.driver == driver) - {""}
 
 
 def check_partitions(part: ClaimPart, manifests: Manifests) -> None:
@@ -63,7 +62,7 @@ def _asked(part: ClaimPart, manifests: Manifests) -> Iterator[_Asked]:
         alone = "/" not in name and request.get("allocationMode") != "All" and not request.get("adminAccess")
         if alone and isinstance(count, int) and device_class is not None:
             own = expressions_of(request.get("selectors") or ())
-            yield _Asked(name, path, count, (*class_expressions(device_class), *own))
+            yield _Asked(name, path, count, (*device_class.spec.expressions, *own))
 
 
 def _size(constraint: JsonObject, knowledge: Knowledge) -> int | None:

@@ -135,20 +135,18 @@ def objects_of_node(
     node: "SimulatedNode", policy: PublishingPolicy, features: ServerFeatures = ALL_FEATURES
 ) -> list[JsonObject]:
     """What a simulated node publishes while no claim uses it."""
-    objects = _published_by(node, policy, features)
+    from dra_driver.checking import knowledge
+
+    if names_record(node.profile):
+        from dra_driver.simulation.cluster import inventory_of_model
+
+        inventory = NodeInventorySpec.of(inventory_of_model(f"{node.profile}:{node.index}"))
+    else:
+        inventory = knowledge.inventory_of_model(node.profile)
+    objects = knowledge.objects_of_inventory(inventory, node.name, policy, dict(node.labels), features)
     if node.nics:
         from dra_driver.simulation.nics import nic_slice
 
         slices = [ResourceSlice.of(obj) for obj in objects if obj["kind"] == RESOURCE_SLICES.kind]
         objects.append(nic_slice(node.name, slices))
     return objects
-
-
-def _published_by(node: "SimulatedNode", policy: PublishingPolicy, features: ServerFeatures) -> list[JsonObject]:
-    from dra_driver.checking.knowledge import objects_of_inventory, objects_of_model
-    from dra_driver.simulation.cluster import inventory_of_model
-
-    if not names_record(node.profile):
-        return objects_of_model(node.profile, node.name, policy, dict(node.labels), features)
-    inventory = NodeInventorySpec.of(inventory_of_model(f"{node.profile}:{node.index}"))
-    return objects_of_inventory(inventory, node.name, policy, dict(node.labels), features)

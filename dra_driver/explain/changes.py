@@ -23,8 +23,7 @@ _MOST_LITERALS = 4
 
 
 def with_devices(claim: ResourceClaim, **fields: Any) -> ResourceClaim:
-    devices = claim.spec.devices.model_copy(update=fields)
-    return claim.model_copy(update={"spec": claim.spec.model_copy(update={"devices": devices})})
+    return claim.model_copy(update={"spec": claim.spec.with_devices(**fields)})
 
 
 def with_request(claim: ResourceClaim, name: RequestName, **fields: Any) -> ResourceClaim:

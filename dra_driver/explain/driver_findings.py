@@ -174,9 +174,9 @@ def _of_nodes(world: World, uid: str) -> Iterator[WaitFinding]:
     taken: dict[str, list[str]] = defaultdict(list)
     broken: dict[str, list[str]] = defaultdict(list)
     for node, device in channels(world.slices):
-        owner = device.attributes.get("domain")
-        if channel_number(device) == 0 and owner is not None and owner.string not in (None, uid):
-            taken[owner.string or ""].append(node)
+        owner = device.text("domain")
+        if channel_number(device) == 0 and owner not in ("", uid):
+            taken[owner].append(node)
         for taint in device.taints or () if channel_number(device) == 0 else ():
             if taint.key == f"{COMPUTE_DOMAIN_DRIVER}/fabric":
                 broken[taint.value or "unknown"].append(node)

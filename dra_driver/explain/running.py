@@ -60,10 +60,9 @@ def faults_of_claim(world: World, claim: ResourceClaim) -> Iterator[DeviceFault]
             yield from _faults(world, node, result.device, gpu, affecting(gpu.health.conditions, instance))
 
 
-def uuids_of(device: Device) -> list[str | None]:
+def uuids_of(device: Device) -> list[str]:
     """Its own, and that of the GPU that contains it."""
-    attributes = (device.attributes.get(name) for name in ("uuid", "parentUUID"))
-    return [attribute.string for attribute in attributes if attribute is not None]
+    return [device.text(name) for name in ("uuid", "parentUUID") if name in device.attributes]
 
 
 def _faults(

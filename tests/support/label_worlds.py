@@ -11,7 +11,7 @@ from support.gfd import Mode, labels_of
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cel.device import CelDevice
-from dra_driver.checking.knowledge import _inventory, model_names
+from dra_driver.checking.knowledge import inventory_of_model, model_names
 from dra_driver.migration.model import DeviceShare, Want, What
 from dra_driver.migration.understand.labels import Requirement
 from dra_driver.names import GPU_DRIVER
@@ -50,7 +50,7 @@ def worlds() -> tuple[LabelWorld, ...]:
 
 def _worlds() -> Iterator[LabelWorld]:
     for model in model_names():
-        node = _inventory(model)
+        node = inventory_of_model(model)
         for mode in (*_MODES, *(mode for mode in _mig_modes(node))):
             share = DeviceShare() if mode.replicas > 1 else None
             want = Want(What.MIG if mode.profile else What.GPU, profile=mode.profile, share=share)

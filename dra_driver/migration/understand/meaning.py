@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from dra_driver.allocation.placement import class_by_resource
 from dra_driver.api.documents import Document
 from dra_driver.api.resource import DeviceClass
-from dra_driver.checking.fit import class_expressions
 from dra_driver.migration.model import MigrationFinding, Options, What, value_at
 from dra_driver.migration.understand.in_force import MigLayout, uniform_profile
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
@@ -288,11 +287,11 @@ def own_names(classes: Sequence[DeviceClass], options: Options) -> Mapping[str, 
     ours = {
         class_.metadata.name: class_
         for class_ in classes
-        if any(options.driver in text for text in class_expressions(class_))
+        if any(options.driver in text for text in class_.spec.expressions)
     }
     own: dict[str, Own] = {}
     for resource, name in class_by_resource(ours.values()).items():
-        text = " ".join(class_expressions(ours[name]))
+        text = " ".join(ours[name].spec.expressions)
         what = What.VFIO if _OF_VFIO.search(text) else What.MIG if _OF_MIG.search(text) else What.GPU
         own[resource] = Own(what, name)
     return own
