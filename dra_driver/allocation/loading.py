@@ -13,6 +13,7 @@ from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.domains import templates_to_be, with_uid
 from dra_driver.allocation.nodes import NodeView, amounts_of
 from dra_driver.allocation.placement import extended_resources
+from dra_driver.allocation.serving import SERVING_GROUP, managed_template, serving_pods
 from dra_driver.allocation.snapshot import PublishedSlice
 from dra_driver.allocation.world import DeviceReport, Quota, UnreadKind, World, claim_key, key_of
 from dra_driver.api.computedomain import ComputeDomain
@@ -156,8 +157,8 @@ class _Builder:
             self.invalid[kind, key_of(obj)] = problem.message
 
     def _add_workload(self, obj: JsonObject) -> None:
-        for pod in pods_of_workload(obj):
-            self._guarded(self._add_pod, pod, str(obj.get("kind")))
+        for made in objects_of_workload(obj):
+            self._guarded(getattr(self, f"_add_{made['kind'].lower()}"), made, str(obj.get("kind")))
 
     def _add_resourceclaim(self, obj: JsonObject) -> None:
         claim = ResourceClaim.of(obj, about="ResourceClaim")
@@ -277,6 +278,14 @@ def _what(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
+def objects_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonObject]:
+    """Its pods, as of `pods_of_workload`, and the ResourceClaimTemplate that its controller makes for them."""
+    yield from pods_of_workload(obj, replicas=replicas)
+    template = managed_template(obj)
+    if template is not None:
+        yield template
+
+
 def pods_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonObject]:
     """The pods that a Deployment, Job, JobSet and the like would make, at most `replicas` of each kind of pod, called
     `<name>-0` and so on. Raises InvalidInput for one without metadata."""
@@ -314,6 +323,12 @@ def _pod_makers(obj: JsonObject) -> Iterator[tuple[str, JsonObject, int]]:
                 group,
                 _number(group, "replicas") * _number(group, "numOfHosts"),
             )
+        return
+    if str(obj.get("apiVersion")).startswith(f"{SERVING_GROUP}/"):
+        for pods in serving_pods(obj):
+            yield pods.suffix, {"template": pods.template}, pods.replicas
+            if pods.workers is not None:
+                yield f"{pods.suffix}-worker", {"template": pods.workers}, pods.replicas * (pods.size - 1)
         return
     if obj.get("kind") in ("VirtualMachine", "VirtualMachineInstance"):
         yield "", {"template": {"spec": launcher_of(spec)}}, 1

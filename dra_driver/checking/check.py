@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from dra_driver.allocation.serving import SERVING_GROUP, SERVING_MODE, mode_without_claims
 from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.api.gpupolicy import FILE_KIND, GpuPolicy, is_policy, policies_among, rules_among
 from dra_driver.api.meta import GPU_POLICIES, JsonObject
@@ -19,6 +20,7 @@ from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import (
     ADMIN_ACCESS,
     API_VERSION,
+    CLAIMS_DROPPED,
     DEPRECATED,
     MISSING_FIELD,
     POLICY,
@@ -217,6 +219,15 @@ class _Judged:
             beside = (*_made_containers(own), *_machine_containers(own))
             pod = PodPart(inner, "spec", cleaned, document.namespace or "", whole=False, beside=beside)
             self._manifests.pods.append(pod)
+            mode = mode_without_claims(document.obj)
+            if mode is not None and spec.get("resourceClaims"):
+                inner.find(
+                    CLAIMS_DROPPED,
+                    "spec.resourceClaims",
+                    f"KServe's {f'mode {mode}' if mode else 'default mode'} uses Knative, which drops claims of pods",
+                    fix=f"add the annotation {SERVING_MODE}: Standard",
+                    severity=Severity.ERROR if mode else None,
+                )
 
     def _note_twice(self, document: Document, report: CheckReport) -> None:
         if not document.name:
@@ -388,8 +399,8 @@ def _written_as(document: Document) -> Callable[[str], str]:
     return lambda path: re.sub(r"(\.requests\[[0-9]+\])\.exactly", r"\1", path)
 
 
-_ADDING = "serving.kserve.io/"
-"""Its objects have fields of their own beside those of a pod: `model`, `minReplicas`."""
+_ADDING = f"{SERVING_GROUP}/"
+"""KServe's objects have fields of their own beside those of a pod: `model`, `minReplicas`."""
 _MACHINES = "kubevirt.io/"
 """Its machines have fields of a pod that mean something else, such as `volumes`. Their claims are those of a pod."""
 

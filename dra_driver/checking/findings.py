@@ -77,6 +77,13 @@ UNKNOWN_REQUEST = Code(
 UNUSED_REQUEST = Code(
     "unused-request", _WARNING, "Containers name requests of a claim one by one, and none of them names this one."
 )
+CLAIMS_DROPPED = Code(
+    "claims-dropped",
+    _WARNING,
+    "An InferenceService in KServe's default mode, Knative, in which pods have no claims. An installation can have "
+    "another default.",
+    "an error if the service itself names this mode",
+)
 UNKNOWN_CLAIM = Code(
     "unknown-claim", _ERROR, "A container uses a claim that its pod does not list in `spec.resourceClaims`."
 )

@@ -170,7 +170,7 @@ def fitting_examples(
 ) -> frozenset[str]:
     """Names of those whose pods get what they ask for on empty nodes, according to the allocator."""
     from dra_driver.allocation.behavior import Behavior
-    from dra_driver.allocation.loading import pods_of_workload, world_of
+    from dra_driver.allocation.loading import objects_of_workload, world_of
     from dra_driver.allocation.offline import allocate_all
 
     policy = rules_among(document for scenario in results for document in scenario.documents)
@@ -181,7 +181,11 @@ def fitting_examples(
         scenario.name: world_of(
             [
                 *common,
-                *(item for document in scenario.documents for item in pods_of_workload(document, replicas=_MOST_PODS)),
+                *(
+                    made
+                    for document in scenario.documents
+                    for made in objects_of_workload(document, replicas=_MOST_PODS)
+                ),
                 *scenario.documents,
             ],
             behavior=behavior,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dra_driver.allocation.behavior import Behavior
-from dra_driver.allocation.loading import pods_of_workload, world_of
+from dra_driver.allocation.loading import objects_of_workload, world_of
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World
@@ -101,7 +101,7 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
     obj = document.obj
     if not document.kind and isinstance(obj.get("slices"), list):
         return [item for item in (obj.get("inventory"), *obj["slices"]) if isinstance(item, dict)]
-    return list(pods_of_workload(obj, replicas=replicas)) or [obj]
+    return list(objects_of_workload(obj, replicas=replicas)) or [obj]
 
 
 def objects_of_models(models: str, objects: Sequence[JsonObject]) -> list[JsonObject]:

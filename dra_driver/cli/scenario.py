@@ -222,6 +222,10 @@ def _namespaces(scenario: Scenario) -> set[str]:
     return {namespace for document in scenario.documents if (namespace := _namespace(document))}
 
 
+_UNSERVED = ("404 page not found", "could not find the requested resource")
+"""Answers to a path of a version that is not served: of a group, and of a type."""
+
+
 async def apply(kube: Kube, scenario: Scenario) -> None:
     """Create the objects. Objects that are there already, such as a namespace, are left as they are.
 
@@ -233,7 +237,7 @@ async def apply(kube: Kube, scenario: Scenario) -> None:
                 await kube.create(_resource(document), document, namespace=_namespace(document))
         except NotFound as error:
             # An API server has no better words for a path that it does not know.
-            if "404 page not found" not in str(error):
+            if not any(words in str(error) for words in _UNSERVED):
                 raise
             served = _types()[_type_of(document)].api_version
             name = f"{document['kind']} {document['metadata']['name']}"
@@ -245,10 +249,10 @@ async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s:
     """The scenario's pods once all of them run. Raises NodeNotReady with the reasons of those that do not."""
 
     async def running() -> bool:
-        workloads = [document for document in scenario.documents if _resource(document) in WORKLOADS]
+        workloads = [document for document in scenario.documents if _types()[_type_of(document)] in WORKLOADS]
         for workload in workloads:
             name, namespace = workload["metadata"]["name"], _namespace(workload)
-            if not is_up(await cluster.kube.get(_resource(workload), name, namespace)):
+            if not is_up(await cluster.kube.get(_types()[_type_of(workload)], name, namespace)):
                 return False
         pods = await _pods(cluster.kube, scenario)
         return all((pod.get("status") or {}).get("phase") in ("Running", "Succeeded") for pod in pods)

@@ -48,7 +48,7 @@ from dra_driver.simulation.nics import NIC_DRIVER, nic_slice
 from dra_driver.simulation.processes import Forks, Process, Restarts, own_environment
 from dra_driver.simulation.scheduler import SimulatedScheduler
 from dra_driver.simulation.workloads import SimulatedWorkloadController
-from dra_driver.simulation.workloads.frameworks import FRAMEWORKS, STORED
+from dra_driver.simulation.workloads.frameworks import FRAMEWORKS, OLDER, OLDER_STORAGE, STORED
 
 _NODES = re.compile(r"([a-z0-9-]+?|[^,:]*[/.][^,:]*)(?::([1-9][0-9]{0,3}))?")
 _POLL_S = 0.05
@@ -128,6 +128,7 @@ class SimulatedCluster:
         self.version = version
         self.server = SimulatedApiServer(version=version)
         self.server.serve((*(framework.resource for framework in FRAMEWORKS), *STORED))
+        self.server.serve(OLDER, OLDER_STORAGE)
         self.controller = self._controller_process()
         self.plugins = {node.name: self._plugin_process(node) for node in nodes}
         self.kubelets: dict[str, SimulatedKubelet] = {}

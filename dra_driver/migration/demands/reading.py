@@ -70,7 +70,8 @@ MOST_DEVICES = 32
 """Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
 _MOST_UNITS = 1000
 """No node has as many, by far."""
-_KSERVE_CLASS = "serving.kserve.io/dra-device-class"
+_KSERVE_CLASSES = ("serving.kserve.io/exp-dra-device-class", "serving.kserve.io/dra-device-class")
+"""Of KServe, and as its annotation was first called."""
 MOST_BYTES = 10 * 1024
 """Of one expression."""
 
@@ -313,8 +314,9 @@ class _Pod:
         """What keeps a pod that asks for GPUs from being migrated at all."""
         self._notes.findings += hindrances(self._held, self._pod.document)
         self._notes.leave += [why for held in self._held if (why := why_left(held)) is not None]
-        native: Path = ("metadata", "annotations", _KSERVE_CLASS)
-        if value_at(self._pod.document.obj, native) is not None:
+        annotated: list[Path] = [("metadata", "annotations", name) for name in _KSERVE_CLASSES]
+        native = next((path for path in annotated if value_at(self._pod.document.obj, path) is not None), None)
+        if native is not None:
             message = "KServe creates claims for this, which would be added to the GPUs in its limits"
             self._notes.say(ALREADY_DRA, native, message, severity=FindingSeverity.ERROR)
             self._notes.leave.append("KServe creates claims for it already; remove one of the two")

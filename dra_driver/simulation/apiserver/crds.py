@@ -48,13 +48,14 @@ def served_types(crd: JsonObject) -> list[ResourceType]:
     return [_served_type(spec, version, storage) for version in spec["versions"] if version.get("served")]
 
 
-def open_type(resource: Resource) -> ResourceType:
-    """A custom type of which nothing is known but its names: any content is stored, and it has a status."""
+def open_type(resource: Resource, storage: str | None = None) -> ResourceType:
+    """A custom type of which nothing is known but its names: any content is stored, and it has a status. `storage` is
+    its version of storage, if not this one."""
     names = {"plural": resource.plural, "kind": resource.kind}
     scope = "Namespaced" if resource.namespaced else "Cluster"
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": resource.version, "schema": schema, "subresources": {"status": {}}}
-    return _served_type({"group": resource.group, "scope": scope, "names": names}, version, resource.version)
+    return _served_type({"group": resource.group, "scope": scope, "names": names}, version, storage or resource.version)
 
 
 def _served_type(spec: JsonObject, version: JsonObject, storage: str) -> ResourceType:

@@ -152,10 +152,11 @@ class SimulatedApiServer:
         self.store.close_subscriptions()
         await runner.cleanup()
 
-    def serve(self, resources: Iterable[Resource]) -> None:
-        """Serves types of which only the names are known, each until a CustomResourceDefinition defines it."""
+    def serve(self, resources: Iterable[Resource], storage: str | None = None) -> None:
+        """Serves types of which only the names are known, each until a CustomResourceDefinition defines it. `storage`
+        is the version in which they are stored, where these are other versions of types that are served."""
         for resource in resources:
-            self.registry.add(crds.open_type(resource))
+            self.registry.add(crds.open_type(resource, storage))
 
     def answer_for(self, nodes: Mapping[str, NodeContainers]) -> None:
         """Passes requests about containers on to the kubelets of these nodes, by name; more may come later."""

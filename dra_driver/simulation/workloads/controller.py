@@ -22,6 +22,7 @@ from dra_driver.api.meta import (
     NODES,
     PODS,
     REPLICA_SETS,
+    RESOURCE_CLAIM_TEMPLATES,
     STATEFUL_SETS,
     JsonObject,
     Resource,
@@ -38,6 +39,9 @@ from dra_driver.simulation.workloads.plan import WorkloadPlan
 
 type Decide = Callable[[JsonObject, Sequence[JsonObject], datetime], WorkloadPlan]
 """From a workload, the objects that it controls, and the time."""
+
+_MADE = (PODS, RESOURCE_CLAIM_TEMPLATES)
+"""What workloads become, beside other workloads."""
 
 _log = structlog.get_logger(__name__)
 
@@ -59,7 +63,7 @@ class SimulatedWorkloadController:
         self._queue = WorkQueue()
         self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=self._node_changed)
         self._decide: dict[Resource, Decide] = {**WORKLOADS, DAEMON_SETS: self._daemon_set}
-        self._types = {(resource.group, resource.kind): resource for resource in (*self._decide, PODS)}
+        self._types = {(resource.group, resource.kind): resource for resource in (*self._decide, *_MADE)}
         self._caches = {
             resource: Mirror(kube, resource, keep=partial(_typed, resource), on_change=partial(self._changed, resource))
             for resource in self._types.values()
@@ -90,7 +94,7 @@ class SimulatedWorkloadController:
             self._add(DAEMON_SETS, key)
 
     def _changed(self, resource: Resource, change: Change) -> None:
-        if resource is not PODS:
+        if resource in self._decide:
             self._add(resource, change.key)
         if change.after is None and change.before is not None:
             self._forget(change.before["metadata"]["uid"])

@@ -1,5 +1,5 @@
-"""JobSets, LeaderWorkerSets, RayClusters, the jobs of Kubeflow and Volcano, and KubeVirt's machines: the pods and Jobs
-that they mean. Pure.
+"""JobSets, LeaderWorkerSets, RayClusters, the jobs of Kubeflow and Volcano, KServe's services and KubeVirt's machines:
+the pods and workloads that they mean. Pure.
 
 Their controllers do much more; what is here is what schedules: names, numbers, labels, the variables by which pods find
 each other, and a status that says whether all run. What a pod's end means for the whole is decided simply: a pod that
@@ -13,7 +13,16 @@ from datetime import datetime
 from typing import Any
 
 from dra_driver.allocation.loading import launcher_of
-from dra_driver.api.meta import CRON_JOBS, DAEMON_SETS, JOBS, JsonObject, Resource
+from dra_driver.allocation.serving import SERVING_GROUP, managed_template, serving_pods
+from dra_driver.api.meta import (
+    CRON_JOBS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    JOBS,
+    RESOURCE_CLAIM_TEMPLATES,
+    JsonObject,
+    Resource,
+)
 from dra_driver.simulation.pods import is_done
 from dra_driver.simulation.workloads.plan import (
     WorkloadPlan,
@@ -54,8 +63,14 @@ class Framework:
         known = {(item["kind"], item["metadata"]["name"]): item for item in children}
         create = [obj for key, obj in wanted.items() if key not in known]
         gone = [item for key, item in known.items() if key not in wanted or _is_outdated(item, wanted[key])]
-        status = self._status(owner, [known[key] for key in wanted if key in known], len(wanted), now)
-        return WorkloadPlan(tuple(create), tuple(staying(gone)), status=status)
+        patch = [
+            (known[key], _update(known[key], obj))
+            for key, obj in wanted.items()
+            if key in known and _follows(known[key], obj)
+        ]
+        counted = [key for key in wanted if key[0] != RESOURCE_CLAIM_TEMPLATES.kind]
+        status = self._status(owner, [known[key] for key in counted if key in known], len(counted), now)
+        return WorkloadPlan(tuple(create), tuple(staying(gone)), tuple(patch), status=status)
 
     def _status(self, owner: JsonObject, children: list[JsonObject], wanted: int, now: datetime) -> JsonObject:
         states = [_state(child) for child in children]
@@ -73,10 +88,37 @@ class Framework:
 
 
 def _is_outdated(item: JsonObject, wanted: JsonObject) -> bool:
+    """A pod or a claim template, whose spec is final. A Job's is, too: a changed one waits for the next JobSet."""
     restarts = item["kind"] == "Pod" and item["spec"].get("restartPolicy", "Always") != "Never"
+    final = item["kind"] in ("Pod", RESOURCE_CLAIM_TEMPLATES.kind)
+    return (restarts and is_done(item)) or (final and _differs(item, wanted))
+
+
+def _follows(item: JsonObject, wanted: JsonObject) -> bool:
+    """Whether a workload that can change has another spec now."""
+    return item["kind"] in (DEPLOYMENTS.kind, "LeaderWorkerSet") and _differs(item, wanted)
+
+
+def _differs(item: JsonObject, wanted: JsonObject) -> bool:
     hashes = [(obj["metadata"].get("annotations") or {}).get(_TEMPLATE_HASH) for obj in (item, wanted)]
-    # A Job's template is final, so a changed one waits for the next JobSet.
-    return (restarts and is_done(item)) or (item["kind"] == "Pod" and hashes[0] != hashes[1])
+    return hashes[0] != hashes[1]
+
+
+def _update(item: JsonObject, wanted: JsonObject) -> JsonObject:
+    """The merge patch to the wanted spec; what the server sets by default, it sets again."""
+    annotations = {_TEMPLATE_HASH: wanted["metadata"]["annotations"][_TEMPLATE_HASH]}
+    return {"metadata": {"annotations": annotations}, "spec": _replacing(item["spec"], wanted["spec"])}
+
+
+def _replacing(before: JsonObject, after: JsonObject) -> JsonObject:
+    """The merge patch that leaves nothing of `before`: of a field that goes, it needs to say so."""
+    changed = {
+        name: _replacing(before[name], value)
+        if isinstance(value, dict) and isinstance(before.get(name), dict)
+        else value
+        for name, value in after.items()
+    }
+    return {**dict.fromkeys(before.keys() - after.keys()), **changed}
 
 
 def _state(child: JsonObject) -> str:
@@ -300,6 +342,28 @@ def _volcano_job(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator
             yield pod_of(owner, {**task["template"], "spec": spec}, f"{name}-{task['name']}-{index}", labels, env=env)
 
 
+# -- KServe
+
+
+def _served(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """A Deployment for each template, or a LeaderWorkerSet where each replica is several pods."""
+    name = owner["metadata"]["name"]
+    claims = managed_template(owner)
+    if claims is not None:
+        yield child_of(owner, RESOURCE_CLAIM_TEMPLATES, claims["metadata"]["name"], {}, claims["spec"])
+    for pods in serving_pods(owner):
+        labels = {"app": f"{name}{pods.suffix}"}
+        if pods.workers is not None:
+            templates = {"leaderTemplate": pods.template, "workerTemplate": pods.workers, "size": pods.size}
+            spec = {"replicas": pods.replicas, "leaderWorkerTemplate": templates}
+            yield child_of(owner, _LEADER_WORKER_SETS, f"{name}{pods.suffix}", {"labels": labels}, spec)
+            continue
+        about = pods.template.get("metadata") or {}
+        template = {**pods.template, "metadata": {**about, "labels": {**(about.get("labels") or {}), **labels}}}
+        spec = {"replicas": pods.replicas, "selector": {"matchLabels": labels}, "template": template}
+        yield child_of(owner, DEPLOYMENTS, f"{name}{pods.suffix}", {"labels": labels}, spec)
+
+
 # -- KubeVirt
 
 
@@ -322,6 +386,7 @@ def _kubeflow(kind: str, field: str) -> Framework:
     return Framework(Resource("kubeflow.org", "v1", f"{kind.lower()}s", kind, True), _replicas(field))
 
 
+_LEADER_WORKER_SETS = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet", True)
 _RAY_CLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster", True)
 
 FRAMEWORKS = (
@@ -331,11 +396,7 @@ FRAMEWORKS = (
         ready="Running",
         ended="Completed",
     ),
-    Framework(
-        Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet", True),
-        _leader_worker_set,
-        ready="Available",
-    ),
+    Framework(_LEADER_WORKER_SETS, _leader_worker_set, ready="Available"),
     Framework(_RAY_CLUSTERS, _ray_cluster, ready="HeadPodReady"),
     Framework(Resource("ray.io", "v1", "rayjobs", "RayJob", True), _of_ray_cluster("rayClusterSpec")),
     Framework(
@@ -347,14 +408,33 @@ FRAMEWORKS = (
     _kubeflow("JAXJob", "jaxReplicaSpecs"),
     Framework(Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", True), _mpi_job),
     Framework(Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job", True), _volcano_job),
+    Framework(
+        Resource(SERVING_GROUP, "v1beta1", "inferenceservices", "InferenceService", True), _served, ready="Ready"
+    ),
+    Framework(
+        Resource(SERVING_GROUP, "v1alpha2", "llminferenceservices", "LLMInferenceService", True), _served, ready="Ready"
+    ),
     Framework(Resource("kubevirt.io", "v1", "virtualmachines", "VirtualMachine", True), _machine, ready="Ready"),
 )
 
 STORED = (
     Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", False),
     Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", True),
+    Resource(SERVING_GROUP, "v1alpha1", "servingruntimes", "ServingRuntime", True),
+    Resource(SERVING_GROUP, "v1alpha1", "clusterservingruntimes", "ClusterServingRuntime", False),
+    Resource(SERVING_GROUP, "v1alpha2", "llminferenceserviceconfigs", "LLMInferenceServiceConfig", True),
 )
-"""Kinds that are stored so that manifests apply, and on which nothing acts: pods are scheduled without them."""
+"""Kinds that are stored so that manifests apply, and on which nothing acts: pods are made without them."""
+
+OLDER = tuple(
+    Resource(SERVING_GROUP, "v1alpha1", plural, kind, True)
+    for plural, kind in (
+        ("llminferenceservices", "LLMInferenceService"),
+        ("llminferenceserviceconfigs", "LLMInferenceServiceConfig"),
+    )
+)
+OLDER_STORAGE = "v1alpha2"
+"""Versions of these types that are served, too, with the version in which their objects are stored."""
 
 
 def is_up(obj: JsonObject) -> bool:

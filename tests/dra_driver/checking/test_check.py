@@ -170,7 +170,7 @@ spec:
 OF_KSERVE = """\
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
-metadata: {name: chat}
+metadata: {name: chat, annotations: {serving.kserve.io/deploymentMode: Standard}}
 spec:
   predictor:
     minReplicas: 1
@@ -364,6 +364,13 @@ STORIES = (
         TEMPLATE + "---\n" + pod(GPU, USE),
     ),
     Story(codes.UNKNOWN_CLAIM, CRON_JOB % "nic", "name: nic", "it has `gpu`", CRON_JOB % "gpu"),
+    Story(
+        codes.CLAIMS_DROPPED,
+        TEMPLATE + "---\n" + (OF_KSERVE % "gpu").replace("Standard", "Serverless"),
+        "resourceClaims: [{name: gpu",
+        "KServe's mode Serverless uses Knative, which drops claims of pods",
+        TEMPLATE + "---\n" + OF_KSERVE % "gpu",
+    ),
     Story(codes.UNKNOWN_CLAIM, OF_KSERVE % "nic", "name: nic", "it has `gpu`", TEMPLATE + "---\n" + OF_KSERVE % "gpu"),
     Story(codes.UNKNOWN_CLAIM, OF_AN_OPERATOR % "nic", "name: nic", "it has `gpu`", OF_AN_OPERATOR % "gpu"),
     Story(

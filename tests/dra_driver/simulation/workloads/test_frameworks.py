@@ -46,6 +46,14 @@ SPECS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"mpiReplicaSpecs": {"Launcher": group(1), "Worker": group(2)}},
         ["a-launcher-*", "a-worker-0", "a-worker-1"],
     ),
+    "InferenceService": (
+        {"predictor": {"minReplicas": 2, "model": {}}, "transformer": {"containers": [{"name": "a"}]}},
+        ["a-predictor-*", "a-predictor-*", "a-transformer-*"],
+    ),
+    "LLMInferenceService": (
+        {"worker": {"containers": [{"name": "main"}]}, "parallelism": {"pipeline": 2}, "prefill": {"replicas": 2}},
+        ["a-kserve-mn-0", "a-kserve-mn-0-1", "a-kserve-prefill-*", "a-kserve-prefill-*"],
+    ),
     "VirtualMachine": ({"template": {"spec": {"domain": {}}}}, ["virt-launcher-a"]),
     "JobSet": (JOB_SET, ["a-driver-0-*", *["a-workers-0-*"] * 2, *["a-workers-1-*"] * 2]),
 }
@@ -155,3 +163,22 @@ def test_a_pod_that_may_restart_comes_back_and_one_of_an_old_template_is_replace
     world.owner["spec"]["suspend"] = True
     world.settle()
     assert not world.pods
+
+
+def test_a_service_of_kserve_has_its_claim_template_and_both_follow_a_change() -> None:
+    world = WorkloadWorld("LLMInferenceService", template={"containers": [{"name": "main", "image": "one"}]})
+    prefix = "serving.kserve.io/exp-dra-device"
+    world.owner["metadata"]["annotations"] = {f"{prefix}-class": "gpu.nvidia.com"}
+    world.settle()
+    (pod,), (template,) = world.pods, world.of("ResourceClaimTemplate")
+    entry = {"name": "managed-device", "resourceClaimTemplateName": template["metadata"]["name"]}
+    assert pod["spec"]["resourceClaims"] == [entry] and is_up(world.owner)
+    world.owner["metadata"]["annotations"][f"{prefix}-count"] = "2"
+    world.owner["spec"]["template"]["containers"][0]["image"] = "two"
+    world.settle()
+    (later,), (changed,) = world.pods, world.of("ResourceClaimTemplate")
+    assert later["spec"]["containers"][0]["image"] == "two"
+    assert changed["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] == 2
+    world.owner["metadata"]["annotations"] = {}
+    world.settle()
+    assert not world.of("ResourceClaimTemplate") and "resourceClaims" not in world.pods[0]["spec"]
