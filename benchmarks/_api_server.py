@@ -1,7 +1,8 @@
-"""An API server for one measurement: a real one where KUBEBUILDER_ASSETS names its programs, else the simulated one."""
+"""An API server for one measurement: a real one if KUBEBUILDER_ASSETS names its programs, else the simulated one."""
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,8 +13,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from support import real_api_server
 
 
-def its_name() -> str:
-    return "kube-apiserver with etcd" if os.environ.get(real_api_server.ASSETS) else "simulated"
+def version() -> str:
+    """Of the API server that is started: `v1.36.2`, or `simulated`."""
+    if not os.environ.get(real_api_server.ASSETS):
+        return "simulated"
+    program = real_api_server.assets_folder() / "kube-apiserver"
+    return subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
 
 
 @asynccontextmanager

@@ -4,19 +4,19 @@ All answer at once, and count what is written.
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
+
+from _many_nodes import answer, inventory_object, question
 
 from dra_driver.api.inventory import (
     FabricFacts,
     GpuFacts,
     ImexFacts,
     NodeInventorySpec,
-    Registration,
-    confirmation_annotation,
     summary_of,
 )
 from dra_driver.api.meta import (
@@ -83,22 +83,9 @@ def inventory(node: int, name: str, uid: str) -> JsonObject:
         boot_id="1",
         gpus=[gpu],
         imex=ImexFacts(channels=2048, program=True),
-        registrations=[Registration(driver=COMPUTE_DOMAIN_DRIVER, time=_now())],
         summary=summary_of(None, [gpu], []),
     )
-    return {
-        "apiVersion": NODE_INVENTORIES.api_version,
-        "kind": NODE_INVENTORIES.kind,
-        "metadata": {
-            "name": name,
-            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}],
-        },
-        "spec": spec.to_wire(),
-    }
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return inventory_object(uid, spec, COMPUTE_DOMAIN_DRIVER)
 
 
 class Surroundings:
@@ -112,13 +99,20 @@ class Surroundings:
         self._again: set[str] = set()
         self._addresses = 0
         self._claims = 0
+        self.last_ready = 0.0
+        """When the daemon became ready that did so last, on the monotonic clock."""
         self.domains = Mirror(kube, COMPUTE_DOMAINS, keep=dict, on_change=self._saw_domain)
         self.templates = Mirror(kube, RESOURCE_CLAIM_TEMPLATES, keep=dict, on_change=self._wake)
         self.slices = Mirror(kube, RESOURCE_SLICES, keep=_domain_of_slice, on_change=self._wake)
         self._sets = Mirror(kube, DAEMON_SETS, keep=domain_label, on_change=self._saw_set)
         self._nodes = Mirror(kube, NODES, keep=domain_label, on_change=self._saw_node)
         self._pods = Mirror(kube, PODS, keep=dict, namespace=OURS, on_change=self._saw_pod)
-        self._questions = Mirror(kube, NODE_INVENTORIES, keep=_question, on_change=self._saw_question)
+        self._questions = Mirror(
+            kube,
+            NODE_INVENTORIES,
+            keep=lambda obj: question(obj, COMPUTE_DOMAIN_DRIVER),
+            on_change=self._saw_question,
+        )
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -252,13 +246,9 @@ class Surroundings:
     async def _act(self, node: str) -> None:
         async with self._at_once:
             try:
-                await (self._answer(node[1:]) if node.startswith("?") else self._tend(node))
+                await (answer(self.kube, node[1:], COMPUTE_DOMAIN_DRIVER) if node.startswith("?") else self._tend(node))
             except (AlreadyExists, NotFound):
                 return  # the watch is behind, and tells soon
-
-    async def _answer(self, node: str) -> None:
-        registration = {"driver": COMPUTE_DOMAIN_DRIVER, "time": _now()}
-        await self.kube.merge_patch(NODE_INVENTORIES, node, {"spec": {"registrations": [registration]}})
 
     async def _tend(self, node: str) -> None:
         uid = self._nodes.objects.get(("", node))
@@ -275,6 +265,7 @@ class Surroundings:
             await self._patch(node, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
         elif not pod["status"].get("conditions") and self._found(str(uid), node) == pod["status"]["podIP"]:
             await self._patch(node, {"conditions": [{"type": "Ready", "status": "True"}]})
+            self.last_ready = time.monotonic()
 
     async def _start(self, node: str, uid: str) -> None:
         metadata = {"name": f"daemon-{node}", "namespace": OURS, "labels": {DOMAIN_LABEL: uid}}
@@ -305,12 +296,6 @@ def _domain_of_slice(obj: JsonObject) -> str | None:
         ),
         None,
     )
-
-
-def _question(obj: JsonObject) -> str | None:
-    """Of the publisher, whether the plugin lives."""
-    asked = (obj["metadata"].get("annotations") or {}).get(confirmation_annotation(COMPUTE_DOMAIN_DRIVER))
-    return asked if any(one["time"] == asked for one in obj["spec"].get("registrations") or ()) else None
 
 
 def _nodes_of(domain: JsonObject | None) -> dict[str, str]:

@@ -8,9 +8,10 @@ The API server is a real one (tests/support/real_api_server.py). NVML is NVIDIA'
 {kubeconfig}, {kubelet} and {cdi} (folders), {driver} (the root of the NVIDIA driver). Needs root, because a driver has
 device nodes. State lies on the disk of the temporary folder, and CDI files in memory, as on a node.
 
-In each round both plugins start, one after the other, each on a node of its own. They are watched at rest at the same
-time. Then they get calls in turns of `TURN`; no two calls have the same claim. A ratio belongs to one round: ours by
-the peer's, so a ratio below 1 is better. Printed are medians of the rounds, and the lowest and highest ratio.
+In each round both plugins start, one after the other, each on a node of its own; which starts first changes with each
+round. They are watched at rest at the same time. Then they get calls in turns of `TURN`, and which goes first changes
+with each turn; no two calls have the same claim. A ratio belongs to one round: ours by the peer's, so a ratio below 1
+is better. Printed are medians of the rounds, and the lowest and highest ratio.
 
 Processor time is that of the plugin's process, with everything that it does after a call: this driver also writes
 device status, device metadata and Events. It leaves publishing to its controller, a process that is not counted.
@@ -23,7 +24,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import shlex
 import stat
 import statistics
@@ -31,16 +31,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 # The folder of a script is where Python looks first.
+from _api_server import version
 from _kubelet import Kubelet, allocated_claim
-from prepare import install, resident_mib
+from _measured import memory_mib, write_record
+from prepare import install
 
 from dra_driver.api.meta import LEASES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube, endpoint_from
@@ -183,7 +183,7 @@ class Node:
         return sorted(d["name"] for d in devices if d["attributes"]["type"].get("string") == "gpu")
 
     def weigh(self, when: str) -> None:
-        self.figures[f"resident memory {when}"] = resident_mib(self.pid)
+        self.figures[f"resident memory {when}"] = memory_mib(self.pid)
         rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         (line,) = (line for line in rollup.splitlines() if line.startswith("Pss:"))
         self.figures[f"proportional memory {when}"] = int(line.split()[1]) / 1024
@@ -276,8 +276,8 @@ async def calls(nodes: Sequence[Node], count: int, batch: int, text: str) -> Non
         )
     )
     before = [node.processor_s() for node in nodes]
-    for _ in range(count // TURN):
-        for node in nodes:
+    for turn in range(count // TURN):
+        for node in nodes if turn % 2 else reversed(nodes):
             claims = await node.claims(TURN * batch)
             await asyncio.to_thread(node.turn, claims, batch, names)
     await asyncio.sleep(SETTLE_S)
@@ -286,8 +286,8 @@ async def calls(nodes: Sequence[Node], count: int, batch: int, text: str) -> Non
         node.figures[f"processor time, prepare and unprepare of {text}"] = spent_s * 1e3 / count
 
 
-async def one_round(nodes: Sequence[Node], quiet_s: float) -> None:
-    for node in nodes:
+async def one_round(nodes: Sequence[Node], first: int, quiet_s: float) -> None:
+    for node in (*nodes[first:], *nodes[:first]):
         await node.start()
     await asyncio.sleep(SETTLE_S)
     for node in nodes:
@@ -341,7 +341,7 @@ async def measure(command: str, rounds: int, quiet_s: float) -> list[tuple[Figur
                         for name, make in ((f"ours-{number}", ours), (f"peer-{number}", peer(command)))
                     ]
                     try:
-                        await one_round(nodes, quiet_s)
+                        await one_round(nodes, number % 2, quiet_s)
                     except BaseException:
                         for node in nodes:
                             print((node.folder / "plugin.log").read_text()[-3000:], file=sys.stderr)
@@ -369,18 +369,6 @@ def compared(measured: Sequence[tuple[Figures, Figures]]) -> dict[str, JsonObjec
     return figures
 
 
-def versions(peer_name: str) -> Mapping[str, str]:
-    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], check=True, capture_output=True, text=True)
-    kubernetes = subprocess.run([assets_folder() / "kube-apiserver", "--version"], capture_output=True, text=True)
-    return {
-        "ours": commit.stdout.strip(),
-        "peer": peer_name,
-        "kubernetes": kubernetes.stdout.split()[-1],
-        "python": platform.python_version(),
-        "processors": str(os.cpu_count()),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", required=True, help="command of the other driver's plugin")
@@ -389,7 +377,6 @@ def main() -> None:
     parser.add_argument("--quiet", type=float, default=60.0, help="seconds to watch the plugins at rest")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
-    known = versions(options.peer_name)
     measured = asyncio.run(measure(options.peer, options.rounds, options.quiet))
     figures = compared(measured)
     rows = [
@@ -404,13 +391,8 @@ def main() -> None:
     ]
     print_table(("FIGURE", "OURS", "PEER", "RATIO", "LOWEST - HIGHEST"), rows)
     if options.json:
-        record: dict[str, Any] = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "rounds": options.rounds,
-            "versions": known,
-            "figures": figures,
-        }
-        options.json.write_text(json.dumps(record, indent=2) + "\n")
+        peer_name = options.peer_name
+        write_record(options.json, figures, kubernetes=version(), peer=peer_name, rounds=options.rounds)
 
 
 if __name__ == "__main__":

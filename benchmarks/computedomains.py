@@ -1,11 +1,12 @@
 """ComputeDomains: time and API writes until a domain of N nodes is ready, after one pod's loss, after a node's end.
 
-    python benchmarks/computedomains.py [--sizes 2,18,64,256] [--many 300x2] [-o json]
+    [KUBEBUILDER_ASSETS=FOLDER] python benchmarks/computedomains.py [--sizes 2,16,72,256] [--many 100x2] [--json FILE]
 
-The API server is the simulated one in a process of its own. The controller's keeper of domains and the publisher of
-their devices run here, as in the controller, and so do stand-ins for what surrounds them: a scheduler that allocates
-claims, the DaemonSet controller, kubelets that give pods addresses, and daemons, which are ready once the domain's
-status names their node and address. Stand-ins answer at once, so the time is what our part costs, and the server.
+The API server is a real one, from the folder's programs, or the simulated one. The controller's keeper of domains and
+the publisher of their devices run here, as in the controller, and so do stand-ins for what surrounds them: a scheduler
+that allocates claims, the DaemonSet controller, kubelets that give pods addresses, and daemons, which are ready once
+the domain's status names their node and address. Stand-ins answer at once, so the time is what our part costs, and the
+server. The domain can be ready no earlier than its last daemon: both times are measured.
 
 Writes are counted by who does them. Of the controller: objects, labels, statuses, slices (`domain` on the devices of a
 node that is in one). Of all: claims and their allocation, pods, their addresses and readiness as well.
@@ -13,61 +14,55 @@ node that is in one). Of all: claims and their allocation, pods, their addresses
 
 import argparse
 import asyncio
-import json
 import logging
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
-import yaml
-from _api_server import api_server
+from _api_server import api_server, version
 from _domain_world import OURS, TEAM, TRAYS, CountingKube, Surroundings, domain_label, name_of
+from _many_nodes import define
+from _measured import Record
 from prometheus_client import CollectorRegistry
 from support.publishing import fixed
 
 from controller.computedomains.keeper import DomainKeeper
 from controller.slices import PublishedSlices
-from docs.from_code.crds import DEFINITIONS
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
-    CRDS,
     DAEMON_SETS,
     NAMESPACES,
-    NODE_INVENTORIES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
 )
 from dra_driver.domains.objects import DaemonSettings
-from dra_driver.errors import NotFound
-from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.kube.client import endpoint_from
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.metrics import PublishingCounters
 from dra_driver.publish.pools import Publication, PublishingListeners
 from dra_driver.slices.domains import domain_devices
 
+UNITS = {
+    "last daemon is ready after": "s",
+    "domain is ready after": "s",
+    "controller's writes": "",
+    "controller's writes for each node": "",
+    "of them statuses": "",
+    "writes of all": "",
+    "one pod lost: ready again after": "s",
+    "one pod lost: controller's writes": "",
+    "one node replaced: ready again after": "s",
+    "one node replaced: controller's writes": "",
+    "objects and labels after deletion": "",
+}
 
-@dataclass(frozen=True)
-class Figures:
-    """Writes are `controller` and `all`; of `controller`, by what is written."""
-
-    nodes: int
-    domains: int
-    ready_s: float
-    """From the first claim that is allocated to the last domain that is ready; its objects are made before."""
-    ready_writes: Mapping[str, int]
-    pod_lost_s: float | None
-    pod_lost_writes: Mapping[str, int]
-    node_replaced_s: float | None
-    node_replaced_writes: Mapping[str, int]
-    left_behind: int
-    """Objects and labels after all domains were deleted."""
+type Figures = dict[str, float]
 
 
 class Bench:
@@ -81,9 +76,7 @@ class Bench:
     @asynccontextmanager
     async def running(cls, nodes: int) -> AsyncIterator["Bench"]:
         async with cls._connected() as (outside, inside):
-            for definition in DEFINITIONS:
-                await outside.create(CRDS, yaml.safe_load(definition.file.read_text()))
-            await _served(outside)
+            await define(outside)
             for name in (TEAM, OURS):
                 await outside.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
             around = Surroundings(outside)
@@ -150,17 +143,6 @@ class Bench:
         return found + sum(domain_label(node) is not None for node in (await kube.list(NODES)).items)
 
 
-async def _served(kube: Kube) -> None:
-    while True:
-        try:
-            await kube.list(COMPUTE_DOMAINS)
-            await kube.list(NODE_INVENTORIES)
-        except NotFound:
-            await asyncio.sleep(0.05)
-        else:
-            return
-
-
 async def _all[T](work: Iterable[Any]) -> list[T]:
     return list(await asyncio.gather(*work))
 
@@ -176,13 +158,13 @@ async def measure(nodes: int, domains: int) -> Figures:
             await around.until(
                 lambda: all((TEAM, f"{name}-channel") in around.templates.objects for name in names), "made"
             )
-            begun = clock()
+            begun, begun_at = clock(), time.monotonic()
             places = [
                 (name, name_of(number * nodes + tray)) for number, name in enumerate(names) for tray in range(nodes)
             ]
             claims = dict(zip(places, await _all(around.use(*place) for place in places), strict=True))
             await around.until(lambda: all(around.ready(name) == nodes for name in names), "ready")
-            ready_s = clock() - begun
+            ready_s, daemons_s = clock() - begun, around.last_ready - begun_at
             await around.until(lambda: all(around.offered_as(name) == nodes for name in names), "published")
         lost_s, lost = await _lose_a_pod(bench, names[0])
         replaced_s, replaced = await _replace_a_node(bench, names[0], nodes * domains, claims)
@@ -190,9 +172,19 @@ async def measure(nodes: int, domains: int) -> Figures:
         await _all(around.release(claim) for claim in claims.values())
         await around.until(lambda: not around.domains.objects, "taken down")
         left = await bench.left()
-    return Figures(
-        nodes, domains, round(ready_s, 2), ready_writes, round(lost_s, 2), lost, round(replaced_s, 2), replaced, left
-    )
+    return {
+        "last daemon is ready after": daemons_s,
+        "domain is ready after": ready_s,
+        "controller's writes": ready_writes["controller"],
+        "controller's writes for each node": ready_writes["controller"] / (nodes * domains),
+        "of them statuses": ready_writes.get("computedomains/status", 0),
+        "writes of all": ready_writes["all"],
+        "one pod lost: ready again after": lost_s,
+        "one pod lost: controller's writes": lost["controller"],
+        "one node replaced: ready again after": replaced_s,
+        "one node replaced: controller's writes": replaced["controller"],
+        "objects and labels after deletion": left,
+    }
 
 
 async def _lose_a_pod(bench: Bench, domain: str) -> tuple[float, dict[str, int]]:
@@ -230,41 +222,20 @@ async def _replace_a_node(
     return taken_s, writes
 
 
-HEADINGS = ("nodes", "domains", "ready s", "writes", "of all", "a node", "pod lost", "writes", "replaced", "writes")
-
-
-def row(figures: Figures) -> tuple[object, ...]:
-    nodes = figures.nodes * figures.domains
-    return (
-        *(figures.nodes, figures.domains, figures.ready_s),
-        *(figures.ready_writes["controller"], figures.ready_writes["all"]),
-        round(figures.ready_writes["controller"] / nodes, 2),
-        *(figures.pod_lost_s, figures.pod_lost_writes["controller"]),
-        *(figures.node_replaced_s, figures.node_replaced_writes["controller"]),
-    )
-
-
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="2,18,64,256", help="nodes of one domain")
-    parser.add_argument("--many", default="200x2", help="DOMAINSxNODES at the same time; empty: none")
-    parser.add_argument("-o", choices=("table", "json"), default="table")
+    parser.add_argument("--sizes", default="2,16,72,256", help="nodes of one domain")
+    parser.add_argument("--many", default="100x2", help="DOMAINSxNODES at the same time; empty: none")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file, after each size")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    runs = [(int(size), 1) for size in options.sizes.split(",") if size]
+    runs = {f"{size} nodes": (int(size), 1) for size in options.sizes.split(",") if size}
     if options.many:
         domains, _, nodes = options.many.partition("x")
-        runs.append((int(nodes), int(domains)))
-    found = []
-    if options.o == "table":
-        print("  ".join(f"{heading:>8}" for heading in HEADINGS))
-    for nodes, domains in runs:
-        figures = await measure(nodes, domains)
-        found.append(figures)
-        if options.o == "table":
-            print("  ".join(f"{value!s:>8}" for value in row(figures)), flush=True)
-    if options.o == "json":
-        print(json.dumps([asdict(one) for one in found], indent=2))
+        runs[f"{domains} domains of {nodes}"] = (int(nodes), int(domains))
+    record = Record(UNITS, options.json, kubernetes=version())
+    for column, (nodes_each, domains_at_once) in runs.items():
+        record.add(column, await measure(nodes_each, domains_at_once))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 # The folder of a script is where Python looks first.
-from prepare import NODE, TIME_SLICE, Bench, resident_mib
+from _measured import memory_mib
+from prepare import NODE, TIME_SLICE, Bench
 
 from controller.webhook.configuration import CONFIGURATIONS
 from dra_driver.api.meta import (
@@ -66,7 +67,7 @@ def pid_of(process: Process) -> int:
 
 def both(name: str, process: Process) -> Figures:
     pid = pid_of(process)
-    return {f"{name}, resident": resident_mib(pid), f"{name}, peak": resident_mib(pid, "VmHWM")}
+    return {f"{name}, resident": memory_mib(pid), f"{name}, peak": memory_mib(pid, "VmHWM")}
 
 
 def slope(samples: Sequence[tuple[int, float]]) -> float:
@@ -188,7 +189,7 @@ async def _cycles(claims: Claims, cycles: int, pids: Mapping[str, int]) -> dict[
         await claims.end(claim)
         if number % step == 0:
             for name, pid in pids.items():
-                samples[name].append((number, resident_mib(pid)))
+                samples[name].append((number, memory_mib(pid)))
     return samples
 
 

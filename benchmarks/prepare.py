@@ -30,6 +30,7 @@ from typing import Any
 
 # The folder of a script is where Python looks first.
 from _kubelet import Kubelet, allocated_claim
+from _measured import memory_mib
 
 from dra_driver.api.meta import DEVICE_CLASSES, LEASES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube, endpoint_from
@@ -77,14 +78,6 @@ async def timed(work: Callable[[], Awaitable[Any]]) -> float:
     start = time.perf_counter()
     await work()
     return time.perf_counter() - start
-
-
-def resident_mib(pid: int, field: str = "VmRSS") -> float:
-    """Resident memory of a process; with the field `VmHWM` the most that it ever was."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} is gone")
 
 
 async def _true(value: bool) -> bool:
@@ -334,8 +327,8 @@ async def measure(rounds: int, quiet_s: float) -> JsonObject:
                 "one claim per call, ms (p50, p99)": one,
                 "eight claims in one call, ms (p50, p99)": eight,
                 "floor, ms (p50, p99)": floor,
-                "plugin resident, MiB": resident_mib(bench.plugin.pid),
-                "controller resident, MiB": resident_mib(bench.controller.pid),
+                "plugin resident, MiB": memory_mib(bench.plugin.pid),
+                "controller resident, MiB": memory_mib(bench.controller.pid),
                 "plugin start to slices visible, s": visible_s,
                 "API writes an hour at rest, the Lease aside": await bench.writes_at_rest(quiet_s) * 3600 / quiet_s,
             }

@@ -8,13 +8,12 @@ with one core to spare would need.
 
 import argparse
 import json
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+from _measured import cost
 
 LIMITS_S = {"dractl --help": 0.3, "dractl explain -f": 0.6}
 HELP_LIMIT = 8
@@ -42,18 +41,6 @@ def manifests() -> list[dict[str, Any]]:
     ]
 
 
-def best(command: list[str], rounds: int) -> tuple[float, float]:
-    """CPU and wall time in seconds."""
-    found: list[tuple[float, float]] = []
-    for _ in range(rounds):
-        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        subprocess.run(command, check=False, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        found.append((cpu, time.monotonic() - started))
-    return min(cpu for cpu, _ in found), min(wall for _, wall in found)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
@@ -64,11 +51,11 @@ def main() -> None:
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests()}))
         commands = {"dractl --help": [*dractl, "--help"], "dractl explain -f": [*dractl, "explain", "-f", str(path)]}
         for name, command in commands.items():
-            cpu, wall = best(command, rounds)
-            print(f"{name:20} {cpu:.2f} s CPU, {wall:.2f} s in all (wanted: {LIMITS_S[name]} s)")
-        nothing, _ = best([sys.executable, "-c", "pass"], rounds)
-        help_s, _ = best([*dractl, "--help"], rounds)
-        print(f"dractl --help takes {help_s / nothing:.1f} times as long as an empty Python (wanted: {HELP_LIMIT})")
+            spent = cost(command, rounds, expected=(0, 1))
+            print(f"{name:20} {spent.processor_s:.2f} s CPU, {spent.wall_s:.2f} s in all (wanted: {LIMITS_S[name]} s)")
+        nothing_s = cost([sys.executable, "-c", "pass"], rounds).processor_s
+        help_s = cost([*dractl, "--help"], rounds).processor_s
+        print(f"dractl --help takes {help_s / nothing_s:.1f} times as long as an empty Python (wanted: {HELP_LIMIT})")
 
 
 if __name__ == "__main__":

@@ -135,11 +135,12 @@ def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Sequence[str
     return [*(f"--{name}={value}" for name, value in flags.items()), *gates]
 
 
-def spawn(server: RealApiServer, name: str, command: list[str]) -> None:
+def spawn(server: RealApiServer, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
     """Starts a process that ends with the server; its output is in the server's folder."""
     with (server.folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     server._processes.append(process)
+    return process
 
 
 def _wait_until_ready(server: RealApiServer) -> None:

@@ -3,6 +3,7 @@
 Needs kube-scheduler and kube-controller-manager beside the binaries that KUBEBUILDER_ASSETS names.
 """
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,10 +20,14 @@ def start(
     folder: Path,
     feature_gates: Mapping[str, bool] | None = None,
     controllers: Sequence[str] = (),
+    *,
+    scheduler: bool = True,
+    flags: Sequence[str] = (),
 ) -> RealApiServer:
     """A server with scheduler and claim controller; skips the test when a binary is missing.
 
-    `feature_gates` and `controllers` are switched on besides.
+    `feature_gates` and `controllers` are switched on besides. `flags` are for the controllers. Without `scheduler` a
+    caller starts it later.
     """
     assets = real_api_server.assets_folder()
     for name in ("kube-scheduler", "kube-controller-manager"):
@@ -33,13 +38,23 @@ def start(
     gates = {"DRAConsumableCapacity": False} if real_minor(assets) < 35 else {}
     gates |= feature_gates or {}
     server = real_api_server.start(assets, folder, gates, apis="resource.k8s.io/v1alpha3=true")
-    kubeconfig = folder / "kubeconfig"
-    write_kubeconfig(server, kubeconfig)
-    common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0", *server.gates_flag]
-    spawn(server, "scheduler", [str(assets / "kube-scheduler"), *common])
-    claims = [*common, f"--controllers={','.join(('resourceclaim-controller', *controllers))}"]
+    write_kubeconfig(server, folder / "kubeconfig")
+    if scheduler:
+        start_scheduler(server)
+    claims = [*_common(server), f"--controllers={','.join(('resourceclaim-controller', *controllers))}", *flags]
     spawn(server, "claims", [str(assets / "kube-controller-manager"), *claims])
     return server
+
+
+def start_scheduler(server: RealApiServer, *flags: str) -> "subprocess.Popen[bytes]":
+    """It ends with the server."""
+    program = real_api_server.assets_folder() / "kube-scheduler"
+    return spawn(server, "scheduler", [str(program), *_common(server), *flags])
+
+
+def _common(server: RealApiServer) -> list[str]:
+    kubeconfig = server.folder / "kubeconfig"
+    return [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0", *server.gates_flag]
 
 
 def client(server: RealApiServer) -> Kube:

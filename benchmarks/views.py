@@ -1,10 +1,13 @@
-"""How long `dractl get` takes in a cluster with many nodes, and whether `dractl top` and `dractl ui` stutter there.
+"""What `dractl` costs in a cluster with many nodes, and whether `dractl top` and `dractl ui` stutter there.
 
-    python benchmarks/watching.py [--nodes 1000] [--changes 50] [-o json]
+    python benchmarks/views.py [--nodes 1000,5000] [--changes 50] [--rounds 3] [--json FILE]
 
 Answers that were encoded before play the API server, so that what is measured is `dractl`. Each node has eight H100s,
-of which claims of pods hold five, and every fiftieth node has an unhealthy one. `dractl top` runs in a pseudo terminal
-while so many claims a second come and go. Now and then a key is pressed, and the time until its effect is drawn counts.
+of which claims of pods hold five, and every fiftieth node has an unhealthy one. One pod waits, because it requests nine
+GPUs. Commands that end are run several times, and the best time counts. `dractl top` runs in a pseudo terminal while so
+many claims a second come and go. Now and then a key is pressed, and the time until its effect is drawn counts.
+
+`allocate` and `explain` offline read one file with all slices.
 """
 
 import argparse
@@ -13,7 +16,6 @@ import fcntl
 import json
 import os
 import pty
-import resource
 import select
 import statistics
 import struct
@@ -26,35 +28,77 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from _many_nodes import GPUS, name_of, spec_of
+from _measured import Cost, Record, cost, memory_mib, processor_s
 from aiohttp import web
-from controller_scale import GPUS, facts, name_of
 
-from dra_driver.api.inventory import DriverFacts, NodeInventorySpec, summary_of
-from dra_driver.api.meta import NODE_INVENTORIES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    NODE_INVENTORIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.checking.knowledge import objects_of_inventory
 from dra_driver.names import GPU_DRIVER
 from dra_driver.slices.features import ALL_FEATURES
 
 HELD = 5
+WAITING = "job-that-waits"
+SELECTOR = {
+    "cel": {"expression": f"device.driver == '{GPU_DRIVER}' && device.attributes['{GPU_DRIVER}'].type == 'gpu'"}
+}
+
+
+COMMANDS = (
+    "get nodes",
+    "get devices",
+    "get claims",
+    "explain a waiting pod",
+    "doctor",
+    "bundle",
+    "allocate offline",
+    "explain offline",
+)
+UNITS = {
+    **{f"{name}: {what}": "s" for name in COMMANDS for what in ("time", "processor")},
+    "top: first screen": "s",
+    "top: all nodes are shown": "s",
+    "top: effect of a key, median": "ms",
+    "top: effect of a key, slowest": "ms",
+    "top: effect of a key while it reads, slowest": "ms",
+    "top: processor": "% of a core",
+    "top: memory": "MiB",
+    "ui: first page": "s",
+    "ui: all nodes are shown": "s",
+    "ui: first byte, median": "ms",
+    "ui: first byte, slowest": "ms",
+    "ui: page": "KiB",
+    "ui: a change, median": "bytes",
+    "ui: processor": "% of a core",
+    "ui: memory": "MiB",
+}
 
 
 def objects(nodes: int) -> dict[Resource, list[JsonObject]]:
     """The cluster, by kind."""
     found: dict[Resource, list[JsonObject]] = {
-        kind: [] for kind in (NODES, NODE_INVENTORIES, RESOURCE_SLICES, RESOURCE_CLAIMS, PODS)
+        kind: [] for kind in (NODES, NODE_INVENTORIES, RESOURCE_SLICES, RESOURCE_CLAIMS, PODS, DEVICE_CLASSES)
     }
-    driver = DriverFacts(version="580.126.09", cuda_version="13.0", root="/")
+    found[DEVICE_CLASSES].append({"metadata": _metadata("gpu.nvidia.com"), "spec": {"selectors": [SELECTOR]}})
+    found[RESOURCE_CLAIMS].append(_claim(WAITING, None, count=HELD + 4))
+    found[PODS].append(_pod(WAITING, None))
     for node in range(nodes):
-        name, gpus = name_of(node), facts(node)
-        spec = NodeInventorySpec(
-            node_name=name, boot_id="b", driver=driver, gpus=gpus, summary=summary_of(driver, gpus, [])
-        )
+        name, spec = name_of(node), spec_of(node)
+        gpus = spec.gpus
         found[NODES].append({"metadata": _metadata(name)})
         found[NODE_INVENTORIES].append({"metadata": _metadata(name), "spec": spec.to_wire()})
         slices = objects_of_inventory(spec, name, PublishingPolicy(), {}, ALL_FEATURES)
@@ -77,36 +121,50 @@ def _metadata(name: str, namespace: str | None = None) -> JsonObject:
     return common | ({"namespace": namespace} if namespace else {})
 
 
-def _claim(name: str, device: JsonObject) -> JsonObject:
-    exactly = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1}
+def _claim(name: str, device: JsonObject | None, count: int = 1) -> JsonObject:
+    """Without a device it is not allocated."""
+    exactly = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": count}
+    status = {
+        "allocation": {"devices": {"results": [device]}},
+        "reservedFor": [{"resource": "pods", "name": name, "uid": name}],
+    }
     return {
         "metadata": _metadata(name, "team-a"),
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-        "status": {
-            "allocation": {"devices": {"results": [device]}},
-            "reservedFor": [{"resource": "pods", "name": name, "uid": name}],
-        },
+        "status": {} if device is None else status,
     }
 
 
-def _pod(name: str, node: str) -> JsonObject:
+def _pod(name: str, node: str | None) -> JsonObject:
     container = {"name": "main", "image": "ubuntu:24.04", "resources": {"claims": [{"name": "gpu"}]}}
-    spec = {"nodeName": node, "resourceClaims": [{"name": "gpu", "resourceClaimName": name}], "containers": [container]}
-    return {"metadata": _metadata(name, "team-a"), "spec": spec, "status": {"phase": "Running"}}
+    spec: JsonObject = {"resourceClaims": [{"name": "gpu", "resourceClaimName": name}], "containers": [container]}
+    where = {} if node is None else {"nodeName": node}
+    phase = "Pending" if node is None else "Running"
+    return {"metadata": _metadata(name, "team-a"), "spec": spec | where, "status": {"phase": phase}}
 
 
 class Answers:
     """Encoded objects by path; a watch of claims gets changes, others get nothing."""
 
     def __init__(self, found: dict[Resource, list[JsonObject]], changes_per_s: float) -> None:
-        self._kinds = {kind.path(): kind for kind in found}
-        self._items = {kind.path(): [json.dumps(item).encode() for item in items] for kind, items in found.items()}
-        self._claims = found[RESOURCE_CLAIMS]
+        self._kinds: dict[str, Resource] = {}
+        self._items: dict[str, list[bytes]] = {}
+        self._objects: dict[str, bytes] = {}
+        for kind, items in found.items():
+            encoded = [json.dumps(item).encode() for item in items]
+            for namespace in (None, "team-a") if kind.namespaced else (None,):
+                self._kinds[kind.path(namespace)], self._items[kind.path(namespace)] = kind, encoded
+            for item, text in zip(items, encoded, strict=True):
+                name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
+                self._objects[kind.path(namespace, name)] = text
+        self._claims = [item for item in found[RESOURCE_CLAIMS] if item["status"]]
         self._pause_s = 1 / changes_per_s
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/version":
-            return web.json_response({"major": "1", "minor": "36"})
+            return web.json_response({"major": "1", "minor": "36", "gitVersion": "v1.36.2"})
+        if request.path in self._objects:
+            return web.Response(body=self._objects[request.path], content_type="application/json")
         if request.path not in self._items:
             missing = {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
             return web.json_response(missing, status=404)
@@ -170,36 +228,45 @@ def serving(answers: Answers, folder: Path) -> Iterator[Path]:
     yield kubeconfig
 
 
-@dataclass(frozen=True)
-class Cost:
-    cpu_s: float
-    wall_s: float
+def commands(rounds: int, kubeconfig: Path, cluster: Path, pods: tuple[Path, Path]) -> dict[str, Cost]:
+    """What ends by itself, by name. `cluster` is a file with all slices; of the pods the first fits."""
+    program = [sys.executable, "-m", "dra_driver.cli"]
+    there, archive = ["--kubeconfig", str(kubeconfig)], cluster.with_name("bundle.tar.gz")
+    fits, waits = map(str, pods)
+    offline = ["--slices", str(cluster)]
+    lines = (
+        ["get", "nodes", *there],
+        ["get", "devices", *there],
+        ["get", "claims", *there],
+        ["explain", "pod", WAITING, "-n", "team-a", *there],
+        ["doctor", *there],
+        ["bundle", "--archive", str(archive), *there],
+        ["allocate", "-f", fits, *offline],
+        ["explain", "-f", waits, *offline],
+    )
+    # Status 1 says that a pod does not fit, or that the installation has a problem.
+    spent = (
+        cost([*program, *line], rounds, expected=(0, 1), before=lambda: archive.unlink(missing_ok=True))
+        for line in lines
+    )
+    return dict(zip(COMMANDS, spent, strict=True))
 
 
-def get(kind: str, kubeconfig: Path, rounds: int = 3) -> Cost:
-    """The best of some rounds: the first read files from disk."""
-    command = [sys.executable, "-m", "dra_driver.cli", "get", kind, "--kubeconfig", str(kubeconfig)]
-    costs = []
-    for _ in range(rounds):
-        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        subprocess.run(command, check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        costs.append((round(cpu, 2), round(time.monotonic() - started, 2)))
-    return Cost(*map(min, zip(*costs, strict=True)))
+def offline_files(found: dict[Resource, list[JsonObject]], folder: Path) -> tuple[Path, tuple[Path, Path]]:
+    """The slices and classes of the cluster; a pod that fits, and one that does not."""
 
+    def written(name: str, *kinds: tuple[Resource, list[JsonObject]]) -> Path:
+        items = [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for kind, items in kinds for item in items]
+        path = folder / name
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        return path
 
-@dataclass(frozen=True)
-class Watched:
-    first_frame_s: float
-    all_nodes_s: float
-    key_ms_median: float
-    key_ms_worst: float
-    """Of the keys that were pressed after all nodes were known, while claims changed."""
-    loading_key_ms_worst: float
-    """Of those before."""
-    cpu_percent: float
-    rss_mib: float
+    cluster = written("cluster.json", *((kind, found[kind]) for kind in (RESOURCE_SLICES, DEVICE_CLASSES)))
+    fits, waits = (
+        written(f"{name}.json", (RESOURCE_CLAIMS, [_claim(name, None, count)]), (PODS, [_pod(name, None)]))
+        for name, count in (("fits", 1), ("waits", GPUS + 1))
+    )
+    return cluster, (fits, waits)
 
 
 class Terminal:
@@ -228,17 +295,7 @@ class Terminal:
         return round((time.monotonic() - started) * 1000, 1)
 
 
-def cpu_s(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-def rss_mib(process: int) -> float:
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
-
-
-def top(kubeconfig: Path, nodes: int) -> Watched:
+def top(kubeconfig: Path, nodes: int) -> dict[str, float]:
     terminal, started, text, first, loading = Terminal(kubeconfig), time.monotonic(), "", 0.0, [0.0]
     whole = f"{nodes * GPUS} GPUs on {nodes} nodes · "
     while whole not in text or "reading" in text.rpartition(whole)[2][:100]:
@@ -252,42 +309,30 @@ def top(kubeconfig: Path, nodes: int) -> Watched:
             loading.append((time.monotonic() - pressed) * 1000)
             time.sleep(0.1)
     known = time.monotonic() - started
-    keys, cpu, begun = [], cpu_s(terminal.process.pid), time.monotonic()
+    keys, cpu, begun = [], processor_s(terminal.process.pid), time.monotonic()
     for number in range(40):
         down = number % 2 == 0
         keys.append(terminal.key_ms("j" if down else "k", f"{2 if down else 1} of {nodes}"))
         until = time.monotonic() + 0.25
         while (left := until - time.monotonic()) > 0:
             terminal.read(left)
-    used = 100 * (cpu_s(terminal.process.pid) - cpu) / (time.monotonic() - begun)
-    rss = rss_mib(terminal.process.pid)
+    used = 100 * (processor_s(terminal.process.pid) - cpu) / (time.monotonic() - begun)
+    rss = memory_mib(terminal.process.pid)
     os.write(terminal.descriptor, b"q")
     terminal.process.wait(10)
-    return Watched(
-        round(first, 2),
-        round(known, 2),
-        statistics.median(keys),
-        max(keys),
-        round(max(loading), 1),
-        round(used, 1),
-        round(rss, 1),
-    )
+    return {
+        "top: first screen": first,
+        "top: all nodes are shown": known,
+        "top: effect of a key, median": statistics.median(keys),
+        "top: effect of a key, slowest": max(keys),
+        "top: effect of a key while it reads, slowest": max(loading),
+        "top: processor": used,
+        "top: memory": rss,
+    }
 
 
-@dataclass(frozen=True)
-class Served:
-    """Of `dractl ui`, while claims change. A page has all that changed on it sent in one event."""
-
-    all_nodes_s: float
-    first_byte_ms_median: float
-    first_byte_ms_worst: float
-    page_kib: int
-    event_bytes_median: float
-    cpu_percent: float
-    rss_mib: float
-
-
-def ui(kubeconfig: Path, nodes: int, seconds: float = 20.0) -> Served:
+def ui(kubeconfig: Path, nodes: int, seconds: float = 20.0) -> dict[str, float]:
+    """While claims change. A page has all that changed on it sent in one event."""
     command = [sys.executable, "-m", "dra_driver.cli", "ui", "--port", "0", "--kubeconfig", str(kubeconfig)]
     process, started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True), time.monotonic()
     assert process.stdout is not None
@@ -297,7 +342,8 @@ def ui(kubeconfig: Path, nodes: int, seconds: float = 20.0) -> Served:
         headers = {"Authorization": f"Bearer {key}", "Accept": accept}
         return urllib.request.urlopen(urllib.request.Request(f"{root}{path}", headers=headers))
 
-    page = b""
+    page = asked("/").read()
+    first = time.monotonic() - started
     while f"{nodes * GPUS} GPUs on {nodes} nodes".encode() not in page or b"reading" in page or b"to look at" in page:
         page = asked("/").read()
     known, firsts = time.monotonic() - started, []
@@ -306,44 +352,48 @@ def ui(kubeconfig: Path, nodes: int, seconds: float = 20.0) -> Served:
         answer = asked("/")
         firsts.append((time.monotonic() - begun) * 1000)
         page = answer.read()
-    cpu, begun, events = cpu_s(process.pid), time.monotonic(), []
+    cpu, begun, events = processor_s(process.pid), time.monotonic(), []
     stream = asked("/", "text/event-stream")
     while time.monotonic() - begun < seconds:
         line = stream.readline()
         events += [len(line)] if line.startswith(b"data:") else []
-    used = 100 * (cpu_s(process.pid) - cpu) / (time.monotonic() - begun)
-    rss = rss_mib(process.pid)
+    used = 100 * (processor_s(process.pid) - cpu) / (time.monotonic() - begun)
+    rss = memory_mib(process.pid)
     process.terminate()
     process.wait(10)
-    return Served(
-        round(known, 2),
-        round(statistics.median(firsts), 1),
-        round(max(firsts), 1),
-        len(page) // 1024,
-        statistics.median(events[1:] or [0]),  # the first event has the whole page
-        round(used, 1),
-        round(rss, 1),
-    )
+    return {
+        "ui: first page": first,
+        "ui: all nodes are shown": known,
+        "ui: first byte, median": statistics.median(firsts),
+        "ui: first byte, slowest": max(firsts),
+        "ui: page": len(page) / 1024,
+        "ui: a change, median": statistics.median(events[1:] or [0]),  # the first event has the whole page
+        "ui: processor": used,
+        "ui: memory": rss,
+    }
+
+
+def measure(nodes: int, changes: float, rounds: int) -> dict[str, float]:
+    found = objects(nodes)
+    answers = Answers(found, changes)
+    with tempfile.TemporaryDirectory() as folder, serving(answers, Path(folder)) as kubeconfig:
+        costs = commands(rounds, kubeconfig, *offline_files(found, Path(folder)))
+        del found
+        figures = {f"{name}: processor": spent.processor_s for name, spent in costs.items()}
+        figures |= {f"{name}: time": spent.wall_s for name, spent in costs.items()}
+        return {**figures, **top(kubeconfig, nodes), **ui(kubeconfig, nodes)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--nodes", default="1000,5000", help="sizes of clusters (default: %(default)s)")
     parser.add_argument("--changes", type=float, default=50.0, help="of claims, in a second")
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
-    arguments = parser.parse_args()
-    answers = Answers(objects(arguments.nodes), arguments.changes)
-    with tempfile.TemporaryDirectory() as folder, serving(answers, Path(folder)) as kubeconfig:
-        figures: dict[str, Any] = {
-            f"get {kind}": asdict(get(kind, kubeconfig)) for kind in ("nodes", "devices", "claims")
-        }
-        figures["top"] = asdict(top(kubeconfig, arguments.nodes))
-        figures["ui"] = asdict(ui(kubeconfig, arguments.nodes))
-    if arguments.output == "json":
-        print(json.dumps({"nodes": arguments.nodes, **figures}))
-    else:
-        for name, values in figures.items():
-            print(f"{name}: {', '.join(f'{key} {value}' for key, value in values.items())}")
+    parser.add_argument("--rounds", type=int, default=3, help="of each command that ends")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file, after each size")
+    options = parser.parse_args()
+    record = Record(UNITS, options.json, kubernetes="played by this script")
+    for nodes in map(int, options.nodes.split(",")):
+        record.add(f"{nodes:,} nodes", measure(nodes, options.changes, options.rounds))
 
 
 if __name__ == "__main__":

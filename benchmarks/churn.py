@@ -1,0 +1,346 @@
+"""How many pods a second the real kube-scheduler gives GPUs, by what the nodes' slices have.
+
+    KUBEBUILDER_ASSETS=FOLDER python benchmarks/churn.py [--nodes 1000] [--pods 300] [--only NAME] [--json FILE]
+
+FOLDER has etcd, kube-apiserver, kube-controller-manager and kube-scheduler. Nodes have eight H100s each. Their slices
+are those that this driver publishes with several policies, and those of NVIDIA's driver, written after its sources
+(v0.5.0-dev: cmd/gpu-kubelet-plugin/deviceinfo.go, partitions.go, mig.go). Some sets have less than this driver
+publishes, so that the share of attributes and of counters can be seen.
+
+All pods and their claims exist before the scheduler starts, so neither the pods' nor the claims' creation counts. The
+rate is that from the first pod that is bound to the last; scheduler, API server and etcd share the machine. The
+processor time is the scheduler's alone, per pod, from its start on without its first reading.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _api_server import version
+from _many_nodes import AT_ONCE, name_of, spec_of
+from _measured import Record, memory_mib, processor_s
+from support import real_scheduler
+from support.real_api_server import RealApiServer
+
+from dra_driver.api.inventory import GpuFacts, MigProfileFacts
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+)
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.checking.knowledge import objects_of_inventory
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Mirror
+from dra_driver.names import GPU_DRIVER
+
+FAST = ("--kube-api-qps=2000", "--kube-api-burst=2000")
+"""By default the scheduler sends 50 requests a second, which is some 15 pods."""
+BOUND_S = 1800.0
+OWN = f"device.attributes['{GPU_DRIVER}']"
+CLAIMS = {
+    "a whole GPU": f"{OWN}.type == 'gpu'",
+    "a 1g.10gb": f"{OWN}.type == 'mig' && {OWN}.profile == '1g.10gb'",
+}
+TEMPLATES = ("whole", "part")
+
+UNITS = {
+    "slices of a node": "",
+    "devices of a node": "",
+    "attributes of a device, mean": "",
+    "counters of a device, mean": "",
+    "size of a node's slices": "KiB",
+    **{
+        f"{claim}: {what}": unit
+        for claim in CLAIMS
+        for what, unit in (("pods a second", ""), ("scheduler's processor time for a pod", "ms"))
+    },
+    "scheduler's memory": "MiB",
+}
+
+
+# -- slices
+
+
+def published(*mig: JsonObject) -> list[JsonObject]:
+    """What this driver publishes of one node with these MIG rules."""
+    rules = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", "mig": list(mig)}
+    objects = objects_of_inventory(spec_of(0), name_of(0), PublishingPolicy.of(rules), {})
+    return [item["spec"] for item in objects if item["kind"] == RESOURCE_SLICES.kind]
+
+
+def without_counters(slices: Iterable[JsonObject]) -> list[JsonObject]:
+    return [
+        {**item, "devices": [{**device, "consumesCounters": []} for device in item["devices"]]}
+        for item in slices
+        if item.get("devices")
+    ]
+
+
+def with_attributes(slices: Iterable[JsonObject], *names: str) -> list[JsonObject]:
+    """Only these attributes."""
+    return [
+        item if not item.get("devices") else {**item, "devices": [_only(device, names) for device in item["devices"]]}
+        for item in slices
+    ]
+
+
+def _only(device: JsonObject, names: Iterable[str]) -> JsonObject:
+    attributes = device["attributes"]
+    return {**device, "attributes": {name: attributes[name] for name in names if name in attributes}}
+
+
+def of_nvidia(*, mig: bool) -> list[JsonObject]:
+    """With its gate DynamicMIG a slice for each GPU, and a slice with all counter sets; otherwise one slice."""
+    gpus = spec_of(0).gpus
+    if not mig:
+        return [_slice({"devices": [_nvidia_gpu(gpu) for gpu in gpus]}, 1)]
+    count = len(gpus) + 1
+    sets = [{"name": f"gpu-{gpu.minor}-counter-set", "counters": _amounts(_whole(gpu))} for gpu in gpus]
+    return [
+        _slice({"sharedCounters": sets}, count),
+        *(_slice({"devices": sorted(_nvidia_devices(gpu), key=lambda one: one["name"])}, count) for gpu in gpus),
+    ]
+
+
+def _slice(content: JsonObject, count: int) -> JsonObject:
+    return {"driver": GPU_DRIVER, "pool": {"generation": 1, "resourceSliceCount": count}, **content}
+
+
+def _nvidia_gpu(gpu: GpuFacts) -> JsonObject:
+    attributes = {"type": {"string": "gpu"}, "uuid": {"string": gpu.uuid}, **_nvidia_common(gpu)}
+    memory = {"memory": {"value": str(gpu.memory_bytes)}}
+    return {"name": f"gpu-{gpu.minor}", "attributes": attributes, "capacity": memory}
+
+
+def _nvidia_common(gpu: GpuFacts) -> JsonObject:
+    return {
+        "productName": {"string": gpu.product_name},
+        "brand": {"string": gpu.brand},
+        "architecture": {"string": gpu.architecture},
+        "cudaComputeCapability": {"version": "9.0.0"},
+        "driverVersion": {"version": "580.126.9"},
+        "cudaDriverVersion": {"version": "13.0.0"},
+        "addressingMode": {"string": "HMM"},
+        "resource.kubernetes.io/pciBusID": {"string": gpu.pci_bus_id},
+        "resource.kubernetes.io/pcieRoot": {"string": gpu.pcie_root},
+        "resource.kubernetes.io/numaNode": {"int": gpu.numa_node},
+    }
+
+
+def _nvidia_devices(gpu: GpuFacts) -> Iterator[JsonObject]:
+    yield _nvidia_gpu(gpu) | _draws(gpu, _whole(gpu))
+    assert gpu.mig is not None
+    for profile in gpu.mig.profiles:
+        engines = _engines(profile)
+        name = profile.name.replace(".", "").replace("+", "-")
+        attributes = {"type": "mig", "parentUUID": gpu.uuid, "profile": profile.name}
+        for start in profile.starts:
+            memory_slices = {f"memory-slice-{index}": 1 for index in range(start, start + profile.size)}
+            yield {
+                "name": f"gpu-{gpu.minor}-mig-{name}-{profile.id}-{start}",
+                "attributes": {key: {"string": value} for key, value in attributes.items()} | _nvidia_common(gpu),
+                "capacity": {_camel(key): {"value": str(value)} for key, value in engines.items()},
+                **_draws(gpu, engines | memory_slices),
+            }
+
+
+def _engines(profile: MigProfileFacts) -> dict[str, int]:
+    return {
+        "memory": profile.memory_bytes,
+        "multiprocessors": profile.multiprocessors,
+        "copy-engines": profile.copy_engines,
+        "decoders": profile.decoders,
+        "encoders": profile.encoders,
+        "jpeg-engines": profile.jpeg_engines,
+        "ofa-engines": profile.ofa_engines,
+    }
+
+
+def _whole(gpu: GpuFacts) -> dict[str, int]:
+    """The largest amounts of all profiles, and every memory slice."""
+    assert gpu.mig is not None
+    engines = [_engines(profile) for profile in gpu.mig.profiles]
+    largest = {key: max(one[key] for one in engines) for key in engines[0]}
+    return largest | {f"memory-slice-{index}": 1 for index in range(8)}
+
+
+def _draws(gpu: GpuFacts, amounts: dict[str, int]) -> JsonObject:
+    return {"consumesCounters": [{"counterSet": f"gpu-{gpu.minor}-counter-set", "counters": _amounts(amounts)}]}
+
+
+def _amounts(amounts: dict[str, int]) -> JsonObject:
+    return {key: {"value": str(value)} for key, value in amounts.items()}
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("-")
+    return first + "".join(map(str.title, others))
+
+
+DYNAMIC: JsonObject = {"mode": "Dynamic"}
+SETS: dict[str, Callable[[], list[JsonObject]]] = {
+    "default": published,
+    "default, 3 attributes": lambda: with_attributes(published(), "type", "productName", "uuid"),
+    "dynamic MIG": lambda: published(DYNAMIC),
+    "dynamic MIG, 2 profiles": lambda: published({**DYNAMIC, "profiles": ["1g.10gb", "3g.40gb"]}),
+    "dynamic MIG, 3 attributes": lambda: with_attributes(published(DYNAMIC), "type", "productName", "profile"),
+    "dynamic MIG, no counters": lambda: without_counters(published(DYNAMIC)),
+    "NVIDIA": lambda: of_nvidia(mig=False),
+    "NVIDIA, DynamicMIG": lambda: of_nvidia(mig=True),
+}
+
+
+def sizes(slices: list[JsonObject]) -> dict[str, float]:
+    devices = [device for item in slices for device in item.get("devices") or ()]
+    counters = sum(len(draw["counters"]) for device in devices for draw in device.get("consumesCounters") or ())
+    return {
+        "slices of a node": len(slices),
+        "devices of a node": len(devices),
+        "attributes of a device, mean": sum(len(device["attributes"]) for device in devices) / len(devices),
+        "counters of a device, mean": counters / len(devices),
+        "size of a node's slices": len(json.dumps(slices)) / 1024,
+    }
+
+
+# -- the cluster
+
+
+@dataclass
+class Cluster:
+    server: RealApiServer
+    kube: Kube
+
+    async def furnish(self, nodes: int, slices: list[JsonObject]) -> None:
+        await self._all(self._node(name_of(node)) for node in range(nodes))
+        await self._all(
+            self._slice(name_of(node), number, len(slices), spec)
+            for node in range(nodes)
+            for number, spec in enumerate(slices)
+        )
+        for name, expression in zip(TEMPLATES, CLAIMS.values(), strict=True):
+            selectors = [{"cel": {"expression": f"device.driver == '{GPU_DRIVER}' && {expression}"}}]
+            await self._create(DEVICE_CLASSES, name, {"selectors": selectors})
+            request = {"name": "gpu", "exactly": {"deviceClassName": name}}
+            await self._create(RESOURCE_CLAIM_TEMPLATES, name, {"spec": {"devices": {"requests": [request]}}})
+
+    async def _all(self, work: Iterable[Awaitable[object]]) -> None:
+        at_once = asyncio.Semaphore(AT_ONCE)
+
+        async def in_turn(item: Awaitable[object]) -> None:
+            async with at_once:
+                await item
+
+        await asyncio.gather(*map(in_turn, work))
+
+    async def _create(self, resource: Any, name: str, spec: JsonObject, **more: Any) -> None:
+        metadata = {"name": name, **({"namespace": "default"} if resource.namespaced else {})}
+        obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec, **more}
+        await self.kube.create(resource, obj)
+
+    async def _node(self, name: str) -> None:
+        there = {"cpu": "192", "memory": "2Ti", "pods": "110"}
+        await self._create(NODES, name, {}, status={"capacity": there, "allocatable": there})
+        # The API server taints new nodes until a controller has seen them ready.
+        await self.kube.merge_patch(NODES, name, {"spec": {"taints": None}})
+
+    async def _slice(self, node: str, number: int, count: int, spec: JsonObject) -> None:
+        pool = {"name": node, "generation": 1, "resourceSliceCount": count}
+        await self._create(RESOURCE_SLICES, f"{node}-{number}", {**spec, "nodeName": node, "pool": pool})
+
+    async def placed(self, template: str, count: int) -> tuple[float, float, float]:
+        """Pods bound in a second, the scheduler's processor time for one in ms, and its memory in MiB."""
+        bound: dict[str, float] = {}
+        pods = Mirror(
+            self.kube,
+            PODS,
+            keep=lambda obj: obj["spec"].get("nodeName"),
+            on_change=lambda change: bound.setdefault(change.key[1], time.monotonic()) if change.after else None,
+        )
+        claims = Mirror(self.kube, RESOURCE_CLAIMS, keep=lambda obj: obj["metadata"]["annotations"])
+        tasks = [asyncio.create_task(mirror.run()) for mirror in (pods, claims)]
+        try:
+            await claims.synced.wait()
+            before, already = len(claims.objects), len(bound)
+            await self._all(self._pod(f"{template}-{number}", template) for number in range(count))
+            async with asyncio.timeout(BOUND_S):
+                await _until(lambda: len(claims.objects) == before + count)
+            scheduler = real_scheduler.start_scheduler(self.server, *FAST)
+            try:
+                return await self._until_bound(scheduler, bound, already, count)
+            finally:
+                scheduler.kill()
+                scheduler.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _until_bound(
+        self, scheduler: "subprocess.Popen[bytes]", bound: dict[str, float], already: int, count: int
+    ) -> tuple[float, float, float]:
+        async with asyncio.timeout(BOUND_S):
+            await _until(lambda: len(bound) > already)
+            read_s = processor_s(scheduler.pid)
+            await _until(lambda: len(bound) == already + count)
+        used = processor_s(scheduler.pid) - read_s
+        times = sorted(bound.values())[already:]
+        return (count - 1) / (times[-1] - times[0]), 1e3 * used / count, memory_mib(scheduler.pid)
+
+    async def _pod(self, name: str, template: str) -> None:
+        container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}
+        claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
+        await self._create(PODS, name, {"containers": [container], "resourceClaims": claims})
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    while True:
+        if true():
+            return
+        await asyncio.sleep(0.05)
+
+
+async def measure(nodes: int, pods: int, slices: list[JsonObject]) -> dict[str, float]:
+    figures = sizes(slices)
+    with tempfile.TemporaryDirectory() as folder:
+        server = await asyncio.to_thread(real_scheduler.start, Path(folder), scheduler=False, flags=FAST)
+        try:
+            async with real_scheduler.client(server) as kube:
+                cluster = Cluster(server, kube)
+                await cluster.furnish(nodes, slices)
+                for template, claim in zip(TEMPLATES, CLAIMS, strict=True):
+                    if template == "whole" or figures["devices of a node"] > len(spec_of(0).gpus):
+                        rate, processor_ms, memory = await cluster.placed(template, pods)
+                        figures[f"{claim}: pods a second"] = rate
+                        figures[f"{claim}: scheduler's processor time for a pod"] = processor_ms
+                        figures["scheduler's memory"] = memory
+        finally:
+            await asyncio.to_thread(server.stop)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=300, help="of each kind of claim (default: %(default)s)")
+    parser.add_argument("--only", action="append", choices=SETS, help="a set of slices; may be repeated (default: all)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file, after each set")
+    options = parser.parse_args()
+    record = Record(UNITS, options.json, kubernetes=version(), nodes=options.nodes, pods=options.pods)
+    for name in options.only or SETS:
+        record.add(name, asyncio.run(measure(options.nodes, options.pods, SETS[name]())))
+
+
+if __name__ == "__main__":
+    main()
