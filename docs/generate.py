@@ -1,11 +1,12 @@
-"""Writes the generated parts of the pages of docs/, which are between `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
-`make generate` runs it, and a test compares. The metric families are those of the collectors that both processes
-register, created here without data.
+"""Writes the generated parts of the README and of the pages of docs/, which are between `<!-- NAME: begin -->` and
+`<!-- NAME: end -->`. `make generate` runs it, and a test compares. The metric families are those of the collectors that
+both processes register, created here without data.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from controller.computedomains.keeper import DomainCollector
 from controller.webhook.service import WebhookMetrics
-from docs.from_code import attributes, errors, hardware, lists, policy, security, settings
+from docs.from_code import attributes, errors, figures, hardware, lists, policy, security, settings
 from docs.from_code.tables import code, table
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
@@ -29,6 +30,7 @@ from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, NodeCollector
 
 FOLDER = Path(__file__).parent
+PAGES = (FOLDER.parent / "README.md", *sorted(FOLDER.glob("*.md")))
 
 
 @dataclass(frozen=True, order=True)
@@ -176,6 +178,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "settings": settings.settings,
     "sources": hardware.source_list,
     "xids": attributes.xids,
+    **{f"figures-{name}": partial(figures.figures, name) for name in figures.TABLES},
 }
 _PART = re.compile(r"(?P<begin><!-- (?P<name>\S+): begin;[^\n]*-->\n).*?(?P<end><!-- (?P=name): end -->)", re.DOTALL)
 
@@ -191,5 +194,5 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in sorted(FOLDER.glob("*.md")):
+    for path in PAGES:
         path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,56 +1,50 @@
-"""Figures beside NVIDIA's own driver: docs/compared.md and the README say what the recorded run says."""
+"""Figures in pages are those of the recorded runs in benchmarks/records; test_generated_pages.py compares the pages."""
 
 import json
 from pathlib import Path
 
-from support.pages import DOCS, ROOT
+import pytest
 
-RECORD = json.loads((ROOT / "benchmarks/records/against.json").read_text(encoding="utf-8"))
-FIGURES = RECORD["figures"]
+from docs.from_code.figures import RECORDS, TABLES, figures
+from dra_driver.api.meta import JsonObject
 
-
-def section(page: Path, heading: str) -> str:
-    return page.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
-
-
-COMPARED = section(DOCS / "compared.md", "Speed and memory")
-README = section(ROOT / "README.md", "Figures")
-IN_README = (
-    "one prepare",
-    "one unprepare",
-    "prepare of eight in one call",
-    "unprepare of eight in one call",
-    "processor time, prepare and unprepare of one",
-    "resident memory after the start",
-)
+ROW: JsonObject = {"unit": "ms", "ours": 4.5, "peer": 1234.5, "ratio": 0.9, "lowest": 0.8, "highest": 1.25}
+VERSIONS = {"ours": "c0ffee", "peer": "another driver", "kubernetes": "v1.36.2", "python": "3", "processors": "2"}
 
 
-def ratio(name: str) -> str:
-    figure = FIGURES[name]
-    return f"{figure['ratio']:g} ({figure['lowest']:g} to {figure['highest']:g})"
+def record(folder: Path, name: str, rows: dict[str, JsonObject]) -> None:
+    content = {"date": "2026-01-02", "rounds": 5, "versions": VERSIONS, "figures": rows}
+    (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-def rows(text: str) -> list[list[str]]:
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return [cells for cells in lines if cells[0] in FIGURES]
+def test_every_record_is_shown() -> None:
+    records = {file.stem for file in RECORDS.glob("*.json")}
+    assert records and records <= {table.record for table in TABLES.values()}
 
 
-def test_the_comparison_has_every_figure_of_the_record() -> None:
-    wanted = [
-        [name, ratio(name), f"{figure['ours']:g} {figure['unit']}", f"{figure['peer']:g} {figure['unit']}"]
-        for name, figure in FIGURES.items()
-    ]
-    assert rows(COMPARED) == wanted, "\n".join(f"| {' | '.join(cells)} |" for cells in wanted)
+def test_a_table_has_the_figures_of_the_record_and_names_the_run(tmp_path: Path) -> None:
+    record(tmp_path, "against", {"one prepare": ROW})
+    text = figures("against", tmp_path)
+    assert text.endswith("| one prepare | 0.9 (0.8 to 1.25) | 4.5 ms | 1,234.5 ms |")
+    assert all(word in text for word in ("2026-01-02", "c0ffee", "another driver", "v1.36.2", "5 rounds"))
 
 
-def test_the_readme_has_the_ratios_of_the_record() -> None:
-    wanted = [[name, ratio(name)] for name in IN_README]
-    assert rows(README) == wanted, "\n".join(f"| {' | '.join(cells)} |" for cells in wanted)
+def test_a_table_has_every_column_of_the_record_and_leaves_out_what_does_not_apply(tmp_path: Path) -> None:
+    rows: dict[str, JsonObject] = {
+        "time": {"unit": "s", "10 nodes": 1, "1,000 nodes": 2},
+        "writes": {"unit": "", "10 nodes": 0},
+    }
+    record(tmp_path, "controller_scale", rows)
+    lines = figures("controller", tmp_path).splitlines()
+    assert lines[-4] == "| Figure | 10 nodes | 1,000 nodes |"
+    assert lines[-2:] == ["| time | 1 s | 2 s |", "| writes | 0 |  |"]
 
 
-def test_both_name_the_run() -> None:
-    for page in (COMPARED, README):
-        assert RECORD["date"] in page
-        assert RECORD["versions"]["peer"].split()[-1].strip("()") in page
-    assert f"{RECORD['rounds']} rounds" in COMPARED
-    assert RECORD["versions"]["kubernetes"] in COMPARED
+def test_a_row_that_the_record_does_not_have_is_an_error(tmp_path: Path) -> None:
+    record(tmp_path, "against", {"one prepare": ROW})
+    with pytest.raises(KeyError, match="one unprepare"):
+        figures("against-ratios", tmp_path)
+
+
+def test_without_a_record_there_is_no_figure(tmp_path: Path) -> None:
+    assert figures("against", tmp_path) == "Not measured for this release."

@@ -14,7 +14,7 @@ from dra_driver.errors import DriverError
 
 FAMILIES = (*generate.plugin_families(), *generate.publisher_families(), *generate.controller_families())
 PACKAGE = generate.FOLDER.parent / "dra_driver"
-TEXTS = {path.name: path.read_text(encoding="utf-8") for path in sorted(generate.FOLDER.glob("*.md"))}
+TEXTS = {str(path.relative_to(generate.FOLDER.parent)): path.read_text(encoding="utf-8") for path in generate.PAGES}
 
 
 @rows("name", [name for name, text in TEXTS.items() if generate.parts_in(text)])

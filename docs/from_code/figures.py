@@ -1,0 +1,110 @@
+"""Tables of figures in pages, made from the recorded runs in `benchmarks/records`. Without a record the table is left
+out, with a sentence that says so."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from docs.from_code.tables import table
+from dra_driver.api.meta import JsonObject
+
+RECORDS = Path(__file__).parents[2] / "benchmarks/records"
+
+type Cell = Callable[[JsonObject], str]
+"""From a row of the record: its unit, and its values by column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`columns` are made of each row; None: the record's own. `rows`: only these, in this order; None: all."""
+
+    record: str
+    columns: Mapping[str, Cell] | None = None
+    rows: tuple[str, ...] | None = None
+
+
+def _value(column: str) -> Cell:
+    return lambda row: f"{row[column]:,} {row['unit']}".strip() if column in row else ""
+
+
+def _ratio(row: JsonObject) -> str:
+    return f"{row['ratio']:g} ({row['lowest']:g} to {row['highest']:g})"
+
+
+TABLES: Mapping[str, Table] = {
+    "against": Table("against", {"Ratio": _ratio, "Here": _value("ours"), "There": _value("peer")}),
+    "against-ratios": Table(
+        "against",
+        {"Ratio": _ratio},
+        (
+            "one prepare",
+            "one unprepare",
+            "prepare of eight in one call",
+            "unprepare of eight in one call",
+            "processor time, prepare and unprepare of one",
+            "resident memory after the start",
+        ),
+    ),
+    "controller": Table("controller_scale"),
+    "controller-short": Table(
+        "controller_scale",
+        rows=(
+            "first publish, nodes join",
+            "the same writes by a bare client",
+            "one GPU changes: slice visible",
+            "policy for all nodes",
+            "its writes by a bare client",
+            "memory",
+            "processor at rest",
+            "restart: slice writes",
+        ),
+    ),
+    "controller-mig": Table("controller_scale_mig"),
+    "commands": Table("views"),
+    "commands-short": Table(
+        "views",
+        rows=(
+            "get nodes: time",
+            "explain a waiting pod: time",
+            "explain offline: time",
+            "top: first screen",
+            "top: effect of a key, median",
+            "ui: first byte, median",
+        ),
+    ),
+    "pods": Table("churn"),
+    "domains": Table("computedomains"),
+}
+
+
+def figures(name: str, records: Path = RECORDS) -> str:
+    """The table of this name with a line that says which run it is. Raises KeyError for a row that does not exist."""
+    shown = TABLES[name]
+    file = records / f"{shown.record}.json"
+    if not file.exists():
+        return "Not measured for this release."
+    record = json.loads(file.read_text(encoding="utf-8"))
+    return f"{_run(record, file.name)}\n\n{_table(shown, record['figures'])}"
+
+
+def _run(record: JsonObject, file: str) -> str:
+    versions = record["versions"]
+    kubernetes = versions["kubernetes"]
+    more = [f"{value:,} {key}" for key, value in record.items() if isinstance(value, int)]
+    parts = [
+        f"this driver at `{versions['ours']}`",
+        *([versions["peer"]] if "peer" in versions else ()),
+        f"Kubernetes {kubernetes}" if kubernetes.startswith("v") else f"API server {kubernetes}",
+        f"Python {versions['python']}",
+        f"{versions['processors']} processor cores",
+        *more,
+    ]
+    return f"Measured on {record['date']} (`benchmarks/records/{file}`): {', '.join(parts)}."
+
+
+def _table(shown: Table, figures: Mapping[str, JsonObject]) -> str:
+    own = dict.fromkeys(column for row in figures.values() for column in row if column != "unit")
+    columns = shown.columns or {column: _value(column) for column in own}
+    rows = figures if shown.rows is None else shown.rows
+    return table(("Figure", *columns), ((name, *(cell(figures[name]) for cell in columns.values())) for name in rows))
