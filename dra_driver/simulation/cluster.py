@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import yaml
 
@@ -104,6 +104,8 @@ def parse_nodes(text: str) -> tuple[SimulatedNode, ...]:
 class SimulatedCluster:
     """A running cluster below `folder`. Use `SimulatedCluster.running(...)`, which also stops it."""
 
+    server_type: ClassVar[type[SimulatedApiServer]] = SimulatedApiServer
+
     def __init__(
         self,
         folder: Path,
@@ -126,7 +128,7 @@ class SimulatedCluster:
             self._policy = ("--policy", str(file))
         self.kubeconfig = folder / "kubeconfig"
         self.version = version
-        self.server = SimulatedApiServer(version=version)
+        self.server = self.server_type(version=version)
         self.server.serve((*(framework.resource for framework in FRAMEWORKS), *STORED))
         self.server.serve(OLDER, OLDER_STORAGE)
         self.controller = self._controller_process()
@@ -153,7 +155,7 @@ class SimulatedCluster:
         gates: str = "",
         port: int = 0,
         progress: Callable[[str], None] = lambda _: None,
-    ) -> AsyncIterator["SimulatedCluster"]:
+    ) -> AsyncIterator[Self]:
         """Start everything, wait until every node's devices are published, and stop everything at the end."""
         cluster = cls(folder, nodes, publisher=publisher, installed=installed, version=version, gates=gates)
         async with AsyncExitStack() as stack:

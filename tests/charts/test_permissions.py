@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.helm import NAMESPACE, RELEASE, Helm, Object, Release, simulated_server
+from support.observed_api import Access, ObservedCluster
 from support.permissions import Grant, Permission, faults, grants
 from support.rows import rows, slow_but
 
@@ -37,8 +38,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
-from dra_driver.simulation.apiserver.server import Access
-from dra_driver.simulation.cluster import DRIVER_NAMESPACE, SimulatedCluster, parse_nodes
+from dra_driver.simulation.cluster import DRIVER_NAMESPACE, parse_nodes
 from dra_driver.simulation.kubelet.pods import COMPLETE_ANNOTATION
 from kubelet_plugin.commands.simulate import act
 
@@ -107,17 +107,17 @@ def release_of(values: JsonObject) -> Release:
 
 
 @asynccontextmanager
-async def cluster_of(publisher: str, policy: PublishingPolicy = POLICY) -> AsyncIterator[SimulatedCluster]:
+async def cluster_of(publisher: str, policy: PublishingPolicy = POLICY) -> AsyncIterator[ObservedCluster]:
     # A folder of pytest would be too long for sockets.
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        running = SimulatedCluster.running(
+        running = ObservedCluster.running(
             Path(short), parse_nodes("gb200"), publisher=publisher, installed=policies_of(policy, INSTALLED)
         )
         async with running as cluster:
             yield cluster
 
 
-async def until(cluster: SimulatedCluster, what: str, condition: Callable[[], Awaitable[bool]]) -> None:
+async def until(cluster: ObservedCluster, what: str, condition: Callable[[], Awaitable[bool]]) -> None:
     await cluster.wait(condition, what, 90)
 
 
@@ -127,7 +127,7 @@ def pod_with_claim() -> tuple[JsonObject, JsonObject]:
     return template, pod
 
 
-async def a_claim_comes_and_goes(cluster: SimulatedCluster) -> None:
+async def a_claim_comes_and_goes(cluster: ObservedCluster) -> None:
     template, pod = pod_with_claim()
     await cluster.kube.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
     await cluster.kube.create(PODS, pod, namespace="default")
@@ -150,7 +150,7 @@ async def a_claim_comes_and_goes(cluster: SimulatedCluster) -> None:
     await until(cluster, "the claim does not go", gone)
 
 
-async def slices_are_wiped(cluster: SimulatedCluster) -> None:
+async def slices_are_wiped(cluster: ObservedCluster) -> None:
     """As kubelet does: the plugin is asked for a sign of life, and they come back.
 
     Twice, for a registration of a moment ago is a sign of life, once.
@@ -160,7 +160,7 @@ async def slices_are_wiped(cluster: SimulatedCluster) -> None:
         await cluster.wait_published()
 
 
-async def the_journal_is_damaged(cluster: SimulatedCluster) -> None:
+async def the_journal_is_damaged(cluster: ObservedCluster) -> None:
     """All claims are read to find those of the node. What kubelet hears meanwhile is that nothing can be prepared."""
     (plugin,) = cluster.plugins.values()
     await plugin.stop()
@@ -171,7 +171,7 @@ async def the_journal_is_damaged(cluster: SimulatedCluster) -> None:
     await a_claim_comes_and_goes(cluster)
 
 
-async def the_policy_of_the_installation_changes(cluster: SimulatedCluster) -> None:
+async def the_policy_of_the_installation_changes(cluster: ObservedCluster) -> None:
     """While no controller runs: one of its policies is no longer in the values, another one is different."""
     name = next(one["metadata"]["name"] for one in (await cluster.kube.list(GPU_POLICIES)).items)
     await cluster.controller.stop()
@@ -188,7 +188,7 @@ async def the_policy_of_the_installation_changes(cluster: SimulatedCluster) -> N
     await until(cluster, "the policies of the installation are not put right", settled)
 
 
-async def hardware_changes(cluster: SimulatedCluster) -> None:
+async def hardware_changes(cluster: ObservedCluster) -> None:
     """And the inventory was written by somebody else at the same time."""
     cluster.server.fail_next("PUT", "/nodeinventories/", 409, message="somebody was first")
     host = cluster.node_folder("gb200-1") / "host"
@@ -201,7 +201,7 @@ async def hardware_changes(cluster: SimulatedCluster) -> None:
     await until(cluster, "no taint is published", tainted)
 
 
-async def somebody_adds_a_slice(cluster: SimulatedCluster) -> None:
+async def somebody_adds_a_slice(cluster: ObservedCluster) -> None:
     """One of our driver in the node's pool, that nobody of us made."""
     spec = {
         "driver": "gpu.nvidia.com",
@@ -220,7 +220,7 @@ async def somebody_adds_a_slice(cluster: SimulatedCluster) -> None:
     await until(cluster, "the slice stays", gone)
 
 
-async def somebody_deletes_the_inventory(cluster: SimulatedCluster) -> None:
+async def somebody_deletes_the_inventory(cluster: ObservedCluster) -> None:
     before = await cluster.kube.get(NODE_INVENTORIES, "gb200-1")
     await cluster.kube.delete(NODE_INVENTORIES, "gb200-1")
 
@@ -234,7 +234,7 @@ async def somebody_deletes_the_inventory(cluster: SimulatedCluster) -> None:
     await until(cluster, "the inventory does not come back", back)
 
 
-async def somebody_changes_a_class(cluster: SimulatedCluster) -> None:
+async def somebody_changes_a_class(cluster: ObservedCluster) -> None:
     async def found() -> list[JsonObject]:
         return [one for one in (await cluster.kube.list(DEVICE_CLASSES)).items if "1g." in one["metadata"]["name"]]
 
@@ -252,7 +252,7 @@ async def somebody_changes_a_class(cluster: SimulatedCluster) -> None:
     await until(cluster, "the class stays wrong", right)
 
 
-async def a_domain_comes_and_goes(cluster: SimulatedCluster) -> None:
+async def a_domain_comes_and_goes(cluster: ObservedCluster) -> None:
     """With a pod on the node; the names of what is made for it are taken at first."""
     kube = cluster.kube
     (channel,) = [
@@ -289,7 +289,7 @@ async def a_domain_comes_and_goes(cluster: SimulatedCluster) -> None:
     await until(cluster, "the domain does not go", gone)
 
 
-async def leaders_change(cluster: SimulatedCluster, lease_name: str) -> None:
+async def leaders_change(cluster: ObservedCluster, lease_name: str) -> None:
     """Two candidates, one after the other; the simulated cluster's controller is alone and needs no lease."""
     for identity in ("one", "two"):
         async with Kube(endpoint_from(cluster.kubeconfig), user_agent=CONTROLLER) as kube:

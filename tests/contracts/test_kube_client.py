@@ -137,7 +137,7 @@ async def test_a_listing_has_all_pages_and_a_position_to_watch_from(kube: Kube, 
 async def test_a_watch_from_before_the_history_raises_gone(kube: Kube, api: Api, unique: str) -> None:
     await api.define(crd(f"{unique}s"))
     if api.simulated is not None:
-        api.simulated.compact()
+        api.simulated.store.compact()
     things = Resource("contract.dra.gpu", "v1", f"{unique}s", unique.capitalize(), False)
     with pytest.raises(Gone):
         async for _ in kube.watch(things, resource_version="1"):

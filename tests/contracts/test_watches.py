@@ -135,7 +135,7 @@ async def test_a_position_before_the_history_is_gone(api: Api, unique: str) -> N
     definition = crd(f"{unique}s")
     await api.define(definition)
     if api.simulated is not None:
-        api.simulated.compact()
+        api.simulated.store.compact()
     async with api.watch(f"/apis/contract.dra.gpu/v1/{unique}s", resourceVersion="1") as watch:
         event, status = await watch.next()
     assert event == "ERROR"

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from support.claims import a_claim, a_ref, a_result
 from support.objects import allocate, claim, result
+from support.observed_api import ObservedApiServer
 from support.shipped import create_definitions
 
 from controller.binding import BindingClaims, waiting_for_nodes
@@ -17,7 +18,6 @@ from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.live import Changed, LivePolicies
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
 DRIVERS = (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
 BINDS = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
@@ -142,7 +142,7 @@ async def test_a_node_whose_claims_and_inventory_are_gone_is_forgotten(kube: Kub
     assert not binding._of_nodes
 
 
-async def test_nothing_is_written_while_no_claim_waits(api_server: SimulatedApiServer, kube: Kube) -> None:
+async def test_nothing_is_written_while_no_claim_waits(api_server: ObservedApiServer, kube: Kube) -> None:
     await a_node(kube, "node-a")
     async with naming(kube):
         await allocated(kube, "ready", result("gpu-0", pool="node-a"))

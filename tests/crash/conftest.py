@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 from support.objects import node
+from support.observed_api import ObservedApiServer
 from support.plugin import short_folder
 from support.world import NAMESPACE, World
 
 from dra_driver.api.meta import NAMESPACES, NODES
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
 
 @pytest_asyncio.fixture
-async def world(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[World]:
+async def world(api_server: ObservedApiServer, kube: Kube) -> AsyncIterator[World]:
     await kube.create(NODES, node())
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     await kube.create(NAMESPACES, namespace)

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from support.claims import a_ref
 from support.objects import allocate, allocation, claim, result
+from support.observed_api import ObservedApiServer
 from support.plugin import eventually, short_folder
 from support.plugin_process import PluginForks
 from support.pod_resources import kubelet, pod
@@ -27,7 +28,6 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, RELEASE_GPUS, ClaimRef
-from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.commands.simulate import act
 from kubelet_plugin.facts.hardware import RELEASED
 from kubelet_plugin.facts.own_node import OwnNode
@@ -42,7 +42,7 @@ POD: JsonObject = {"metadata": {"name": "train-0", "uid": "uid-of-train-0"}}
 
 
 @pytest_asyncio.fixture
-async def one(api_server: SimulatedApiServer, kube: Kube, forks: PluginForks) -> AsyncIterator[RealNode]:
+async def one(api_server: ObservedApiServer, kube: Kube, forks: PluginForks) -> AsyncIterator[RealNode]:
     with short_folder() as folder:
         node = RealNode(api_server, kube, forks, folder)
         async with node.running():

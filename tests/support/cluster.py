@@ -3,22 +3,22 @@
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+from support.observed_api import ObservedApiServer
 
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
 
 @pytest_asyncio.fixture
-async def api_server() -> AsyncIterator[SimulatedApiServer]:
+async def api_server() -> AsyncIterator[ObservedApiServer]:
     """A running, empty API server on a free port."""
-    server = SimulatedApiServer()
+    server = ObservedApiServer()
     await server.start()
     yield server
     await server.stop()
 
 
 @pytest_asyncio.fixture
-async def kube(api_server: SimulatedApiServer) -> AsyncIterator[Kube]:
+async def kube(api_server: ObservedApiServer) -> AsyncIterator[Kube]:
     """A client of `api_server`."""
     async with Kube(Endpoint(server=api_server.url)) as client:
         yield client

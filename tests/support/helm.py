@@ -23,11 +23,11 @@ from typing import Any
 
 import helm_sdkpy as helm
 import yaml
+from support.observed_api import ObservedApiServer
 
 from dra_driver.api.meta import Resource
 from dra_driver.errors import Unreachable
 from dra_driver.kube.client import Endpoint, Kube, endpoint_from
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
 CHART = Path(__file__).parents[2] / "charts" / "gpu-dra-driver"
 NAMESPACE = "gpu-dra"
@@ -225,7 +225,7 @@ def _until(look: Callable[[], set[str]], ends: Callable[[set[str]], bool]) -> se
 
 _KINDS = {
     (one.resource.api_version, one.resource.kind): one.resource
-    for one in SimulatedApiServer().registry
+    for one in ObservedApiServer().registry
     if one.resource.group != "events.k8s.io"
 }
 
@@ -244,7 +244,7 @@ class ServerThread(Cluster):
 
     def __init__(self, kubeconfig: Path, **options: Any) -> None:
         super().__init__(kubeconfig)
-        self.server = SimulatedApiServer(**options)
+        self.server = ObservedApiServer(**options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.simulation.apiserver.server import Access
+from support.observed_api import Access
 
 type Object = Mapping[str, Any]
 type Permission = tuple[str, str, str]

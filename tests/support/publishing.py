@@ -8,6 +8,7 @@ from typing import Any
 
 from support.background import background
 from support.inventories import gpu, inventory_object, inventory_spec
+from support.observed_api import ObservedApiServer
 
 from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.inventory import GpuFacts, NodeInventorySpec, NodeInventoryStatus, confirmation_annotation
@@ -22,7 +23,6 @@ from dra_driver.publish import Narrator, PoolPublisher
 from dra_driver.publish.live import Changed, Decision, PolicySource
 from dra_driver.publish.pools import Pace, Publication, PublishingListeners
 from dra_driver.runtime.tracing import OFF, Tracer
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
 PATIENCE_S = 10.0
 
@@ -69,7 +69,7 @@ class Pauses(Backoff):
 class Scene:
     """A cluster, its nodes' inventories, and what happens to slices."""
 
-    def __init__(self, server: SimulatedApiServer, kube: Kube) -> None:
+    def __init__(self, server: ObservedApiServer, kube: Kube) -> None:
         self.server = server
         self.kube = kube
         self.narrator = Recorded()

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from support.machine import QUICK, Machine
 from support.objects import node
+from support.observed_api import ObservedApiServer
 from support.plugin import eventually
 from support.plugin_process import NodeUnderTest, Plugin, PluginForks, plugin_on
 from support.publishing import fixed
@@ -22,7 +23,6 @@ from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.pools import Publication
-from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.claims import SimulatedClaimController
 from dra_driver.simulation.kubelet import Times
 from dra_driver.simulation.scheduler import SimulatedScheduler
@@ -44,7 +44,7 @@ async def _background(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
 class RealNode:
     """Node `node-1` with simulated T4s, or another profile."""
 
-    server: SimulatedApiServer
+    server: ObservedApiServer
     kube: Kube
     forks: PluginForks
     folder: Path

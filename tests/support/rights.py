@@ -10,6 +10,7 @@ from typing import Any
 
 from support.api import Api, Refused
 from support.helm import NAMESPACE, Object, Release
+from support.observed_api import Access
 from support.permissions import Grant, grants
 from support.policies import refusing, user_info
 
@@ -19,7 +20,6 @@ from docs.from_code.rights.line import IGNORED, NODE_AUTHORIZER, RBAC, VALIDATIO
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.objects import daemon_set, daemon_template, workload_template
 from dra_driver.kubernetes import GATES
-from dra_driver.simulation.apiserver.server import Access
 
 ACCOUNTS = {
     Account.PLUGIN: "gpu-dra-driver-kubelet-plugin",

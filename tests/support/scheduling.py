@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from support.observed_api import ObservedApiServer
+
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
     EVENTS,
@@ -18,7 +20,6 @@ from dra_driver.api.meta import (
 )
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.claims import SimulatedClaimController
 from dra_driver.simulation.evictions import SimulatedTaintEviction
 from dra_driver.simulation.scheduler import SimulatedScheduler
@@ -30,7 +31,7 @@ _DEADLINE_S = 15.0
 class Desk:
     """Where a test sits: writes objects as users and drivers do, and waits for what the controllers make of them."""
 
-    def __init__(self, server: SimulatedApiServer | None, kube: Kube) -> None:
+    def __init__(self, server: ObservedApiServer | None, kube: Kube) -> None:
         self._server = server
         self.kube = kube
         self.namespace = NAMESPACE
@@ -41,7 +42,7 @@ class Desk:
         self._scheduler: SimulatedScheduler | None = None
 
     @property
-    def server(self) -> SimulatedApiServer:
+    def server(self) -> ObservedApiServer:
         assert self._server is not None, "this cluster's API server is a real one"
         return self._server
 
@@ -283,7 +284,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(server: SimulatedApiServer | None, kube: Kube) -> AsyncIterator[Desk]:
+async def desk(server: ObservedApiServer | None, kube: Kube) -> AsyncIterator[Desk]:
     """A desk; services that a test left running are stopped, and what they ended with is raised."""
     found = Desk(server, kube)
     try:

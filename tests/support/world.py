@@ -7,12 +7,12 @@ from itertools import count
 from pathlib import Path
 
 from support.objects import allocation, claim, result
+from support.observed_api import ObservedApiServer
 from support.plugin_process import NodeUnderTest
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.kube.client import Kube
 from dra_driver.names import ClaimRef
-from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.simulation.host import create_host
 
 NAMESPACE = "team-a"
@@ -22,7 +22,7 @@ NAMESPACE = "team-a"
 class World:
     """One node, and the claims that a test allocates on it."""
 
-    server: SimulatedApiServer
+    server: ObservedApiServer
     kube: Kube
     folder: Path
     nodes: Iterator[int] = field(default_factory=count)

@@ -1,13 +1,11 @@
-"""The simulated API server: HTTP in front of `ObjectService` and `lists`, with failures on demand and records.
+"""The simulated API server: HTTP in front of `ObjectService` and `lists`.
 
 Plain HTTP, no authentication; everything runs in the event loop that started it. The store belongs to the object, so
 stopping and starting again is an API server that was away.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,62 +24,14 @@ from dra_driver.simulation.apiserver.garbage import GarbageCollector
 from dra_driver.simulation.apiserver.handlers import Handlers, answer_review, as_object, read_body
 from dra_driver.simulation.apiserver.lists import WatchSettings
 from dra_driver.simulation.apiserver.objects import ObjectService
-from dra_driver.simulation.apiserver.requests import RequestTarget, resolve
+from dra_driver.simulation.apiserver.requests import resolve
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
 from dra_driver.simulation.apiserver.rules import Rules
 from dra_driver.simulation.apiserver.store import Store, encode
 from dra_driver.simulation.apiserver.workload_rules import workload_rules
 
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One write request that reached the server. `verb` is Kubernetes' word (create, update, patch, delete)."""
-
-    method: str
-    path: str
-    user_agent: str
-    verb: str
-    resource: str
-    """Plural, with `/subresource` when one was addressed."""
-    status: int
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What a client did to a type: what RBAC would have had to allow. `verb` is one of RBAC's."""
-
-    user_agent: str
-    verb: str
-    group: str
-    resource: str
-    """Plural, with `/subresource` when one was addressed."""
-    namespace: str | None
-    """None for types without namespaces, and for all namespaces at once."""
-    name: str | None
-    """None where the request named no object: for all of them at once, and for one that is created."""
-
-
-@dataclass
-class Fault:
-    """The next `times` requests that match are answered with `status` instead of being handled."""
-
-    method: str
-    path: re.Pattern[str]
-    status: int
-    times: int
-    message: str
-    retry_after_s: int | None
-
-    def error(self) -> ApiError:
-        details = {} if self.retry_after_s is None else {"retryAfterSeconds": self.retry_after_s}
-        return ApiError(self.status, self.message or "injected failure", details=details)
-
-
 DEFAULT_VERSION = SEEN[CURRENT]
 _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
-_ACCESSES_KEPT = 20_000
-_ONE_NAME = re.compile(r"metadata\.name==?([^,=]+)")
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 def _now() -> datetime:
@@ -116,13 +66,7 @@ class SimulatedApiServer:
         judged = partial(selector_problem, server=cel)
         rules = Rules({**core_rules(), **workload_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
         self.objects = ObjectService(self.store, self.registry, rules, gates, minor, now)
-        self.writes: list[Write] = []
-        """Every write request since the start (or since a test cleared it), refused ones included."""
         self.url = ""
-        self.accesses: set[Access] = set()
-        """What was done to which objects by whom, reads included: the first so many that differ, for they are kept."""
-        self._faults: list[Fault] = []
-        """Open faults, oldest first."""
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None
         self._bound: tuple[str, int] | None = None
@@ -134,7 +78,7 @@ class SimulatedApiServer:
         if port == 0 and self._bound is not None:
             host, port = self._bound
         app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", self._serve)
+        app.router.add_route("*", "/{path:.*}", self.serve_request)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, reuse_address=True, backlog=4096)
@@ -175,55 +119,16 @@ class SimulatedApiServer:
         path.write_text(json.dumps(config, indent=2))
         return path
 
-    def fail_next(
-        self,
-        method: str,
-        path_regex: str,
-        status: int,
-        times: int = 1,
-        message: str = "",
-        retry_after: int | None = None,
-    ) -> None:
-        """The next `times` requests whose method (`*` for any) and path match are answered with `status`.
-
-        `retry_after` is in seconds and goes into the Retry-After header.
-        """
-        self._faults.append(Fault(method, re.compile(path_regex), status, times, message, retry_after))
-
-    def clear_faults(self) -> None:
-        """Takes back every `fail_next` that was not used up."""
-        self._faults.clear()
-
-    def _next_fault(self, method: str, path: str) -> Fault | None:
-        """The first fault that matches, used up by one."""
-        for fault in self._faults:
-            if fault.method in ("*", method) and fault.path.search(path):
-                fault.times -= 1
-                if fault.times <= 0:
-                    self._faults.remove(fault)
-                return fault
-        return None
-
-    def compact(self) -> None:
-        """Forgets the history: open positions of watches and list pages answer 410 from now on."""
-        self.store.compact()
-
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
-        target = resolve(self.registry, request.path)
-        if target is not None and len(self.accesses) < _ACCESSES_KEPT:
-            self.accesses.add(_access(request, target))
-        fault = self._next_fault(request.method, request.path)
+    async def serve_request(self, request: web.Request) -> web.StreamResponse:
+        """The answer to any request, refusals included."""
         try:
-            if fault is not None:
-                raise fault.error()
-            response = await self._answer(request, target)
+            return await self.answer(request)
         except ApiError as error:
-            response = _failure(error)
-        if request.method in _VERBS:
-            self._record(request, target, response.status)
-        return response
+            return _failure(error)
 
-    async def _answer(self, request: web.Request, target: RequestTarget | None) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Raises ApiError for a refusal."""
+        target = resolve(self.registry, request.path)
         if target is not None:
             return await self._handlers.resource(request, target)
         review = discovery.review_at(request.path)
@@ -265,38 +170,6 @@ class SimulatedApiServer:
         if parts[0] == "apis" and len(parts) == 3:
             return discovery.api_resource_list(self.registry, parts[1], parts[2])
         return None
-
-    def _record(self, request: web.Request, target: RequestTarget | None, status: int) -> None:
-        resource = ""
-        if target is not None:
-            resource = target.kind.resource.plural + (f"/{target.subresource}" if target.subresource else "")
-        self.writes.append(
-            Write(
-                request.method,
-                request.path,
-                request.headers.get("User-Agent", ""),
-                _VERBS[request.method],
-                resource,
-                status,
-            )
-        )
-
-
-def _access(request: web.Request, target: RequestTarget) -> Access:
-    verb = _VERBS.get(request.method, "get")
-    if not target.name:
-        watches = request.query.get("watch", "").lower() in ("true", "1")
-        verb = {"get": "watch" if watches else "list", "delete": "deletecollection"}.get(verb, verb)
-    resource = target.kind.resource
-    plural = f"{resource.plural}/{target.subresource}" if target.subresource else resource.plural
-    agent = request.headers.get("User-Agent", "")
-    return Access(agent, verb, resource.group, plural, target.namespace or None, target.name or _selected_name(request))
-
-
-def _selected_name(request: web.Request) -> str | None:
-    """RBAC takes a list of the one object that a field selector names as one that names it."""
-    match = _ONE_NAME.fullmatch(request.query.get("fieldSelector", ""))
-    return match.group(1) if match else None
 
 
 def _failure(error: ApiError) -> web.Response:

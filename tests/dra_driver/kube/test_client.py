@@ -278,7 +278,7 @@ async def test_an_expired_position_is_gone_whether_told_by_status_or_by_event(
     position = (await kube.create(NODES, node("a")))["metadata"]["resourceVersion"]
     await kube.create(NODES, node("b"))
     await kube.create(NODES, node("c"))
-    api_server.compact()
+    api_server.store.compact()
     with pytest.raises(Gone):
         await anext(kube.watch(NODES, resource_version=position))
     status = {"kind": "Status", "code": 410, "message": "too old resource version"}

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.observed_api import ObservedApiServer
 
 from dra_driver.api.meta import LEASES, JsonObject, Resource
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -125,7 +125,7 @@ async def test_the_first_candidate_leads_and_the_second_waits(kube: Kube, time: 
 
 
 async def test_who_cannot_ask_for_the_lease_is_not_ready_and_who_waits_for_it_is(
-    api_server: SimulatedApiServer, kube: Kube, time: Time
+    api_server: ObservedApiServer, kube: Kube, time: Time
 ) -> None:
     one, two = Candidate(kube, time, "one"), Candidate(kube, time, "two")
     assert one.election.problem() == "the lease has not been read yet"
@@ -142,7 +142,7 @@ async def test_who_cannot_ask_for_the_lease_is_not_ready_and_who_waits_for_it_is
             assert (one.election.problem(), two.election.problem()) == (None, None)
 
 
-async def test_at_rest_the_lease_is_all_that_is_written(api_server: SimulatedApiServer, kube: Kube, time: Time) -> None:
+async def test_at_rest_the_lease_is_all_that_is_written(api_server: ObservedApiServer, kube: Kube, time: Time) -> None:
     async with running(Candidate(kube, time, "one")):
         await time.passes(1)
         api_server.writes.clear()
@@ -167,7 +167,7 @@ async def test_a_leader_that_stops_gives_the_lease_back_and_another_takes_over_w
 
 
 async def test_a_lease_that_changed_while_it_was_given_back_is_given_back_again(
-    api_server: SimulatedApiServer, kube: Kube, time: Time
+    api_server: ObservedApiServer, kube: Kube, time: Time
 ) -> None:
     candidate = Candidate(kube, time, "one")
     async with running(candidate) as task:
@@ -195,7 +195,7 @@ async def test_a_leader_that_died_is_respected_for_the_duration_of_its_lease(kub
 
 
 async def test_a_leader_that_cannot_renew_stops_before_another_may_begin(
-    api_server: SimulatedApiServer, kube: Kube, time: Time
+    api_server: ObservedApiServer, kube: Kube, time: Time
 ) -> None:
     one = Candidate(kube, time, "one")
     async with running(one):
@@ -214,7 +214,7 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin(
 
 
 async def test_a_term_is_counted_from_before_the_request_for_others_see_it_before_its_answer(
-    api_server: SimulatedApiServer, time: Time
+    api_server: ObservedApiServer, time: Time
 ) -> None:
     class Slow(Kube):
         """The answer to the first renewal comes six seconds after the server has done it; the next fail."""
@@ -240,7 +240,7 @@ async def test_a_term_is_counted_from_before_the_request_for_others_see_it_befor
             assert not one.working, "others take over 15 s after the lease was written, whenever that was answered"
 
 
-async def test_an_api_server_that_does_not_answer_is_told_of_in_time(api_server: SimulatedApiServer) -> None:
+async def test_an_api_server_that_does_not_answer_is_told_of_in_time(api_server: ObservedApiServer) -> None:
     class Silent(Kube):
         async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
             await asyncio.Event().wait()
@@ -329,7 +329,7 @@ async def test_the_lease_is_given_back_when_the_work_has_ended_and_not_before(ku
 
 @pytest.mark.parametrize("exists", [True, False])
 async def test_of_two_that_write_the_lease_at_once_only_one_leads(
-    api_server: SimulatedApiServer, kube: Kube, time: Time, exists: bool
+    api_server: ObservedApiServer, kube: Kube, time: Time, exists: bool
 ) -> None:
     class Outrun(Kube):
         """Whatever it reads, another candidate writes the lease before it does."""
@@ -364,7 +364,7 @@ async def test_who_takes_over_says_since_when(kube: Kube, time: Time) -> None:
         assert (await lease(kube))["acquireTime"] > "2026-11-21T12:00:00"
 
 
-async def test_a_defect_in_renewing_ends_the_candidacy(api_server: SimulatedApiServer, kube: Kube, time: Time) -> None:
+async def test_a_defect_in_renewing_ends_the_candidacy(api_server: ObservedApiServer, kube: Kube, time: Time) -> None:
     class Defective(Kube):
         defects = iter([ZeroDivisionError()])
 
@@ -382,7 +382,7 @@ async def test_a_defect_in_renewing_ends_the_candidacy(api_server: SimulatedApiS
 
 
 async def test_a_lease_that_another_took_is_not_given_back_by_who_had_it(
-    api_server: SimulatedApiServer, kube: Kube, time: Time
+    api_server: ObservedApiServer, kube: Kube, time: Time
 ) -> None:
     class Lost(Kube):
         """Another takes the lease when it has been read and is not yet given back."""
@@ -401,7 +401,7 @@ async def test_a_lease_that_another_took_is_not_given_back_by_who_had_it(
 
 
 async def test_a_server_that_is_away_keeps_nobody_from_ending(
-    api_server: SimulatedApiServer, kube: Kube, time: Time
+    api_server: ObservedApiServer, kube: Kube, time: Time
 ) -> None:
     async with running(Candidate(kube, time, "one")) as task:
         await time.passes(1)
@@ -414,7 +414,7 @@ async def test_a_server_that_is_away_keeps_nobody_from_ending(
 
 
 async def test_a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_given_back(
-    api_server: SimulatedApiServer, time: Time
+    api_server: ObservedApiServer, time: Time
 ) -> None:
     class CutShort(Kube):
         """The server does what it is asked to, and the answer never arrives."""
@@ -441,7 +441,7 @@ async def test_a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_g
 
 
 async def test_a_server_that_is_away_at_the_start_is_waited_for(time: Time) -> None:
-    server = SimulatedApiServer()
+    server = ObservedApiServer()
     await server.start()
     await server.stop()
     async with Kube(Endpoint(server.url)) as kube:

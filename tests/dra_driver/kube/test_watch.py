@@ -227,7 +227,7 @@ async def test_a_real_watch_is_followed_through_an_outage_and_a_lost_history(
         await kube.delete(NODES, "a")
         await becomes(reflector, ["b"])
         await api_server.stop()
-        api_server.compact()
+        api_server.store.compact()
         await api_server.start()
         await kube.create(NODES, node("c"))
         await becomes(reflector, ["b", "c"])

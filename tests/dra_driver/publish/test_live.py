@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.inventories import gpu, inventory_spec
 from support.objects import allocation, claim, result
+from support.observed_api import ObservedApiServer
 from support.publishing import Scene, publishing
 from support.shipped import create_definitions
 from support.spans import Recorder
@@ -34,14 +35,13 @@ from dra_driver.publish.decisions import decided
 from dra_driver.publish.inventories import KeptInventory, kept_inventory
 from dra_driver.publish.live import Changed, DecidedPolicies, LivePolicies, _Users
 from dra_driver.publish.statuses import InventoryStatuses
-from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 A, B = gpu(0), gpu(1)
 SHARED = {"sharing": [{"strategy": "TimeSlicing", "unlimited": True}]}
 
 
 @pytest.fixture
-async def scene(api_server: SimulatedApiServer, kube: Kube) -> Scene:
+async def scene(api_server: ObservedApiServer, kube: Kube) -> Scene:
     await create_definitions(kube)
     labels = {"resource.kubernetes.io/admin-access": "true"}
     await kube.create(NAMESPACES, {"metadata": {"name": "team", "labels": labels}})

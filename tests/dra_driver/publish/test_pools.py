@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.inventories import gpu, inventory_object, inventory_spec, mig
+from support.observed_api import ObservedApiServer
 from support.publishing import LONG_AGO, A, B, Scene, at_rest, now, publishing
 from support.shipped import create_definitions
 from support.spans import Recorder
@@ -29,14 +30,13 @@ from dra_driver.kube.client import Kube, Listing, WatchEvent
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher, pools
 from dra_driver.publish.policy_file import decode_policy
-from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.slices.diff import DeleteSlice
 
 PATIENCE_S = 10.0
 
 
 @pytest.fixture
-async def scene(api_server: SimulatedApiServer, kube: Kube) -> Scene:
+async def scene(api_server: ObservedApiServer, kube: Kube) -> Scene:
     await create_definitions(kube, FILE)
     return Scene(api_server, kube)
 
@@ -550,14 +550,14 @@ async def test_a_lost_history_is_read_again(scene: Scene) -> None:
     async with publishing(scene):
         await scene.publishes(node_a=[A.name])
         await scene.server.stop()
-        scene.server.compact()
+        scene.server.store.compact()
         await scene.server.start()
         await scene.registers("node-a")
         await scene.wipe("node-a")
         await scene.publishes(node_a=[A.name])
 
 
-async def test_the_cluster_may_learn_of_inventories_later(api_server: SimulatedApiServer, kube: Kube) -> None:
+async def test_the_cluster_may_learn_of_inventories_later(api_server: ObservedApiServer, kube: Kube) -> None:
     """The CRD is installed after the publisher has started."""
     scene = Scene(api_server, kube)
     async with publishing(scene):

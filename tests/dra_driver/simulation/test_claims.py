@@ -1,15 +1,15 @@
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+from support.observed_api import ObservedApiServer
 from support.scheduling import NAMESPACE, Desk, desk, device
 
 from dra_driver.api.meta import PODS, RESOURCE_CLAIMS, JsonObject
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
 
 @pytest_asyncio.fixture
-async def cluster(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
+async def cluster(api_server: ObservedApiServer, kube: Kube) -> AsyncIterator[Desk]:
     """A class, a node of two devices, and both controllers at work."""
     async with desk(api_server, kube) as found:
         await found.device_class()
@@ -85,7 +85,7 @@ async def test_a_claim_that_the_server_refuses_is_told(cluster: Desk) -> None:
     assert "exceeded quota" in message
 
 
-async def test_a_claim_whose_pod_was_not_told_of_it_is_found_again(api_server: SimulatedApiServer, kube: Kube) -> None:
+async def test_a_claim_whose_pod_was_not_told_of_it_is_found_again(api_server: ObservedApiServer, kube: Kube) -> None:
     """The controller ended between creating the claim and writing the pod's status."""
     async with desk(api_server, kube) as cluster:
         await cluster.template("one")

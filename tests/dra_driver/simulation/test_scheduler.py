@@ -3,18 +3,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from support.observed_api import ObservedApiServer
 from support.scheduling import NAMESPACE, Desk, desk, device
 
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.meta import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
 @pytest_asyncio.fixture
-async def cluster(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
+async def cluster(api_server: ObservedApiServer, kube: Kube) -> AsyncIterator[Desk]:
     """A class, and both controllers at work."""
     async with desk(api_server, kube) as found:
         await found.device_class()
@@ -409,7 +409,7 @@ async def test_a_server_that_was_away_is_followed_again(cluster: Desk) -> None:
     ],
 )
 async def test_a_claim_of_the_last_scheduler(
-    api_server: SimulatedApiServer, kube: Kube, meanwhile: JsonObject, node: str
+    api_server: ObservedApiServer, kube: Kube, meanwhile: JsonObject, node: str
 ) -> None:
     """It was allocated on node-1, and its pod was not yet bound."""
     async with desk(api_server, kube) as cluster:
@@ -514,7 +514,7 @@ async def test_a_pod_whose_node_gave_up_gets_another_device(cluster: Desk) -> No
     ]
 
 
-async def test_a_node_that_does_not_answer_is_given_up_in_the_end(api_server: SimulatedApiServer, kube: Kube) -> None:
+async def test_a_node_that_does_not_answer_is_given_up_in_the_end(api_server: ObservedApiServer, kube: Kube) -> None:
     async with desk(api_server, kube) as cluster:
         await cluster.device_class()
         cluster.start_claim_controller()

@@ -9,6 +9,7 @@ import pytest
 from support.background import background
 from support.claims import BOOT, NODE, a_gpu, a_held_device, a_ref, an_entry, device_name, node_facts, uuid_of
 from support.objects import allocate, claim, result
+from support.observed_api import ObservedApiServer
 from support.plugin import eventually
 
 from dra_driver.api.gpu_settings import HealthPolicy
@@ -18,7 +19,6 @@ from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import ClusterError, Conflict, DeviceInUse, InvalidConfig, Rejected, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER, ClaimRef
-from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.prepare.holds import ComputeInstance, GpuIdentity, GpuInstance, HoldRecord, HoldState, Made
 from kubelet_plugin.prepare.journal import Journal
@@ -141,7 +141,7 @@ class Node:
 class Scene:
     """A claim with device 0 of node-a, and the writer of that node."""
 
-    def __init__(self, server: SimulatedApiServer, kube: Kube, folder: Path) -> None:
+    def __init__(self, server: ObservedApiServer, kube: Kube, folder: Path) -> None:
         self.folder = folder
         self.server = server
         self.kube = kube
@@ -178,7 +178,7 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> Scene:
+async def scene(api_server: ObservedApiServer, kube: Kube, tmp_path: Path) -> Scene:
     made = Scene(api_server, kube, tmp_path)
     await made.allocated()
     return made
@@ -200,7 +200,7 @@ async def test_a_prepared_claim_is_told_once_and_cleared_when_released(scene: Sc
 
 
 async def test_each_share_of_a_device_is_told_of_its_own(
-    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+    api_server: ObservedApiServer, kube: Kube, tmp_path: Path
 ) -> None:
     scene, uids = (
         Scene(api_server, kube, tmp_path),
@@ -220,7 +220,7 @@ async def test_each_share_of_a_device_is_told_of_its_own(
 
 
 async def test_a_condition_keeps_its_time_until_its_status_changes(
-    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+    api_server: ObservedApiServer, kube: Kube, tmp_path: Path
 ) -> None:
     scene = Scene(api_server, kube, tmp_path)
     await scene.allocated()
@@ -361,7 +361,7 @@ async def test_a_disk_that_takes_no_memory_keeps_no_status_from_being_written(sc
     assert len(await scene.devices()) == 1
 
 
-async def test_the_entries_of_other_drivers_stay(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> None:
+async def test_the_entries_of_other_drivers_stay(api_server: ObservedApiServer, kube: Kube, tmp_path: Path) -> None:
     scene = Scene(api_server, kube, tmp_path)
     await scene.allocated(result("nic", pool="elsewhere", driver="nic.example.com"))
     entry = {"driver": "nic.example.com", "pool": "elsewhere", "device": "nic", "data": {"mac": "x"}}
@@ -540,7 +540,7 @@ async def test_a_claim_that_others_write_without_end_is_tried_again_later(scene:
 
 
 async def test_a_server_that_keeps_none_is_asked_once_in_a_long_while(tmp_path: Path) -> None:
-    api_server = SimulatedApiServer(feature_gates={"DRAResourceClaimDeviceStatus": False})
+    api_server = ObservedApiServer(feature_gates={"DRAResourceClaimDeviceStatus": False})
     await api_server.start()
     async with Kube(Endpoint(server=api_server.url)) as kube:
         scene = Scene(api_server, kube, tmp_path)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support.background import background
 from support.mig import gpu_of
 from support.nodes import Node, a_node
+from support.observed_api import ObservedApiServer
 from support.shipped import create_definitions
 
 from docs.from_code.crds import FILE
@@ -32,7 +33,6 @@ from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, JsonObject
 from dra_driver.errors import Gone, NotFound
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.watch import Backoff
-from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.reporting.reporter import Reporter, wanted_spec
@@ -68,7 +68,7 @@ class Scene:
     kube: CountingKube
     discovery: Discovery
     reporter: Reporter
-    api_server: SimulatedApiServer
+    api_server: ObservedApiServer
 
     async def inventory(self) -> NodeInventory:
         return NodeInventory.of(await Kube.get(self.kube, NODE_INVENTORIES, NODE))
@@ -117,7 +117,7 @@ async def running(reporter: Reporter) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def scene(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(api_server: ObservedApiServer, kube: Kube, tmp_path: Path) -> AsyncIterator[Scene]:
     """A DGX H100 whose inventory is in the cluster already, with a running reporter."""
     node = a_node(tmp_path, "dgx-h100")
     await prepare_cluster(kube)
@@ -228,7 +228,7 @@ class DeafKube(CountingKube):
 
 
 async def test_an_inventory_that_came_and_went_unheard_comes_back(
-    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+    api_server: ObservedApiServer, kube: Kube, tmp_path: Path
 ) -> None:
     node = a_node(tmp_path, "t4")
     await prepare_cluster(kube)
@@ -259,7 +259,7 @@ async def test_a_removed_owner_reference_is_put_back(scene: Scene, kube: Kube) -
 
 
 async def test_an_alteration_again_and_again_is_repaired_ever_more_slowly(
-    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+    api_server: ObservedApiServer, kube: Kube, tmp_path: Path
 ) -> None:
     node = a_node(tmp_path, "t4")
     await prepare_cluster(kube)
@@ -302,7 +302,7 @@ async def test_a_refused_write_is_tried_again(scene: Scene, status: int) -> None
 
 
 async def test_without_its_node_there_is_no_inventory_and_few_complaints(
-    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    api_server: ObservedApiServer, kube: Kube, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = a_node(tmp_path, "t4")
     await create_definitions(kube, FILE)
@@ -360,7 +360,7 @@ async def test_a_damaged_registration_in_the_object_is_no_sign_of_life(scene: Sc
 
 
 async def test_an_older_definition_that_drops_fields_is_not_written_to_for_ever(
-    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+    api_server: ObservedApiServer, kube: Kube, tmp_path: Path
 ) -> None:
     crd = yaml.safe_load(FILE.read_text())
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]

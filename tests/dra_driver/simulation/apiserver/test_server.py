@@ -7,11 +7,10 @@ from pathlib import Path
 
 import aiohttp
 from support.api import Api
+from support.observed_api import ObservedApiServer
 
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
-
-async def test_objects_survive_a_stop_and_the_address_stays(api_server: SimulatedApiServer) -> None:
+async def test_objects_survive_a_stop_and_the_address_stays(api_server: ObservedApiServer) -> None:
     address = api_server.url
     async with aiohttp.ClientSession() as session:
         body = {"metadata": {"name": "kept"}}
@@ -25,7 +24,7 @@ async def test_objects_survive_a_stop_and_the_address_stays(api_server: Simulate
 
 
 async def test_an_injected_failure_is_answered_as_often_as_asked_and_changes_nothing(
-    api_server: SimulatedApiServer,
+    api_server: ObservedApiServer,
 ) -> None:
     api_server.fail_next("POST", "/nodes$", 429, times=2, retry_after=3)
     statuses = []
@@ -36,7 +35,7 @@ async def test_an_injected_failure_is_answered_as_often_as_asked_and_changes_not
     assert statuses == [(429, "3"), (429, "3"), (201, None)]
 
 
-async def test_writes_are_recorded_with_their_user_agent_and_outcome(api_server: SimulatedApiServer) -> None:
+async def test_writes_are_recorded_with_their_user_agent_and_outcome(api_server: ObservedApiServer) -> None:
     headers = {"User-Agent": "someone/1"}
     async with aiohttp.ClientSession(headers=headers) as session:
         async with session.post(f"{api_server.url}/api/v1/nodes", json={"metadata": {"name": "n"}}):
@@ -51,7 +50,7 @@ async def test_writes_are_recorded_with_their_user_agent_and_outcome(api_server:
     ]
 
 
-async def test_a_stop_ends_watches_and_a_new_one_goes_on_where_they_were(api_server: SimulatedApiServer) -> None:
+async def test_a_stop_ends_watches_and_a_new_one_goes_on_where_they_were(api_server: ObservedApiServer) -> None:
     async with Api(api_server.url) as api:
         position = (await api.get("/api/v1/nodes"))["metadata"]["resourceVersion"]
         async with api.watch("/api/v1/nodes", resourceVersion=position) as watch:
@@ -64,24 +63,24 @@ async def test_a_stop_ends_watches_and_a_new_one_goes_on_where_they_were(api_ser
         assert await watch.names(1) == [("ADDED", "a")]
 
 
-async def test_a_compaction_makes_open_list_pages_expire(api_server: SimulatedApiServer) -> None:
+async def test_a_compaction_makes_open_list_pages_expire(api_server: ObservedApiServer) -> None:
     async with Api(api_server.url) as api:
         for name in ("a", "b"):
             await api.post("/api/v1/nodes", {"metadata": {"name": name}})
         page = await api.get("/api/v1/nodes", limit="1")
-        api_server.compact()
+        api_server.store.compact()
         refusal = await api.refused("GET", "/api/v1/nodes", **{"limit": "1", "continue": page["metadata"]["continue"]})
         assert (refusal.status, refusal.reason) == (410, "Expired")
 
 
-async def test_a_list_from_the_future_is_told_to_wait(api_server: SimulatedApiServer) -> None:
+async def test_a_list_from_the_future_is_told_to_wait(api_server: ObservedApiServer) -> None:
     async with Api(api_server.url) as api:
         refusal = await api.refused("GET", "/api/v1/nodes", resourceVersion="999999")
         assert (refusal.status, refusal.reason) == (504, "Timeout")
         assert ("", "ResourceVersionTooLarge") in refusal.causes
 
 
-async def test_a_failure_can_be_limited_to_a_path_and_taken_back(api_server: SimulatedApiServer) -> None:
+async def test_a_failure_can_be_limited_to_a_path_and_taken_back(api_server: ObservedApiServer) -> None:
     api_server.fail_next("GET", "/nodes/a$", 500, times=5, message="injected")
     async with Api(api_server.url) as api:
         assert (await api.refused("GET", "/api/v1/nodes/a")).message == "injected"
@@ -90,14 +89,14 @@ async def test_a_failure_can_be_limited_to_a_path_and_taken_back(api_server: Sim
         assert (await api.refused("GET", "/api/v1/nodes/a")).status == 404
 
 
-async def test_a_watch_can_be_refused_as_gone(api_server: SimulatedApiServer) -> None:
+async def test_a_watch_can_be_refused_as_gone(api_server: ObservedApiServer) -> None:
     api_server.fail_next("GET", "/nodes", 410)
     async with Api(api_server.url) as api:
         refusal = await api.refused("GET", "/api/v1/nodes", watch="true")
         assert (refusal.status, refusal.reason) == (410, "Expired")
 
 
-async def test_the_record_of_writes_names_verb_and_subresource(api_server: SimulatedApiServer) -> None:
+async def test_the_record_of_writes_names_verb_and_subresource(api_server: ObservedApiServer) -> None:
     async with Api(api_server.url) as api:
         await api.post("/api/v1/nodes", {"metadata": {"name": "a"}})
         await api.patch("/api/v1/nodes/a/status", {"status": {"capacity": {"cpu": "1"}}})
@@ -111,7 +110,7 @@ async def test_the_record_of_writes_names_verb_and_subresource(api_server: Simul
     ]
 
 
-async def test_only_deletions_in_the_background_are_simulated(api_server: SimulatedApiServer) -> None:
+async def test_only_deletions_in_the_background_are_simulated(api_server: ObservedApiServer) -> None:
     async with Api(api_server.url) as api:
         await api.post("/api/v1/nodes", {"metadata": {"name": "a"}})
         refusal = await api.refused("DELETE", "/api/v1/nodes/a", {"propagationPolicy": "Foreground"})
