@@ -31,7 +31,6 @@ from kubelet_plugin.simulation.state import (
     GpuState,
     Layout,
     MigState,
-    Mishap,
     NodeState,
     SimulatedFabric,
     StateFile,
@@ -194,45 +193,11 @@ class SimulatedHost:
         with self.edit() as state:
             state.gpus[index].fault = code or None
 
-    def fail_call(self, index: int, function: str, code: int, *, times: int | None = None) -> None:
-        """One NVML function answers `code` about one GPU, `times` times or from now on; 0: it works again."""
-        self._mishap(index, function, code=code, times=times)
-
-    def slow_call(self, index: int, function: str, delay_s: float, *, times: int | None = None) -> None:
-        """One NVML function takes `delay_s` about one GPU, `times` times or from now on; 0 takes none."""
-        self._mishap(index, function, delay_s=delay_s, times=times)
-
-    def crash_in(self, index: int, function: str, when: Literal["before", "after"] = "after") -> None:
-        """The next process that calls this function about this GPU dies, before or after the function's work."""
-        self._mishap(index, function, crash=when, times=1)
-
-    def _mishap(self, index: int, function: str, **changes: Any) -> None:
-        with self.edit() as state:
-            gpu = state.gpus[index]
-            mishap = gpu.mishaps.get(function, Mishap()).model_copy(update=changes)
-            others = {name: other for name, other in gpu.mishaps.items() if name != function}
-            gpu.mishaps = others if mishap == Mishap() else others | {function: mishap}
-
     def set_health(self, index: int, **facts: int | bool) -> None:
         """Facts by the names of `HealthState`: `uncorrected_errors=2`, `remap_pending=True`, `recovery_action=1`."""
         with self.edit() as state:
             health = state.gpus[index].health
             state.gpus[index].health = type(health).model_validate(health.model_dump() | facts)
-
-    def set_links_down(self, index: int, *links: int) -> None:
-        """These NVLinks of a GPU are inactive and all others are active."""
-        with self.edit() as state:
-            state.gpus[index].links_down = list(links)
-
-    def set_fabric(self, index: int, fabric: SimulatedFabric | None) -> None:
-        """None: NVML answers NOT_SUPPORTED."""
-        with self.edit() as state:
-            state.gpus[index].fabric = fabric
-
-    def set_privileged(self, *, privileged: bool) -> None:
-        """Whether callers of NVML are root."""
-        with self.edit() as state:
-            state.driver.privileged = privileged
 
     def inject_event(self, index: int, data: int, kind: int = 8, *, mig_uuid: str | None = None) -> None:
         """An NVML event of a GPU, or of one MIG device of it; for the default kind `data` is the number of an Xid."""
@@ -260,27 +225,6 @@ class SimulatedHost:
         manager = self.state.fabric_manager
         if manager is not None and manager.mode == 0:
             self.start_fabric_manager(1)
-
-    def stop_fabric_manager(self) -> None:
-        """Its partitions stay as they are."""
-        with self.edit() as state:
-            fabric_manager_of(state).running = False
-
-    def set_partition(self, partition: int, *, active: bool) -> None:
-        """An administrator activates or deactivates it with a tool of NVIDIA's."""
-        with self.edit() as state:
-            found = next(known for known in fabric_manager_of(state).partitions if known.id == partition)
-            found.active = active
-
-    def active_partitions(self) -> list[int]:
-        return [partition.id for partition in fabric_manager_of(self.state).partitions if partition.active]
-
-    def fabric_mishap(self, function: str, **changes: Any) -> None:
-        """What callers of a function of libnvfm meet: fields of `Mishap`; without any, it works again."""
-        with self.edit() as state:
-            manager = fabric_manager_of(state)
-            others = {name: other for name, other in manager.mishaps.items() if name != function}
-            manager.mishaps = others | {function: Mishap(**changes)} if changes else others
 
     # Programs
 
@@ -311,13 +255,6 @@ class SimulatedHost:
                 gpu.clients = [client for client in gpu.clients if client.pid != pid]
 
     # The administrator
-
-    def run_persistenced(self, *, running: bool) -> None:
-        """Start nvidia-persistenced, which opens all GPUs of the driver, or stop it."""
-        with self.edit() as state:
-            state.driver.daemon, state.driver.daemon_outdated = running, False
-            for gpu in state.gpus:
-                gpu.persistenced = running and gpu.bound_to == "nvidia"
 
     def set_mig(self, index: int, current: int, pending: int | None = None) -> None:
         """The mode as it is from now on, without asking the hardware; a GPU that is not divided has no instances."""

@@ -3,8 +3,7 @@
 `SimulatedKernel` takes the place of the writer of sysfs and of `modprobe` on a real node: what is written to
 `driver/unbind`, `driver_override`, `drivers/<name>/bind` and `drivers/<name>/unbind` changes the binding of a function
 as the kernel would change it, with the kernel's error numbers, and files, device nodes and NVML follow. Letting go of a
-function blocks while a process has it open. The rest is for tests and the demo: another machine below the node,
-programs that use a GPU, errors and delays.
+function blocks while a process has it open.
 
 `write_machine` is for `kubelet_plugin.simulation.host`, which builds the tree.
 """
@@ -15,12 +14,11 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
 from kubelet_plugin.simulation.partitions import release
-from kubelet_plugin.simulation.state import Client, Function, GpuState, NodeState, StateFile
+from kubelet_plugin.simulation.state import Function, GpuState, NodeState, StateFile
 from kubelet_plugin.simulation.tree import (
     capabilities,
     change_capabilities,
@@ -36,7 +34,7 @@ _RELEASE = "6.8.0-simulated"
 _FIRST_GROUP = 20
 _VFIO_MAJOR, _VFIO_DEVICES_MAJOR, _GPU_MAJOR = 244, 511, 195
 _DRIVERS = PurePosixPath("/sys/bus/pci/drivers")
-_GRAPHICS, _VTCONSOLE = PurePosixPath("/sys/class/graphics"), PurePosixPath("/sys/class/vtconsole/vtcon1")
+GRAPHICS, VTCONSOLE = PurePosixPath("/sys/class/graphics"), PurePosixPath("/sys/class/vtconsole/vtcon1")
 _DEVICES = PurePosixPath("/sys/bus/pci/devices")
 _MODULES = PurePosixPath(f"/lib/modules/{_RELEASE}/modules.alias")
 _POLL_S = 0.005
@@ -60,19 +58,13 @@ class SimulatedKernel:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.delay_s = 0.0
-        """How long each write takes before it does anything."""
         self._file = StateFile(root)
         self._files = HostFiles(root)
-        self._refusals: list[int] = []
 
     def write(self, host_path: str, text: str) -> None:
         """A write to a file of sysfs. Raises OSError as the kernel refuses it; blocks while a function is in use."""
-        time.sleep(self.delay_s)
         if self._file.read().recorded is not None:
             raise _error(errno.EPERM)  # a recorded node does not change
-        if self._refusals:
-            raise _error(self._refusals.pop(0))
         parts = PurePosixPath(host_path).parts
         match parts:
             case ("/", "sys", "bus", "pci", "devices", address, "driver", "unbind"):
@@ -101,49 +93,6 @@ class SimulatedKernel:
     def driver(self, address: str) -> str | None:
         """The driver that a function is bound to."""
         return self._files.pci(address).driver
-
-    def fail_next(self, *codes: int) -> None:
-        """The next writes are refused with these error numbers (`errno`), one each."""
-        self._refusals += codes
-
-    def configure(self, **passthrough: Any) -> None:
-        """Another machine: fields of `PassthroughState`. Bindings stay as they are."""
-        with self._file.edit() as state:
-            for name, value in passthrough.items():
-                setattr(state.passthrough, name, value)
-            shutil.rmtree(path(self.root, "/sys/kernel/iommu_groups"), ignore_errors=True)
-            path(self.root, "/dev/iommu").unlink(missing_ok=True)
-            write_machine(self.root, state)
-
-    def open_gpu(self, index: int, pid: int, command: str) -> None:
-        """A program of the node that has a GPU open from now on."""
-        with self._file.edit() as state:
-            gpu = state.gpus[index]
-            gpu.clients = [*gpu.clients, Client(pid=pid, name=command)]
-            write_processes(self.root, state)
-
-    def show_console(self, address: str, *, bound: bool = True) -> None:
-        """The node's console is on a GPU, by a frame buffer of the nvidia driver (nvidia-drm.fbdev=1)."""
-        link(self.root, _GRAPHICS / "fb0/device", self._folder(address))
-        write(self.root, _VTCONSOLE / "name", "(M) frame buffer device\n")
-        write(self.root, _VTCONSOLE / "bind", f"{int(bound)}\n")
-
-    def open_vfio(self, name: str, pid: int, command: str) -> None:
-        """A virtual machine's process that has `/dev/vfio/<name>` open from now on."""
-        _write_process(self.root, pid, command, [f"/dev/vfio/{name}"])
-
-    def end(self, pid: int) -> None:
-        """The program ends, and everything that it had open is closed."""
-        with self._file.edit() as state:
-            for gpu in state.gpus:
-                gpu.clients = [client for client in gpu.clients if client.pid != pid]
-            shutil.rmtree(path(self.root, f"/proc/{pid}"), ignore_errors=True)
-
-    def set_persistence(self, index: int, *, on: bool) -> None:
-        """What `nvidia-smi -pm` does: the daemon opens the GPU, or lets it go."""
-        with self._file.edit() as state:
-            state.gpus[index].persistenced = on
-            write_processes(self.root, state)
 
     def _override(self, address: str, driver: str) -> None:
         place = path(self.root, self._folder(address) / "driver_override")
@@ -186,8 +135,8 @@ class SimulatedKernel:
         return any(target in names for target in self._open_files())
 
     def _has_console(self, address: str) -> bool:
-        shown = self._files.resolve(_GRAPHICS / "fb0/device") == self._folder(address)
-        return shown and self._files.read_text(str(_VTCONSOLE / "bind")) == "1"
+        shown = self._files.resolve(GRAPHICS / "fb0/device") == self._folder(address)
+        return shown and self._files.read_text(str(VTCONSOLE / "bind")) == "1"
 
     def _open_files(self) -> Iterator[str]:
         for fd in path(self.root, "/proc").glob("[0-9]*/fd/*"):
@@ -273,7 +222,7 @@ def write_processes(root: Path, state: NodeState) -> None:
             programs.setdefault(user, []).append(f"/dev/nvidia{gpu.minor}")
     for (pid, command), devices in programs.items():
         shutil.rmtree(path(root, f"/proc/{pid}"), ignore_errors=True)
-        _write_process(root, pid, command, devices)
+        write_process(root, pid, command, devices)
         write(root, f"/proc/{pid}/{_OF_STATE}", "")
 
 
@@ -346,7 +295,7 @@ def _write_modules(root: Path, state: NodeState) -> None:
         write(root, "/dev/vfio/vfio", described_node("c", 10, 196))
 
 
-def _write_process(root: Path, pid: int, command: str, devices: Sequence[str]) -> None:
+def write_process(root: Path, pid: int, command: str, devices: Sequence[str]) -> None:
     process = PurePosixPath(f"/proc/{pid}")
     write(root, process / "comm", command[:15] + "\n")  # the kernel keeps no more
     for number, device in enumerate(devices):

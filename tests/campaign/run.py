@@ -17,6 +17,7 @@ from typing import Any, Literal
 from campaign import oracle
 from campaign.plan import Sequence_, Step, fits, group_of
 from campaign.world import NODE, TEAM, Violation, World
+from support.mishaps import fail_call, slow_call
 from support.objects import allocation, claim, result
 
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY, binding_failure, waiting_results
@@ -505,10 +506,10 @@ class Running:
         await self._world.front.rotate()
 
     async def _nvml(self, gpu: int, call: str, code: int, times: int | None) -> None:
-        self._world.host.fail_call(gpu, call, code, times=times)
+        fail_call(self._world.host, gpu, call, code, times=times)
 
     async def _hang(self, gpu: int, call: str, delay_s: float) -> None:
-        self._world.host.slow_call(gpu, call, delay_s)
+        slow_call(self._world.host, gpu, call, delay_s)
 
     async def _lose(self, gpu: int, code: int) -> None:
         self._world.host.lose_gpu(gpu, code)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest_asyncio
 import yaml
+from support.mishaps import slow_call
 from support.plugin import eventually
 from support.plugin_process import NodeUnderTest, PluginForks, plugin_on
 from support.shipped import create_definitions
@@ -152,7 +153,7 @@ async def test_a_gpu_that_hangs_delays_its_own_claims_and_not_the_end_of_the_plu
     hangs = await cluster.allocated("hangs", [f"{GPU}-mig-3g47gb-4"])
     goes_on = await cluster.allocated("goes-on", [f"{other}-mig-3g47gb-4"])
     async with plugin_on(forks, node) as plugin:
-        node.host.slow_call(0, "nvmlDeviceCreateGpuInstanceWithPlacement", 3600.0, times=1)
+        slow_call(node.host, 0, "nvmlDeviceCreateGpuInstanceWithPlacement", 3600.0, times=1)
         waiting = asyncio.create_task(plugin.prepare(hangs))
         await eventually(lambda: not node.host.state.gpus[0].mishaps)  # the call has begun
         answer = (await plugin.prepare(goes_on))[goes_on.uid]

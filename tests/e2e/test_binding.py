@@ -11,6 +11,7 @@ from pathlib import Path
 import pynvml
 import pytest
 from support.dractl import dractl
+from support.mishaps import fail_call
 from support.places import SHORT
 
 from dra_driver.api.gpupolicy import INSTALLED, policies_of
@@ -78,7 +79,7 @@ def no_mig_device(cluster: SimulatedCluster, code: int = pynvml.NVML_ERROR_IN_US
     """Can be made on the first node; 0: it can again."""
     host = SimulatedHost(cluster.node_folder(FIRST) / "host")
     for index in range(len(host.state.gpus)):
-        host.fail_call(index, MAKE, code)
+        fail_call(host, index, MAKE, code)
 
 
 async def pod_is(cluster: SimulatedCluster, phase: str, node: str | None, timeout_s: float) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import pynvml
 import pytest
 import yaml
+from support.mishaps import fail_call
 from support.places import SHORT
 from support.real_cluster import (
     IMAGE,
@@ -143,7 +144,7 @@ def a_plugin(folder: Path, profile: str, gates: str) -> Iterator[None]:
             until(lambda: kubectl("get", "nodeinventory", FAILING, check=False), "the plugin reports its node")
             host = SimulatedHost(folder / "host")
             for index in range(len(host.state.gpus)):
-                host.fail_call(index, MAKE, pynvml.NVML_ERROR_IN_USE)
+                fail_call(host, index, MAKE, pynvml.NVML_ERROR_IN_USE)
             until(lambda: binding_devices(FAILING) or register(), "its devices are published")
             yield
         finally:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.allocation import exactly
+from support.mishaps import active_partitions, fabric_mishap, set_partition, stop_fabric_manager
 from support.nodes import a_node
 from support.plugin import eventually
 from support.prepared import unprepare_one
@@ -88,7 +89,7 @@ async def test_gpus_of_one_partition_are_allocated_and_connected_until_the_claim
             assert await plugin.slices() == slices
         for ref in held:
             await plugin.unprepare(ref)
-        assert node.host.active_partitions() == []
+        assert active_partitions(node.host) == []
         assert node.host.snapshots() == before and await plugin.slices() == slices
 
 
@@ -134,11 +135,11 @@ async def test_gpus_that_form_no_partition_are_refused_before_anything_is_change
         assert "matchAttribute: gpu.nvidia.com/partition2" in str(error) and "are not a fabric partition" in str(error)
         error = await refusal(plugin, a_claim("three", 3), of(1, 2, 3))
         assert "request as many GPUs as a partition of this node has (1, 2, 4, 8)" in str(error)
-        assert node.host.active_partitions() == [] and node.host.snapshots() == before
+        assert active_partitions(node.host) == [] and node.host.snapshots() == before
         assert not plugin.claims.held
         del plugin.held[next(iter(plugin.held))]
         await plugin.prepare(a_claim("right", 2), of(3, 1))
-        assert node.host.active_partitions() == [3]
+        assert active_partitions(node.host) == [3]
 
 
 async def test_two_claims_that_share_a_gpu_share_its_partition_and_another_partition_of_it_waits(
@@ -160,17 +161,17 @@ async def test_two_claims_that_share_a_gpu_share_its_partition_and_another_parti
         await plugin.unprepare(first)
         assert sizes_of_active(node) == [1]
         await plugin.unprepare(second)
-        assert node.host.active_partitions() == []
+        assert active_partitions(node.host) == []
         plugin.held.clear()
         await plugin.prepare(wide, allocation)
         assert sizes_of_active(node) == [2]
 
 
 DOWN: dict[str, tuple[Any, str]] = {
-    "does not run": (lambda host: host.stop_fabric_manager(), "start the service nvidia-fabricmanager"),
+    "does not run": (lambda host: stop_fabric_manager(host), "start the service nvidia-fabricmanager"),
     "is starting": (lambda host: host.start_fabric_manager(ready=False), "is starting"),
     "waits for a list": (lambda host: host.start_fabric_manager(restart=1), "FABRIC_MODE_RESTART=0"),
-    "fails": (lambda host: host.fabric_mishap("fmGetSupportedFabricPartitions", code=-2), "FM_ST_GENERIC_ERROR"),
+    "fails": (lambda host: fabric_mishap(host, "fmGetSupportedFabricPartitions", code=-2), "FM_ST_GENERIC_ERROR"),
 }
 
 
@@ -192,7 +193,7 @@ async def test_without_an_answer_gpus_have_no_partitions_and_claims_wait(tmp_pat
         error = await refusal(plugin, claim, allocation)
         assert isinstance(error, NodeNotReady) and error.retry_after_s is not None and advice in str(error)
         assert not plugin.claims.held
-        node.host.fabric_mishap("fmGetSupportedFabricPartitions")
+        fabric_mishap(node.host, "fmGetSupportedFabricPartitions")
         node.host.start_fabric_manager()
         assert await plugin.slices() == slices
         plugin.held.clear()
@@ -211,7 +212,7 @@ async def test_a_node_whose_switches_are_not_shared_works_as_without_the_gate(tm
             (warning,) = plugin.discovery.facts.warnings
             assert "FABRIC_MODE=1" in warning.message and not plugin.discovery.facts.problems
             await prepared(plugin, a_claim("three", 3))
-            assert node.host.active_partitions() == []
+            assert active_partitions(node.host) == []
         return
     node.host.start_fabric_manager(2)
     async with whole_node(tmp_path, node, VIRTUAL, gates=GATES) as plugin:
@@ -230,11 +231,11 @@ async def test_a_restart_of_fabric_manager_is_noticed_and_partitions_of_claims_a
         running = tasks.create_task(plugin.claims.run())
         await prepared(plugin, a_claim("a", 2, partition=2))
         await prepared(plugin, a_claim("b", 1))
-        active = node.host.active_partitions()
+        active = active_partitions(node.host)
         node.host.start_fabric_manager()
-        assert node.host.active_partitions() == []
+        assert active_partitions(node.host) == []
         await plugin.discovery.observe()
-        await eventually(lambda: node.host.active_partitions() == active)
+        await eventually(lambda: active_partitions(node.host) == active)
         running.cancel()
 
 
@@ -242,13 +243,13 @@ async def test_a_claim_goes_while_fabric_manager_is_down_and_its_partition_later
     node = shared(tmp_path)
     async with whole_node(tmp_path, node, VIRTUAL, gates=GATES) as plugin:
         ref = await prepared(plugin, a_claim("a", 2, partition=2))
-        (before,) = node.host.active_partitions()
-        node.host.fabric_mishap("fmConnect", code=-9)
+        (before,) = active_partitions(node.host)
+        fabric_mishap(node.host, "fmConnect", code=-9)
         await plugin.unprepare(ref)
-        assert not plugin.claims.held and node.host.active_partitions() == [before]
-        node.host.fabric_mishap("fmConnect")
+        assert not plugin.claims.held and active_partitions(node.host) == [before]
+        fabric_mishap(node.host, "fmConnect")
         await plugin.claims.sweep()
-        assert node.host.active_partitions() == []
+        assert active_partitions(node.host) == []
 
 
 @pytest.mark.parametrize("kind", ["gpu", "vfio"])
@@ -259,13 +260,13 @@ async def test_a_plugin_that_is_started_again_keeps_what_claims_have(tmp_path: P
         before, slices = node.host.snapshots(), await plugin.slices()
         ref = await prepared(plugin, a_claim("a", 2, partition=2, kind=kind))
         api = plugin.api
-        active = node.host.active_partitions()
+        active = active_partitions(node.host)
     async with whole_node(tmp_path, node, VIRTUAL, gates=GATES, api=api) as plugin:
         assert list(plugin.claims.held) == [ref.uid]
-        assert node.host.active_partitions() == active and await plugin.slices() == slices
+        assert active_partitions(node.host) == active and await plugin.slices() == slices
     async with whole_node(tmp_path, node, VIRTUAL, api=api) as plugin:
         await unprepare_one(plugin.claims, ref)
-        assert node.host.active_partitions() == [] and node.host.snapshots() == before
+        assert active_partitions(node.host) == [] and node.host.snapshots() == before
 
 
 @pytest.mark.parametrize("profile", ["hgx-h200", "dgx-a100-80"])
@@ -277,7 +278,7 @@ def test_cuda_of_a_pod_starts_once_every_gpu_of_it_is_in_an_active_partition(
     minors = [gpu.minor for gpu in node.host.state.gpus]
     found = []
     for active in (False, True):
-        node.host.set_partition(pair.id, active=active)
+        set_partition(node.host, pair.id, active=active)
         for minor in minors:
             monkeypatch.setenv(DEVICES_VARIABLE, f"/dev/nvidiactl:/dev/nvidia-uvm:/dev/nvidia{minor}")
             found.append(CudaLibrary(RootedNode(str(node.host.root)), None).cuInit(0))

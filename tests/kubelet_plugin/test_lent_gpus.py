@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.mishaps import configure
 from support.rows import slow_but
 from support.smi import SmiInProcess
 
@@ -101,7 +102,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
     node = Node(tmp_path, request.param)
     gpu = node.host.state.gpus[0]
     audio = Function(address=gpu.address[:-1] + "1", beside=gpu.address)
-    node.kernel.configure(functions=[audio])
+    configure(node.kernel, functions=[audio])
     return node
 
 
@@ -117,12 +118,12 @@ class TestFacts:
         assert len(groups) == len(gpus) == len(node.host.state.gpus)
 
     def test_without_iommu_there_is_no_passthrough(self, node: Node) -> None:
-        node.kernel.configure(iommu=False)
+        configure(node.kernel, iommu=False)
         assert {gpu.passthrough for gpu in node.hardware.look().gpus} == {None}
 
     def test_a_gpu_that_is_not_alone_in_its_group_cannot_be_lent(self, node: Node) -> None:
         first, second = node.host.state.gpus[:2]
-        node.kernel.configure(groups={first.address: 3, second.address: 3})
+        configure(node.kernel, groups={first.address: 3, second.address: 3})
         without = {gpu.uuid for gpu in node.hardware.look().gpus if gpu.passthrough is None}
         assert without == {first.uuid, second.uuid}
 

@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 from support.claims import a_ref
+from support.mishaps import run_persistenced
 from support.objects import allocate, allocation, claim, result
 from support.observed_api import ObservedApiServer
 from support.plugin import eventually, short_folder
@@ -527,7 +528,7 @@ async def test_gpus_are_released_by_the_process_and_by_the_next_one_after_it_was
     def slices() -> list[int]:
         return [gpu.time_slice for gpu in one.node.host.state.gpus[:2]]
 
-    one.node.host.run_persistenced(running=False)
+    run_persistenced(one.node.host, running=False)
     ref, long = await allocated(one), await with_long_slices(one)
     async with one.plugin() as plugin:
         await plugin.ready()

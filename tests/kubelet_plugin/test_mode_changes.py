@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 import pytest_asyncio
 from support.claims import a_held_device, a_ref, an_entry
+from support.mishaps import crash_in, fail_call
 from support.mode_world import AT_ONCE, NODE, PATIENT, ModeWorld, Moment, policy
 
 from dra_driver.api.policy import rules_of
@@ -366,7 +367,7 @@ def claim_of(world: ModeWorld) -> Entry:
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_killed_inside_nvml(tmp_path: Path, when: Literal["before", "after"]) -> None:
     world = await prepared(tmp_path, on=True)
-    world.host.crash_in(0, "nvmlDeviceSetMigMode", when)
+    crash_in(world.host, 0, "nvmlDeviceSetMigMode", when)
     world.restart()
     with pytest.raises(Crash):
         await world.until_quiet()
@@ -383,7 +384,7 @@ async def test_a_change_that_can_neither_be_completed_nor_taken_back_keeps_claim
 
     def moment(what: str) -> None:
         if what.startswith("before nvidia-smi --gpu-reset"):
-            world.host.fail_call(0, "nvmlDeviceSetMigMode", 999)
+            fail_call(world.host, 0, "nvmlDeviceSetMigMode", 999)
             world.host.set_resets("nvml")
             world.host.attach_client(0, pid=4711)
 
@@ -397,7 +398,7 @@ async def test_a_change_that_can_neither_be_completed_nor_taken_back_keeps_claim
         await world.executor.journal.commit(with_entry(claim_of(world)))
     assert [reason for reason, _, _ in await world.problems()] == ["ModeChangeBlocked"]
     await world.end()
-    world.host.fail_call(0, "nvmlDeviceSetMigMode", 0)
+    fail_call(world.host, 0, "nvmlDeviceSetMigMode", 0)
     world.host.detach_client(4711)
     world.restart()
     await world.until_quiet()
@@ -409,7 +410,7 @@ async def test_a_gpu_that_nvml_cannot_reach_keeps_no_other_from_its_change(tmp_p
     world = ModeWorld(tmp_path, gpus=2)
     world.restart(patience=PATIENT)
     world.policies = [policy()]
-    world.host.fail_call(0, "nvmlDeviceSetMigMode", 999)
+    fail_call(world.host, 0, "nvmlDeviceSetMigMode", 999)
     await world.until_quiet()
     assert world.mode == (0, 0)
     other = world.host.state.gpus[1].mig

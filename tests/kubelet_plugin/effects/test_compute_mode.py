@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.mishaps import fail_call
 from support.mps import identity
 
 from dra_driver.errors import HardwareError
@@ -98,7 +99,7 @@ def test_a_refused_change_is_an_error_about_the_gpu(
 ) -> None:
     hold = ComputeMode(identity(host), 3)
     record = HoldRecord(HoldState.INTENT, files.boot_id(), effect.before(hold, {}))
-    host.fail_call(0, "nvmlDeviceSetComputeMode", 4)
+    fail_call(host, 0, "nvmlDeviceSetComputeMode", 4)
     with pytest.raises(HardwareError, match="must run as root") as caught:
         effect.make(hold, {hold: record})
     assert hold.gpu.uuid in str(caught.value)

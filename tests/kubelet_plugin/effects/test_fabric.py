@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.mishaps import active_partitions, fabric_mishap, set_partition
 from support.nodes import a_node
 
 from dra_driver.errors import DriverError, HardwareError
@@ -86,10 +87,10 @@ def test_its_gpus_are_not_open_while_a_partition_is_activated_and_the_others_are
     assert dict(plugin.make(hold).facts) == {"persistent": "", "was": "inactive"}
     (moment,) = plugin.driver.open_during
     assert moment == [gpu.uuid not in members for gpu in plugin.host.state.gpus]
-    assert plugin.host.active_partitions() == [3] and plugin.host.snapshots() == before
+    assert active_partitions(plugin.host) == [3] and plugin.host.snapshots() == before
     for _ in range(2):
         plugin.undo(hold)
-        assert plugin.host.active_partitions() == [] and plugin.host.snapshots() == before
+        assert active_partitions(plugin.host) == [] and plugin.host.snapshots() == before
 
 
 def test_what_is_made_is_found_made(plugin: Plugin) -> None:
@@ -100,44 +101,44 @@ def test_what_is_made_is_found_made(plugin: Plugin) -> None:
 
 def test_a_partition_that_an_administrator_activated_is_used_and_stays(plugin: Plugin) -> None:
     hold = plugin.hold()
-    plugin.host.set_partition(3, active=True)
+    set_partition(plugin.host, 3, active=True)
     assert dict(plugin.make(hold).facts)["was"] == "active"
     assert plugin.driver.open_during == []
     plugin.undo(hold)
-    assert plugin.host.active_partitions() == [3]
+    assert active_partitions(plugin.host) == [3]
 
 
 def test_it_stays_also_when_fabric_manager_had_to_be_reminded_of_it(plugin: Plugin) -> None:
     hold = plugin.hold()
-    plugin.host.set_partition(3, active=True)
+    set_partition(plugin.host, 3, active=True)
     plugin.make(hold)
     plugin.host.start_fabric_manager()
     plugin.make(hold)
-    assert plugin.host.active_partitions() == [3]
+    assert active_partitions(plugin.host) == [3]
     members = {gpu.uuid for gpu in hold.gpus}
     (moment,) = plugin.driver.open_during
     assert moment == [gpu.uuid not in members for gpu in plugin.host.state.gpus]
     plugin.undo(hold)
-    assert plugin.host.active_partitions() == [3]
+    assert active_partitions(plugin.host) == [3]
 
 
 @pytest.mark.parametrize("other", [0, 1, 7, 9])
 def test_a_partition_of_another_tool_with_one_of_the_gpus_is_in_the_way(plugin: Plugin, other: int) -> None:
     hold = plugin.hold()
-    plugin.host.set_partition(other, active=True)
+    set_partition(plugin.host, other, active=True)
     with pytest.raises(HardwareError, match=f"partition {other} is active .* `fmpm -d {other}`"):
         plugin.effect.before(hold, {})
     record = HoldRecord(HoldState.INTENT, plugin.boot, Made((("was", "inactive"),)))
     with pytest.raises(HardwareError, match=f"partition {other} is active"):
         plugin.effect.make(hold, {hold: record})
     plugin.effect.undo(hold, {hold: record}, plugin.boot)
-    assert plugin.host.active_partitions() == [other] and plugin.driver.open_during == []
+    assert active_partitions(plugin.host) == [other] and plugin.driver.open_during == []
 
 
 def test_a_partition_without_one_of_the_gpus_is_not_in_the_way(plugin: Plugin) -> None:
-    plugin.host.set_partition(4, active=True)
+    set_partition(plugin.host, 4, active=True)
     plugin.make(plugin.hold(3))
-    assert plugin.host.active_partitions() == [3, 4]
+    assert active_partitions(plugin.host) == [3, 4]
 
 
 def test_another_tool_that_activates_it_at_the_same_moment_does_no_harm(plugin: Plugin) -> None:
@@ -145,50 +146,50 @@ def test_another_tool_that_activates_it_at_the_same_moment_does_no_harm(plugin: 
     without_nvml = plugin.driver.without_nvml
 
     def raced(work: object) -> None:
-        plugin.host.set_partition(3, active=True)
+        set_partition(plugin.host, 3, active=True)
         without_nvml(work)
 
     plugin.driver.without_nvml = raced  # type: ignore[method-assign]
     plugin.make(hold)
-    assert plugin.host.active_partitions() == [3]
+    assert active_partitions(plugin.host) == [3]
 
 
 def test_a_partition_in_use_that_is_not_active_is_not_called_made(plugin: Plugin) -> None:
     hold = plugin.hold()
-    plugin.host.fabric_mishap("fmActivateFabricPartition", code=int(FmCode.IN_USE))
+    fabric_mishap(plugin.host, "fmActivateFabricPartition", code=int(FmCode.IN_USE))
     with pytest.raises(HardwareError, match="activation of partition 3 failed"):
         plugin.make(hold)
-    assert plugin.host.active_partitions() == []
+    assert active_partitions(plugin.host) == []
 
 
 def test_a_partition_that_another_tool_deactivated_is_gone_as_it_should(plugin: Plugin) -> None:
     hold = plugin.hold()
     plugin.make(hold)
-    plugin.host.set_partition(3, active=False)
+    set_partition(plugin.host, 3, active=False)
     plugin.undo(hold)
     plugin.make(hold)
-    plugin.host.fabric_mishap("fmDeactivateFabricPartition", code=int(FmCode.UNINITIALIZED))
+    fabric_mishap(plugin.host, "fmDeactivateFabricPartition", code=int(FmCode.UNINITIALIZED))
     plugin.undo(hold)
 
 
 def test_a_partition_that_cannot_be_deactivated_is_not_called_gone(plugin: Plugin) -> None:
     hold = plugin.hold()
     plugin.make(hold)
-    plugin.host.fabric_mishap("fmDeactivateFabricPartition", code=int(FmCode.GENERIC_ERROR))
+    fabric_mishap(plugin.host, "fmDeactivateFabricPartition", code=int(FmCode.GENERIC_ERROR))
     with pytest.raises(HardwareError, match="deactivation of partition 3 failed"):
         plugin.undo(hold)
-    assert plugin.host.active_partitions() == [3]
+    assert active_partitions(plugin.host) == [3]
 
 
 def test_fabric_manager_that_forgot_it_is_reminded(plugin: Plugin) -> None:
     hold, before = plugin.hold(), plugin.host.snapshots()
     plugin.make(hold)
     plugin.host.start_fabric_manager()
-    assert plugin.host.active_partitions() == []
+    assert active_partitions(plugin.host) == []
     plugin.make(hold)
-    assert plugin.host.active_partitions() == [3] and plugin.host.snapshots() == before
+    assert active_partitions(plugin.host) == [3] and plugin.host.snapshots() == before
     plugin.undo(hold)
-    assert plugin.host.active_partitions() == []
+    assert active_partitions(plugin.host) == []
 
 
 def test_after_a_boot_it_is_activated_again_and_one_of_a_released_claim_is_not_this_drivers(plugin: Plugin) -> None:
@@ -196,14 +197,14 @@ def test_after_a_boot_it_is_activated_again_and_one_of_a_released_claim_is_not_t
     plugin.make(hold)
     plugin.host.reboot()
     plugin.start()
-    plugin.host.set_partition(3, active=True)
+    set_partition(plugin.host, 3, active=True)
     plugin.undo(hold)  # recorded in the boot before
-    assert plugin.host.active_partitions() == [3]
-    plugin.host.set_partition(3, active=False)
+    assert active_partitions(plugin.host) == [3]
+    set_partition(plugin.host, 3, active=False)
     assert dict(plugin.make(hold).facts)["was"] == "inactive"
-    assert plugin.host.active_partitions() == [3]
+    assert active_partitions(plugin.host) == [3]
     plugin.undo(hold)
-    assert plugin.host.active_partitions() == []
+    assert active_partitions(plugin.host) == []
 
 
 def test_after_a_boot_a_partition_that_is_active_already_is_another_tools(plugin: Plugin) -> None:
@@ -211,7 +212,7 @@ def test_after_a_boot_a_partition_that_is_active_already_is_another_tools(plugin
     plugin.make(hold)
     plugin.host.reboot()
     plugin.start()
-    plugin.host.set_partition(3, active=True)
+    set_partition(plugin.host, 3, active=True)
     assert dict(plugin.make(hold).facts)["was"] == "active"
 
 
@@ -222,7 +223,7 @@ def test_a_gpu_that_is_lent_is_not_asked(plugin: Plugin) -> None:
             plugin.host.bind(index, "vfio-pci")
     before = plugin.host.snapshots()
     plugin.make(hold)
-    assert plugin.host.active_partitions() == [3] and plugin.host.snapshots() == before
+    assert active_partitions(plugin.host) == [3] and plugin.host.snapshots() == before
 
 
 @pytest.mark.parametrize("change", ["fewer GPUs", "no such ID"])
@@ -239,7 +240,7 @@ def test_a_partition_that_is_another_one_now_is_not_activated(plugin: Plugin, ch
         plugin.effect.before(hold, {})
     record = HoldRecord(HoldState.UNDOING, plugin.boot, Made((("was", "inactive"),)))
     plugin.effect.undo(hold, {hold: record}, plugin.boot)
-    assert plugin.host.active_partitions() == []
+    assert active_partitions(plugin.host) == []
 
 
 STEPS = ("fmConnect", "fmGetSupportedFabricPartitions", "fmActivateFabricPartition", "fmDeactivateFabricPartition")
@@ -259,23 +260,23 @@ def test_a_death_in_any_call_is_made_good_by_the_next_attempt(
         nonlocal deaths
         while True:
             if calls[function] + 1 == times and not deaths:
-                plugin.host.fabric_mishap(function, crash=when, times=1)
+                fabric_mishap(plugin.host, function, crash=when, times=1)
             try:
                 calls[function] += 1
                 act(hold)  # type: ignore[operator]
             except Crash:
                 deaths += 1
-                plugin.host.fabric_mishap(function)
+                fabric_mishap(plugin.host, function)
                 plugin.start()
                 continue
-            plugin.host.fabric_mishap(function)
+            fabric_mishap(plugin.host, function)
             return
 
     for _ in range(2):
         dying(plugin.make)
-        assert plugin.host.active_partitions() == [3] and plugin.host.snapshots() == before
+        assert active_partitions(plugin.host) == [3] and plugin.host.snapshots() == before
         dying(plugin.undo)
-        assert plugin.host.active_partitions() == [] and plugin.host.snapshots() == before
+        assert active_partitions(plugin.host) == [] and plugin.host.snapshots() == before
         plugin.record = None
 
 
@@ -283,7 +284,7 @@ def test_a_death_while_persistence_is_off_is_made_good(plugin: Plugin) -> None:
     hold, before = plugin.hold(), plugin.host.snapshots()
     for end in (plugin.make, plugin.undo):
         plugin.record = HoldRecord(HoldState.INTENT, plugin.boot, plugin.effect.before(hold, {}))
-        plugin.host.fabric_mishap("fmActivateFabricPartition", crash="after", times=1)
+        fabric_mishap(plugin.host, "fmActivateFabricPartition", crash="after", times=1)
         real, plugin.driver.set_persistence = plugin.driver.set_persistence, _off_only(plugin.driver)  # type: ignore[method-assign]
         with pytest.raises(Crash):
             plugin.make(hold)
@@ -308,8 +309,8 @@ def _off_only(driver: Driver) -> object:
 @pytest.mark.parametrize("code", [code for code in FmCode if code and code != FmCode.IN_USE])
 def test_an_activation_that_fails_leaves_the_gpus_as_they_were(plugin: Plugin, code: FmCode) -> None:
     hold, before = plugin.hold(), plugin.host.snapshots()
-    plugin.host.fabric_mishap("fmActivateFabricPartition", code=int(code))
+    fabric_mishap(plugin.host, "fmActivateFabricPartition", code=int(code))
     with pytest.raises(DriverError, match=f"FM_ST_{code.name}"):
         plugin.make(hold)
     plugin.undo(hold)
-    assert plugin.host.active_partitions() == [] and plugin.host.snapshots() == before
+    assert active_partitions(plugin.host) == [] and plugin.host.snapshots() == before

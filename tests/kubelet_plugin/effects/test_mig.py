@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.mishaps import crash_in, fail_call
 from support.nodes import Node, a_node
 from support.rows import slow_but
 
@@ -200,7 +201,7 @@ class TestAClaimComesAndGoes:
         holds = holds_at(node, 0)
         plugin.make(*holds)
         node.host.set_mig(0, 0)
-        node.host.fail_call(0, "nvmlDeviceSetMigMode", NvmlCode.IN_USE)  # it would be refused, and is not asked for
+        fail_call(node.host, 0, "nvmlDeviceSetMigMode", NvmlCode.IN_USE)  # it would be refused, and is not asked for
         plugin.undo(*holds)
         assert plugin.records == {}
 
@@ -258,7 +259,7 @@ class TestFactsStayAsTheyAre:
 
 def crash(plugin: Plugin, function: str, when: Any, act: Callable[[], Any]) -> None:
     """The plugin dies in `function`, and starts again."""
-    plugin.node.host.crash_in(0, function, when)
+    crash_in(plugin.node.host, 0, function, when)
     with pytest.raises(Crash):
         act()
     plugin.start()
@@ -307,7 +308,7 @@ class TestCrashes:
     def test_a_compute_instance_without_a_uuid_is_destroyed_again_at_once(self, plugin: Plugin, node: Node) -> None:
         mode, parent, device = holds_at(node, 3)
         plugin.make(mode, parent)
-        node.host.fail_call(0, "nvmlComputeInstanceGetInfo", 999, times=1)
+        fail_call(node.host, 0, "nvmlComputeInstanceGetInfo", 999, times=1)
         refusal(plugin, device)
         assert node.host.state.gpus[0].instances[0].compute_instances == []
 
@@ -611,7 +612,7 @@ class TestModeChanges:
 
     @pytest.mark.parametrize("code", [3, 4, 999])
     def test_a_call_that_fails_is_told(self, plugin: Plugin, node: Node, code: int) -> None:
-        node.host.fail_call(0, "nvmlDeviceSetMigMode", code)
+        fail_call(node.host, 0, "nvmlDeviceSetMigMode", code)
         error = refusal(plugin, *holds_at(node, 3))
         assert "MIG mode cannot be switched on: NVML" in error.message
         assert error.code == code
@@ -626,11 +627,11 @@ class TestModeChanges:
     def test_a_mode_that_nvml_does_not_know_now_is_not_forgotten(self, plugin: Plugin, node: Node) -> None:
         mode, *_ = holds_at(node, 3)
         plugin.make(mode)
-        node.host.fail_call(0, "nvmlDeviceGetMigMode", NvmlCode.NOT_SUPPORTED)
+        fail_call(node.host, 0, "nvmlDeviceGetMigMode", NvmlCode.NOT_SUPPORTED)
         with pytest.raises(HardwareError, match="does not say now whether MIG mode is on"):
             plugin.undo(mode)
         assert mode in plugin.records
-        node.host.fail_call(0, "nvmlDeviceGetMigMode", 0)
+        fail_call(node.host, 0, "nvmlDeviceGetMigMode", 0)
         plugin.undo(mode)
         assert node.host.snapshot(0)["mig"] == {"current": 0, "pending": 0}
 
@@ -650,7 +651,7 @@ class TestRefusals:
     def test_each_refusal_of_an_instance_says_what_it_means(
         self, plugin: Plugin, node: Node, code: int, told: str
     ) -> None:
-        node.host.fail_call(0, "nvmlDeviceCreateGpuInstanceWithPlacement", code)
+        fail_call(node.host, 0, "nvmlDeviceCreateGpuInstanceWithPlacement", code)
         error = refusal(plugin, *holds_at(node, 3))
         assert "1g.10gb at 3 cannot be made: " in error.message
         assert told in error.message
@@ -676,7 +677,7 @@ class TestRefusals:
             plugin.effects[MigMode].before(MigMode(gpu), {})
 
     def test_race_for_resources_ends_well_when_they_come_free(self, plugin: Plugin, node: Node) -> None:
-        node.host.fail_call(0, "nvmlDeviceCreateGpuInstanceWithPlacement", 23, times=1)
+        fail_call(node.host, 0, "nvmlDeviceCreateGpuInstanceWithPlacement", 23, times=1)
         holds = holds_at(node, 3)
         refusal(plugin, *holds)
         plugin.make(*holds)
@@ -696,11 +697,11 @@ class TestPatience:
         holds = holds_at(node, 3)
         plugin.make(*holds)
         for function in UNDOING[:2]:
-            node.host.fail_call(0, function, 999)
+            fail_call(node.host, 0, function, 999)
             with pytest.raises(HardwareError) as raised:
                 plugin.undo(*holds)
             assert raised.value.code == 999 and "programs" not in raised.value.message
-            node.host.fail_call(0, function, 0)
+            fail_call(node.host, 0, function, 0)
         assert plugin.waited == []
 
     def test_programs_that_do_not_end_are_named(self, plugin: Plugin, node: Node) -> None:
@@ -743,8 +744,11 @@ class TestAnySequence:
         for _ in range(data.draw(st.integers(1, 8))):
             which = data.draw(st.integers(0, len(places) - 1))
             if data.draw(st.booleans()):
-                node.host.crash_in(
-                    0, data.draw(st.sampled_from(MAKING + UNDOING)), data.draw(st.sampled_from(["before", "after"]))
+                crash_in(
+                    node.host,
+                    0,
+                    data.draw(st.sampled_from(MAKING + UNDOING)),
+                    data.draw(st.sampled_from(["before", "after"])),
                 )
             try:
                 if which in standing:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from support.mishaps import run_persistenced
 from support.nodes import Node
 
 from dra_driver.errors import HardwareError, NodeNotReady
@@ -58,7 +59,7 @@ def test_the_interval_is_set_on_one_gpu_and_taken_back(host: SimulatedHost, inte
 
 
 def test_a_gpu_that_is_not_persistent_keeps_it_while_we_have_it_open(host: SimulatedHost) -> None:
-    host.run_persistenced(running=False)
+    run_persistenced(host, running=False)
     effect = _effect(host)
     effect.make(TimeSlice(_gpu(host), "Long"), {})
     Node(host).nvml().stop()  # somebody looks

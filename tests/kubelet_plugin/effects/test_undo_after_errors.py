@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.mishaps import fail_call
 from support.nodes import Node, a_node
 from support.rows import slow_but
 
@@ -118,7 +119,7 @@ def leftovers(claim: Claim, wrong: Callable[[], None], well: Callable[[], None])
 def failing_call(claim: Claim, call: str, code: int, times: int | None) -> Iterator[object]:
     host = claim.node.host
     return leftovers(
-        claim, lambda: host.fail_call(0, call, code, times=times), lambda: host.fail_call(0, call, 0, times=None)
+        claim, lambda: fail_call(host, 0, call, code, times=times), lambda: fail_call(host, 0, call, 0, times=None)
     )
 
 

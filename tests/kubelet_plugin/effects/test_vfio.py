@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.mishaps import configure, end_program, open_gpu, open_vfio, set_persistence, show_console
 from support.rows import slow_but
 
 from dra_driver.errors import HardwareError
@@ -44,7 +45,7 @@ class Driver:
 
     def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
         index = [one.uuid for one in self.host.state.gpus].index(gpu.uuid)
-        self.kernel.act(lambda: self.kernel.real.set_persistence(index, on=on))
+        self.kernel.act(lambda: set_persistence(self.kernel.real, index, on=on))
 
     def mig_enabled(self, gpu: GpuIdentity) -> bool:
         mig = self.host.state.gpu(gpu.uuid).mig
@@ -142,7 +143,7 @@ def binding(host: SimulatedHost, index: int = 0, *, iommufd: bool = False) -> Vf
 def with_audio(host: SimulatedHost) -> str:
     gpu = host.state.gpus[0]
     address = gpu.address[:-1] + "1"
-    SimulatedKernel(host.root).configure(functions=[Function(address=address, beside=gpu.address)])
+    configure(SimulatedKernel(host.root), functions=[Function(address=address, beside=gpu.address)])
     return address
 
 
@@ -199,7 +200,7 @@ class TestLending:
     def test_without_iommufd_on_the_node_it_is_the_group(
         self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel, missing: str
     ) -> None:
-        kernel.configure(**{missing: False})
+        configure(kernel, **{missing: False})
         assert plugin.lend(binding(host, iommufd=True))["api"] == "/dev/vfio/vfio"
 
     def test_audio_of_the_board_goes_along_and_comes_back(self, host: SimulatedHost, plugin: Plugin) -> None:
@@ -245,7 +246,7 @@ class TestLending:
         self, tmp_path: Path, kernel: SimulatedKernel
     ) -> None:
         host = create_host(tmp_path / "grace", "gh200")
-        SimulatedKernel(host.root).configure(modules=["vfio_pci", "nvgrace_gpu_vfio_pci"])
+        configure(SimulatedKernel(host.root), modules=["vfio_pci", "nvgrace_gpu_vfio_pci"])
         assert Plugin(host, Journal()).lend(binding(host))["driver"] == "nvgrace_gpu_vfio_pci"
 
     def test_a_module_that_is_not_loaded_is_loaded(self, tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ class TestLending:
 class TestComingBack:
     @pytest.mark.parametrize("persistence", [True, False])
     def test_the_node_is_as_before(self, host: SimulatedHost, plugin: Plugin, persistence: bool) -> None:
-        plugin.kernel.real.set_persistence(0, on=persistence)
+        set_persistence(plugin.kernel.real, 0, on=persistence)
         start = everything(host)
         plugin.lend(binding(host))
         assert everything(host) != start
@@ -276,12 +277,12 @@ class TestComingBack:
     ) -> None:
         start = everything(host)
         made = plugin.lend(binding(host))
-        kernel.open_vfio(made["group"], 4711, "qemu-system-x86_64")
+        open_vfio(kernel, made["group"], 4711, "qemu-system-x86_64")
         with pytest.raises(HardwareError, match=r"still in use by qemu-system-x86 \(4711\)") as caught:
             plugin.take_back(binding(host))
         assert caught.value.retry_after_s is not None
         assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "vfio-pci"
-        kernel.end(4711)
+        end_program(kernel, 4711)
         plugin.take_back(binding(host))
         assert everything(host) == start
 
@@ -294,7 +295,7 @@ class TestComingBack:
         assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "nvidia"
 
     def test_a_gpu_that_nvml_does_not_see_does_not_keep_the_claim(self, host: SimulatedHost, plugin: Plugin) -> None:
-        plugin.kernel.real.set_persistence(0, on=False)
+        set_persistence(plugin.kernel.real, 0, on=False)
         plugin.lend(binding(host))
         plugin.driver.sees = lambda gpu: False
         plugin.take_back(binding(host))
@@ -347,7 +348,7 @@ class TestRefusals:
         return caught.value
 
     def test_without_an_iommu(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
-        kernel.configure(iommu=False)
+        configure(kernel, iommu=False)
         self.refused(host, plugin, "IOMMU is off: turn on VT-d or AMD-Vi in the firmware")
 
     def test_beside_a_device_that_the_node_uses(
@@ -357,26 +358,26 @@ class TestRefusals:
         other = Function(
             address="0000:e1:00.0", beside=gpu.address, vendor=0x15B3, pci_class=0x020000, home="mlx5_core"
         )
-        kernel.configure(functions=[other])
+        configure(kernel, functions=[other])
         self.refused(host, plugin, r"other devices .* 0000:e1:00\.0 \(mlx5_core\); turn on ACS")
 
     def test_beside_another_gpu_whoever_has_it(
         self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
     ) -> None:
         first, second = host.state.gpus[:2]
-        kernel.configure(groups={first.address: 7, second.address: 7})
+        configure(kernel, groups={first.address: 7, second.address: 7})
         host.bind(1, "vfio-pci")
         self.refused(host, plugin, f"{second.address} .vfio-pci.")
 
     def test_with_virtual_gpus(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
-        kernel.configure(virtual_functions={host.state.gpus[0].address: 4})
+        configure(kernel, virtual_functions={host.state.gpus[0].address: 4})
         self.refused(host, plugin, "4 virtual functions")
 
     def test_that_shows_the_console(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
         """The kernel itself has the GPU open then, and unbinding would never end."""
-        kernel.show_console(host.state.gpus[0].address)
+        show_console(kernel, host.state.gpus[0].address)
         self.refused(host, plugin, r"console is on it \(fb0\): boot with nvidia-drm\.fbdev=0, or .*/vtcon1/bind`")
-        kernel.show_console(host.state.gpus[0].address, bound=False)
+        show_console(kernel, host.state.gpus[0].address, bound=False)
         assert plugin.lend(binding(host))["driver"] == "vfio-pci"
 
     def test_that_shows_the_firmwares_console(self, host: SimulatedHost, plugin: Plugin) -> None:
@@ -420,7 +421,7 @@ class TestRefusals:
         plugin.journal.intent(hold, plugin.effect.before(hold, plugin.journal), plugin.files.boot_id())
         beside = host.state.gpus[0].address
         other = Function(address="0000:e1:00.0", beside=beside, vendor=0x15B3, pci_class=0x020000, home="mlx5_core")
-        kernel.configure(functions=[other])
+        configure(kernel, functions=[other])
         start = everything(host)
         with pytest.raises(HardwareError, match="turn on ACS"):
             plugin.lend(hold)
@@ -487,12 +488,12 @@ class TestRefusals:
     def test_all_that_is_wrong_is_said_at_once(
         self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
     ) -> None:
-        kernel.configure(iommu=False, virtual_functions={host.state.gpus[0].address: 1})
+        configure(kernel, iommu=False, virtual_functions={host.state.gpus[0].address: 1})
         self.refused(host, plugin, "IOMMU is off.*; 1 virtual functions")
 
     def test_without_the_module(self, tmp_path: Path) -> None:
         host = create_host(tmp_path, "t4")
-        SimulatedKernel(tmp_path).configure(modules=[])
+        configure(SimulatedKernel(tmp_path), modules=[])
         start = everything(host)
         plugin = Plugin(host, Journal())
         with pytest.raises(HardwareError, match=r"vfio_pci cannot be loaded.*install the package"):
@@ -503,18 +504,18 @@ class TestRefusals:
 
 class TestUsers:
     def test_programs_are_waited_for(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
-        kernel.open_gpu(0, 1234, "python3")
-        threading.Timer(0.1, kernel.end, (1234,)).start()
+        open_gpu(kernel, 0, 1234, "python3")
+        threading.Timer(0.1, end_program, (kernel, 1234)).start()
         assert plugin.lend(binding(host))["driver"] == "vfio-pci"
 
     def test_this_process_has_it_open_until_its_own_session_is_away(
         self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
     ) -> None:
-        kernel.open_gpu(0, 55, "gpu-dra-kubelet")
+        open_gpu(kernel, 0, 55, "gpu-dra-kubelet")
         (host.root / "proc" / "self").symlink_to("55")
 
         def away(work: Callable[[], None]) -> None:
-            kernel.end(55)
+            end_program(kernel, 55)
             work()
 
         plugin.driver.without_nvml = away
@@ -524,13 +525,13 @@ class TestUsers:
         self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
     ) -> None:
         start = everything(host)
-        kernel.open_gpu(0, 1234, "python3")
+        open_gpu(kernel, 0, 1234, "python3")
         with pytest.raises(HardwareError, match=r"still in use by python3 \(1234\)") as caught:
             plugin.lend(binding(host))
         assert caught.value.retry_after_s is not None
         assert plugin.driver.away == 0, "NVML must not go away, for all other GPUs, while somebody is waited for"
         assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "nvidia"
-        kernel.end(1234)
+        end_program(kernel, 1234)
         plugin.take_back(binding(host))
         assert everything(host) == start
 
@@ -538,7 +539,7 @@ class TestUsers:
         self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
     ) -> None:
         def away(work: Callable[[], None]) -> None:
-            kernel.open_gpu(0, 1234, "python3")
+            open_gpu(kernel, 0, 1234, "python3")
             work()
 
         plugin.driver.without_nvml = away
@@ -550,12 +551,12 @@ class TestUsers:
         self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
     ) -> None:
         for process in (1234, 99, 500):
-            kernel.open_gpu(0, process, "python3")
+            open_gpu(kernel, 0, process, "python3")
         with pytest.raises(HardwareError, match=r"python3 \(99\), python3 \(500\), python3 \(1234\)"):
             plugin.lend(binding(host))
 
     def test_users_of_other_gpus_do_no_harm(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
-        kernel.open_gpu(1, 1234, "python3")
+        open_gpu(kernel, 1, 1234, "python3")
         assert plugin.lend(binding(host))["driver"] == "vfio-pci"
 
     def test_a_persistence_daemon_out_of_reach_is_named(self, host: SimulatedHost, plugin: Plugin) -> None:
@@ -566,11 +567,17 @@ class TestUsers:
 
 class TestKernel:
     def test_a_refused_write_is_reported_and_can_be_tried_again(
-        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+        self, host: SimulatedHost, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        bind = plugin.kernel.real.write
+
+        def refuse_once(_path: str, _text: str) -> None:
+            monkeypatch.setattr(plugin.kernel.real, "write", bind)
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
         start = everything(host)
         for number in range(3):
-            plugin.kernel.real.fail_next(errno.EINVAL)
+            monkeypatch.setattr(plugin.kernel.real, "write", refuse_once)
             with pytest.raises(HardwareError, match=r"kernel refused a write .*Invalid argument"):
                 plugin.lend(binding(host, number))
         for number in range(3):
@@ -715,7 +722,7 @@ class TestLaw:
             with suppress(Killed, HardwareError):
                 self.do(what, index, host, plugin)
         kernel = SimulatedKernel(host.root)
-        kernel.end(4711)
+        end_program(kernel, 4711)
         for hold in list(journal):
             assert isinstance(hold, VfioBinding)
             Plugin(host, journal).take_back(hold)
@@ -733,9 +740,9 @@ class TestLaw:
                 host.unload_driver()
                 host.load_driver()
             case "let a program use it":
-                plugin.kernel.real.end(4711)
+                end_program(plugin.kernel.real, 4711)
                 if host.state.gpus[index].bound_to == "nvidia":
-                    plugin.kernel.real.open_gpu(index, 4711, "python3")
+                    open_gpu(plugin.kernel.real, index, 4711, "python3")
 
 
 class TestBoots:

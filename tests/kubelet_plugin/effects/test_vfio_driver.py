@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pynvml
 import pytest
+from support.mishaps import end_program, open_gpu, run_persistenced
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.on_host import OnHost
@@ -118,7 +119,7 @@ def test_so_is_one_that_the_kernel_module_keeps_beside_the_daemon(host: Simulate
 
 
 def test_without_a_daemon_it_is_the_kernel_modules_mode(host: SimulatedHost) -> None:
-    host.run_persistenced(running=False)
+    run_persistenced(host, running=False)
     set_by_nvml(host, 1)
     plugin = Plugin(host)
     plugin.take_back(plugin.lend(plugin.record()))
@@ -128,8 +129,8 @@ def test_without_a_daemon_it_is_the_kernel_modules_mode(host: SimulatedHost) -> 
 def test_the_daemons_restart_changes_nothing(host: SimulatedHost) -> None:
     plugin = Plugin(host)
     plugin.driver.set_persistence(identity(host), on=False)
-    host.run_persistenced(running=False)
-    host.run_persistenced(running=True)
+    run_persistenced(host, running=False)
+    run_persistenced(host, running=True)
     plugin.lend(plugin.record())
     assert host.state.gpus[0].bound_to == "vfio-pci"
 
@@ -170,11 +171,11 @@ class TestOwnNumaMemory:
         plugin = Plugin(host)
         before = plugin.hardware.look()
         records = plugin.record()
-        SimulatedKernel(host.root).open_gpu(0, 5000, "python3")
+        open_gpu(SimulatedKernel(host.root), 0, 5000, "python3")
         with pytest.raises(HardwareError, match="python3"):
             plugin.lend(records)
         assert plugin.hardware.look().gpus == before.gpus and plugin.hardware.look().problems == before.problems
-        SimulatedKernel(host.root).end(5000)
+        end_program(SimulatedKernel(host.root), 5000)
         plugin.take_back(plugin.lend(records))
 
     def test_so_it_is_when_an_administrator_switches_it_off(self, tmp_path: Path, profile: str) -> None:

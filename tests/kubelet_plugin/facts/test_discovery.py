@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.mishaps import set_fabric
 from support.nodes import Node, a_node
 
 from dra_driver.api.inventory import DriverFacts, Problem
@@ -68,7 +69,7 @@ class TestLooking:
         node = a_node(tmp_path, "gb200")
         fabric = node.host.state.gpus[0].fabric
         assert fabric is not None
-        node.host.set_fabric(0, SimulatedFabric(cluster=fabric.cluster, clique=fabric.clique + 1))
+        set_fabric(node.host, 0, SimulatedFabric(cluster=fabric.cluster, clique=fabric.clique + 1))
         facts = node.hardware.look()
         assert reasons(facts) == [("fabric", "MixedCliques")]
         assert len(facts.gpus) == 4

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.dractl import dractl, run
+from support.mishaps import run_persistenced
 from support.mps import identity
 from support.nodes import Node, a_node
 
@@ -336,7 +337,7 @@ class TestDractl:
 async def test_settings_that_the_driver_forgot_are_told(tmp_path: Path, cluster: Kube) -> None:
     """Of a GPU that is not persistent, when nobody had it open: a compute mode is as after a boot."""
     plugin = Plugin(tmp_path, cluster)
-    plugin.host.run_persistenced(running=False)
+    run_persistenced(plugin.host, running=False)
     gpu = identity(plugin.host)
     reopened: list[object] = []
     plugin.hardware.when_reopened(lambda: reopened.append(None))
@@ -345,7 +346,7 @@ async def test_settings_that_the_driver_forgot_are_told(tmp_path: Path, cluster:
     assert plugin.hardware.use(gpu, lambda nvml: nvml.compute_mode(gpu.uuid)) == 3 and not reopened
     plugin.hardware.without_session(lambda: None)
     assert plugin.hardware.use(gpu, lambda nvml: nvml.compute_mode(gpu.uuid)) == 0 and len(reopened) == 1
-    plugin.host.run_persistenced(running=True)
+    run_persistenced(plugin.host, running=True)
     plugin.hardware.use(gpu, lambda nvml: nvml.set_compute_mode(gpu.uuid, 3))
     plugin.hardware.without_session(lambda: None)
     assert plugin.hardware.use(gpu, lambda nvml: nvml.compute_mode(gpu.uuid)) == 3

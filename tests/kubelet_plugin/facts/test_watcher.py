@@ -10,6 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 from support.background import background
+from support.mishaps import fail_call
 from support.replaced_nvml import Library
 
 from kubelet_plugin.facts import watcher as watcher_module
@@ -84,7 +85,7 @@ async def test_a_lost_gpu_is_left_out_and_the_others_are_heard(listener: Listene
     async with listener.listening():
         await until(lambda: len(listener.monitored) == 8)
         if answers_otherwise:
-            listener.host.fail_call(2, WAIT, LOST)
+            fail_call(listener.host, 2, WAIT, LOST)
         else:
             listener.host.lose_gpu(2)
         await until(lambda: listener.monitored == frozenset(listener.uuids) - {listener.uuids[2]})
@@ -99,16 +100,16 @@ async def test_a_lost_gpu_is_left_out_and_the_others_are_heard(listener: Listene
 async def test_a_gpu_that_is_back_is_heard_again(listener: Listener) -> None:
     async with listener.listening() as watcher:
         await until(lambda: len(listener.monitored) == 8)
-        listener.host.fail_call(2, WAIT, LOST)
+        fail_call(listener.host, 2, WAIT, LOST)
         await until(lambda: len(listener.monitored) == 7)
-        listener.host.fail_call(2, WAIT, 0)
+        fail_call(listener.host, 2, WAIT, 0)
         watcher.renew()
         await until(lambda: len(listener.monitored) == 8)
 
 
 async def test_where_every_wait_fails_sessions_become_rare_and_the_gpus_are_named(listener: Listener) -> None:
     for index in range(8):
-        listener.host.fail_call(index, WAIT, LOST)
+        fail_call(listener.host, index, WAIT, LOST)
     async with listener.listening(retry_s=(0.0, 0.0, FOR_EVER_S)):
         await until(lambda: len(listener.libraries) == 3)
         assert await at_rest(lambda: len(listener.libraries)) == 3
@@ -117,16 +118,16 @@ async def test_where_every_wait_fails_sessions_become_rare_and_the_gpus_are_name
 
 
 async def test_a_wait_that_succeeds_ends_the_failures(listener: Listener) -> None:
-    listener.host.fail_call(0, WAIT, pynvml.NVML_ERROR_UNKNOWN, times=2)
+    fail_call(listener.host, 0, WAIT, pynvml.NVML_ERROR_UNKNOWN, times=2)
     async with listener.listening(retry_s=(0.0, 0.0, FOR_EVER_S)):
         await until(lambda: len(listener.libraries) == 3 and listener.waits > 4)
         assert len(listener.monitored) == 8
-        listener.host.fail_call(0, WAIT, pynvml.NVML_ERROR_UNKNOWN, times=1)
+        fail_call(listener.host, 0, WAIT, pynvml.NVML_ERROR_UNKNOWN, times=1)
         await until(lambda: len(listener.libraries) == 4)
 
 
 async def test_the_rest_of_an_early_timeout_is_slept(listener: Listener) -> None:
-    listener.host.fail_call(0, WAIT, TIMEOUT)
+    fail_call(listener.host, 0, WAIT, TIMEOUT)
     async with listener.listening(wait_s=FOR_EVER_S):
         await until(lambda: listener.waits > 0)
         assert await at_rest(lambda: listener.waits) == 1

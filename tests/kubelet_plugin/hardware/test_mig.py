@@ -8,6 +8,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from support.mishaps import fail_call, set_privileged
 from support.nodes import Node, a_node
 from support.replaced_nvml import Library
 
@@ -175,7 +176,7 @@ class TestProfiles:
         assert names(the_mig(session(library)))[:2] == ["7g.0gb", "4g.0gb"]
 
     def test_what_only_root_may_know_is_told_as_such_and_the_gpu_stays(self, node: Node) -> None:
-        node.host.set_privileged(privileged=False)
+        set_privileged(node.host, privileged=False)
         readings = node.nvml().gpus()
         (gpu,) = readings.gpus
         assert gpu.mig is not None
@@ -185,7 +186,7 @@ class TestProfiles:
 
     def test_a_divided_gpu_whose_instances_only_root_may_know_is_not_guessed(self, node: Node) -> None:
         node.host.set_mig(0, 1)
-        node.host.set_privileged(privileged=False)
+        set_privileged(node.host, privileged=False)
         readings = node.nvml().gpus()
         assert readings.gpus == ()
         assert readings.problems[0].reason == "NoPermission"
@@ -201,7 +202,7 @@ class TestProfiles:
     )
     def test_a_table_that_cannot_be_read_makes_a_problem_of_this_gpu_alone(self, tmp_path: Path, function: str) -> None:
         node = a_node(tmp_path)
-        node.host.fail_call(2, function, 999)
+        fail_call(node.host, 2, function, 999)
         readings = node.nvml().gpus()
         assert len(readings.gpus) == 7
         assert [problem.subject for problem in readings.problems] == ["GPU 0000:52:00.0"]
@@ -342,7 +343,7 @@ class TestInstances:
         for index in (2, 3):
             node.host.set_mig(index, 1)
             node.host.make_instance(index, "1g.10gb", 0)
-        node.host.fail_call(2, function, 999)
+        fail_call(node.host, 2, function, 999)
         readings = node.nvml().gpus()
         assert len(readings.gpus) == 7
         assert [problem.subject for problem in readings.problems] == ["GPU 0000:52:00.0"]

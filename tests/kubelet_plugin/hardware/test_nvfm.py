@@ -9,6 +9,7 @@ from ctypes import sizeof
 from pathlib import Path
 
 import pytest
+from support.mishaps import active_partitions, fabric_mishap, stop_fabric_manager
 from support.nodes import Node, a_node
 
 from dra_driver.errors import HardwareError
@@ -62,32 +63,32 @@ def test_an_a100_board_names_its_gpus(tmp_path: Path) -> None:
 def test_a_partition_is_activated_and_deactivated(node: Node) -> None:
     manager = manager_of(node)
     manager.activate(3)
-    assert node.host.active_partitions() == [3]
+    assert active_partitions(node.host) == [3]
     assert [part.id for part in manager.partitions() if part.active] == [3]
     assert failed(lambda: manager.activate(1)).code == FmCode.IN_USE
     assert failed(lambda: manager.activate(99)).code == FmCode.BADPARAM
     manager.deactivate(3)
-    assert node.host.active_partitions() == []
+    assert active_partitions(node.host) == []
     assert failed(lambda: manager.deactivate(3)).code == FmCode.UNINITIALIZED
 
 
 @pytest.mark.parametrize("code", [code for code in FmCode if code])
 def test_every_error_of_the_library_has_its_name_and_what_to_do(node: Node, code: FmCode) -> None:
-    node.host.fabric_mishap("fmActivateFabricPartition", code=int(code))
+    fabric_mishap(node.host, "fmActivateFabricPartition", code=int(code))
     error = failed(lambda: manager_of(node).activate(4))
     assert error.code == code and f"activation of partition 4 failed: FM_ST_{code.name} ({int(code)}); " in str(error)
-    assert node.host.active_partitions() == []
+    assert active_partitions(node.host) == []
 
 
 def test_an_error_that_is_newer_than_this_driver_is_shown_as_a_number(node: Node) -> None:
-    node.host.fabric_mishap("fmGetSupportedFabricPartitions", code=-77)
+    fabric_mishap(node.host, "fmGetSupportedFabricPartitions", code=-77)
     assert "an unknown error (-77); see the log of Fabric Manager" in str(failed(manager_of(node).partitions))
 
 
 @pytest.mark.parametrize(
     ("happens", "code", "advice"),
     [
-        (lambda host: host.stop_fabric_manager(), FmCode.CONNECTION_NOT_VALID, "start the service"),
+        (lambda host: stop_fabric_manager(host), FmCode.CONNECTION_NOT_VALID, "start the service"),
         (lambda host: host.start_fabric_manager(0), FmCode.NOT_SUPPORTED, "FABRIC_MODE=1"),
         (lambda host: host.start_fabric_manager(ready=False), FmCode.NOT_CONFIGURED, "is starting"),
         (lambda host: host.start_fabric_manager(restart=1), FmCode.NOT_CONFIGURED, "FABRIC_MODE_RESTART=0"),
@@ -120,7 +121,7 @@ def test_a_library_that_does_not_know_types_of_addresses_is_asked_in_its_own_way
 
 
 def test_a_library_that_hangs_is_left_alone_until_it_answers(node: Node) -> None:
-    node.host.fabric_mishap("fmGetSupportedFabricPartitions", delay_s=0.5, times=1)
+    fabric_mishap(node.host, "fmGetSupportedFabricPartitions", delay_s=0.5, times=1)
     manager = manager_of(node, read_s=0.1)
     threads = threading.active_count()
     assert "has not answered for 0.1 s" in str(failed(manager.partitions))
@@ -134,7 +135,7 @@ def test_a_library_that_hangs_is_left_alone_until_it_answers(node: Node) -> None
 def test_a_change_that_takes_long_is_waited_for_and_a_glance_shows_what_was_before(node: Node) -> None:
     manager = manager_of(node, read_s=0.1)
     before = manager.glance()
-    node.host.fabric_mishap("fmActivateFabricPartition", delay_s=0.6, times=1)
+    fabric_mishap(node.host, "fmActivateFabricPartition", delay_s=0.6, times=1)
     change = threading.Thread(target=manager.activate, args=(3,))
     change.start()
     time.sleep(0.2)

@@ -11,6 +11,7 @@ import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.mishaps import fail_call, set_fabric
 from support.nodes import Node, a_node
 from support.replaced_nvml import Library
 from support.rows import slow_but
@@ -216,7 +217,7 @@ class TestOneBadGpu:
     @pytest.mark.parametrize("call", IDENTITY_CALLS)
     @pytest.mark.parametrize("code", slow_but([4, 15, 999], 15))
     def test_a_failing_identity_drops_that_gpu_only(self, node: Node, call: str, code: int) -> None:
-        node.host.fail_call(2, call, code)
+        fail_call(node.host, 2, call, code)
         readings = node.nvml().gpus()
         assert len(readings.gpus) == 3
         (problem,) = readings.problems
@@ -224,7 +225,7 @@ class TestOneBadGpu:
 
     @pytest.mark.parametrize("call", USE_CALLS)
     def test_a_failure_of_what_decides_its_use_drops_that_gpu_only(self, node: Node, call: str) -> None:
-        node.host.fail_call(2, call, 999)
+        fail_call(node.host, 2, call, 999)
         readings = node.nvml().gpus()
         assert len(readings.gpus) == 3
         assert [problem.subject for problem in readings.problems] == ["GPU 0000:52:00.0"]
@@ -232,7 +233,7 @@ class TestOneBadGpu:
     @pytest.mark.parametrize("call", USE_CALLS)
     @pytest.mark.parametrize("code", [3, 13])
     def test_not_supported_is_an_answer(self, node: Node, call: str, code: int) -> None:
-        node.host.fail_call(2, call, code)
+        fail_call(node.host, 2, call, code)
         readings = node.nvml().gpus()
         assert readings.problems == ()
         assert getattr(readings.gpus[2], USE_CALLS[call]) is None
@@ -240,7 +241,7 @@ class TestOneBadGpu:
     @pytest.mark.parametrize("call", DESCRIPTION_CALLS)
     @pytest.mark.parametrize("code", slow_but([2, 3, 4, 13, 21, 999], 3, 999))
     def test_a_description_that_is_not_told_is_left_out(self, node: Node, call: str, code: int) -> None:
-        node.host.fail_call(2, call, code)
+        fail_call(node.host, 2, call, code)
         readings = node.nvml().gpus()
         assert readings.problems == ()
         assert getattr(readings.gpus[2], DESCRIPTION_CALLS[call]) is None
@@ -248,7 +249,7 @@ class TestOneBadGpu:
 
     @pytest.mark.parametrize("call", [*DESCRIPTION_CALLS, "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkVersion"])
     def test_a_gpu_that_is_lost_half_way_is_lost(self, node: Node, call: str) -> None:
-        node.host.fail_call(2, call, 15)
+        fail_call(node.host, 2, call, 15)
         readings = node.nvml().gpus()
         assert [(one.subject, one.reason) for one in readings.problems] == [("GPU 0000:52:00.0", "GpuIsLost")]
 
@@ -316,32 +317,32 @@ class TestFabric:
 
     @pytest.mark.parametrize(("state", "told"), [(1, "NotStarted"), (2, "InProgress"), (3, "Completed")])
     def test_a_registration_under_way_is_told_and_is_no_clique_yet(self, node: Node, state: int, told: str) -> None:
-        node.host.set_fabric(0, SimulatedFabric(state=state, cluster=str(uuid.uuid4()), clique=7))
+        set_fabric(node.host, 0, SimulatedFabric(state=state, cluster=str(uuid.uuid4()), clique=7))
         fabric = node.nvml().gpus().gpus[0].fabric
         assert fabric is not None
         assert fabric.state == told
         assert (fabric.clique is None) == (state != 3)
 
     def test_a_failed_registration_is_no_clique(self, node: Node) -> None:
-        node.host.set_fabric(0, SimulatedFabric(status=999, cluster=str(uuid.uuid4())))
+        set_fabric(node.host, 0, SimulatedFabric(status=999, cluster=str(uuid.uuid4())))
         fabric = node.nvml().gpus().gpus[0].fabric
         assert fabric is not None
         assert (fabric.status, fabric.clique) == (999, None)
 
     @pytest.mark.parametrize("state", [0, 4])
     def test_a_state_without_fabric_is_no_fabric(self, node: Node, state: int) -> None:
-        node.host.set_fabric(0, SimulatedFabric(state=state))
+        set_fabric(node.host, 0, SimulatedFabric(state=state))
         assert node.nvml().gpus().gpus[0].fabric is None
 
     @pytest.mark.parametrize(("summary", "told"), [(0, None), (1, "Healthy"), (2, "Unhealthy"), (3, "LimitedCapacity")])
     def test_the_fabrics_health_is_told(self, node: Node, summary: int, told: str | None) -> None:
-        node.host.set_fabric(0, SimulatedFabric(summary=summary))
+        set_fabric(node.host, 0, SimulatedFabric(summary=summary))
         fabric = node.nvml().gpus().gpus[0].fabric
         assert fabric is not None and fabric.health == told
 
     def test_an_older_driver_is_asked_with_the_older_structure(self, node: Node) -> None:
         cluster = str(uuid.uuid4())
-        node.host.set_fabric(0, SimulatedFabric(cluster=cluster, clique=5))
+        set_fabric(node.host, 0, SimulatedFabric(cluster=cluster, clique=5))
         with node.host.edit() as state:
             state.driver.fabric_structure = 2
         fabric = node.nvml().gpus().gpus[0].fabric
@@ -360,7 +361,7 @@ class TestFabric:
     @given(raw=st.binary(min_size=16, max_size=16))
     def test_a_cluster_uuid_is_the_sixteen_bytes_in_order(self, lasting: Lasting, raw: bytes) -> None:
         nvml, host = lasting
-        host.set_fabric(0, SimulatedFabric(cluster=str(uuid.UUID(bytes=raw))))
+        set_fabric(host, 0, SimulatedFabric(cluster=str(uuid.UUID(bytes=raw))))
         with host.edit() as state:
             for gpu in state.gpus:
                 gpu.fault = None
@@ -501,7 +502,7 @@ class TestSession:
     @pytest.mark.parametrize("code", [1, 9, 18])
     def test_the_end_of_the_session_is_no_gpus_fault(self, node: Node, code: int) -> None:
         nvml = node.nvml()
-        node.host.fail_call(0, "nvmlDeviceGetSerial", code)
+        fail_call(node.host, 0, "nvmlDeviceGetSerial", code)
         with pytest.raises(HardwareError) as raised:
             nvml.gpus()
         assert session_over(raised.value)

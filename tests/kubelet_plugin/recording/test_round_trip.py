@@ -7,6 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 from support import toolkit
+from support.mishaps import set_links_down
 from support.rows import slow_but
 
 from dra_driver.doctor.node import NodePlaces
@@ -62,7 +63,7 @@ def lose(host: SimulatedHost) -> None:
 
 def trouble(host: SimulatedHost) -> None:
     host.set_health(2, uncorrected_errors=3, remap_pending=True, recovery_action=1)
-    host.set_links_down(3, 4, 5)
+    set_links_down(host, 3, 4, 5)
 
 
 def unload(host: SimulatedHost) -> None:

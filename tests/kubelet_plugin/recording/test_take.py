@@ -8,6 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 import typer
+from support.mishaps import open_gpu, slow_call
 from typer.testing import CliRunner, Result
 
 from dra_driver.cli.bundle import bundle
@@ -103,7 +104,7 @@ def test_a_bundle_of_a_node_has_its_record(host: SimulatedHost, tmp_path: Path) 
 
 
 def test_a_call_that_hangs_ends_the_questions_to_nvml_and_nothing_else(host: SimulatedHost, tmp_path: Path) -> None:
-    host.slow_call(1, "nvmlDeviceGetName", 2.0)
+    slow_call(host, 1, "nvmlDeviceGetName", 2.0)
     made = recorder(host, call_patience_s=0.3, ask_programs=False).record(release="", keep_names=True)
     (hung,) = [call for call in made.calls if call.hung]
     assert (hung.function, hung.args) == ("nvmlDeviceGetName", [{"handle": "gpu1"}])
@@ -162,7 +163,7 @@ def test_what_was_not_asked_is_an_error_of_its_own(host: SimulatedHost, tmp_path
 
 
 def test_programs_that_have_a_gpu_open_are_there_again(host: SimulatedHost, tmp_path: Path) -> None:
-    SimulatedKernel(host.root).open_gpu(2, 4711, "python3")
+    open_gpu(SimulatedKernel(host.root), 2, 4711, "python3")
     made = recorder(host, ask_programs=False).record(release="", keep_names=True)
     again = replayed(made, tmp_path)
     assert [[(one.pid, one.name) for one in gpu.clients] for gpu in again.state.gpus] == [

@@ -8,6 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 from support.mig_nvml import MigGpu, divided, gpu, session
+from support.mishaps import crash_in, fail_call, set_links_down, set_privileged, slow_call
 
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
@@ -92,10 +93,10 @@ class TestMode:
         one = gpu(h100)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
             one.nvml.nvmlDeviceSetMigMode(one.handle, 2)
-        h100.set_privileged(privileged=False)
+        set_privileged(h100, privileged=False)
         with pytest.raises(pynvml.NVMLError_NoPermission):
             one.nvml.nvmlDeviceSetMigMode(one.handle, 1)
-        h100.set_privileged(privileged=True)
+        set_privileged(h100, privileged=True)
         with h100.edit() as state:
             state.gpus[0].virtualization = 2
         with pytest.raises(pynvml.NVMLError_NotSupported):
@@ -213,7 +214,7 @@ class TestGpuInstances:
         one.nvml.nvmlDeviceSetMigMode(one.handle, 1)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
             one.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(one.handle, 1, pynvml.c_nvmlGpuInstancePlacement_t(0, 1))
-        h100.set_privileged(privileged=False)
+        set_privileged(h100, privileged=False)
         with pytest.raises(pynvml.NVMLError_NoPermission):
             one.create("1g.10gb", 0)
 
@@ -547,20 +548,20 @@ class TestAdministrator:
 class TestMishaps:
     def test_a_call_fails_as_often_as_it_was_told_to(self, h100: SimulatedHost) -> None:
         one = divided(h100)
-        h100.fail_call(0, "nvmlDeviceCreateGpuInstanceWithPlacement", 23, times=2)
+        fail_call(h100, 0, "nvmlDeviceCreateGpuInstanceWithPlacement", 23, times=2)
         for _ in range(2):
             with pytest.raises(pynvml.NVMLError_InsufficientResources):
                 one.create("1g.10gb", 0)
         one.create("1g.10gb", 0)
 
     def test_another_gpu_is_not_concerned(self, h100: SimulatedHost) -> None:
-        h100.fail_call(0, "nvmlDeviceGetUUID", 999)
+        fail_call(h100, 0, "nvmlDeviceGetUUID", 999)
         assert gpu(h100, 1).nvml.nvmlDeviceGetUUID(gpu(h100, 1).handle) == h100.state.gpus[1].uuid
 
     @pytest.mark.parametrize(("when", "instances"), [("before", 0), ("after", 1)])
     def test_a_process_dies_once_before_or_after_the_work(self, h100: SimulatedHost, when: Any, instances: int) -> None:
         one = divided(h100)
-        h100.crash_in(0, "nvmlDeviceCreateGpuInstanceWithPlacement", when)
+        crash_in(h100, 0, "nvmlDeviceCreateGpuInstanceWithPlacement", when)
         with pytest.raises(Crash):
             one.create("1g.10gb", 0)
         assert len(h100.state.gpus[0].instances) == instances
@@ -568,7 +569,7 @@ class TestMishaps:
 
     def test_a_call_can_be_slow(self, h100: SimulatedHost) -> None:
         one = divided(h100)
-        h100.slow_call(0, "nvmlGpuInstanceDestroy", 0.05)
+        slow_call(h100, 0, "nvmlGpuInstanceDestroy", 0.05)
         instance = one.create("1g.10gb", 0)
         begin = time.perf_counter()
         one.nvml.nvmlGpuInstanceDestroy(instance)
@@ -617,7 +618,7 @@ class TestHealth:
         one = gpu(h100)
         one.nvml.nvmlDeviceSetPersistenceMode(one.handle, 0)
         assert one.nvml.nvmlDeviceGetPersistenceMode(one.handle) == 0
-        h100.set_links_down(0, 3, 4)
+        set_links_down(h100, 0, 3, 4)
         active = [one.nvml.nvmlDeviceGetNvLinkState(one.handle, link) for link in range(18)]
         assert [link for link, state in enumerate(active) if not state] == [3, 4]
 

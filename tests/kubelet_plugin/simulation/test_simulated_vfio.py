@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from support.mishaps import end_program, open_gpu, set_persistence
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -25,7 +26,7 @@ def kernel(host: SimulatedHost) -> SimulatedKernel:
     kernel = SimulatedKernel(host.root)
     kernel.modprobe("vfio_pci")
     for index in range(len(host.state.gpus)):
-        kernel.set_persistence(index, on=False)
+        set_persistence(kernel, index, on=False)
     return kernel
 
 
@@ -117,24 +118,24 @@ def test_a_module_that_this_kernel_does_not_have_is_not_loaded(kernel: Simulated
 
 
 def test_the_kernel_waits_for_the_last_user(host: SimulatedHost, kernel: SimulatedKernel, address: str) -> None:
-    kernel.open_gpu(0, 99, "python3")
+    open_gpu(kernel, 0, 99, "python3")
     unbinding = threading.Thread(target=unbind, args=(SimulatedKernel(host.root), address))
     unbinding.start()
     unbinding.join(0.2)
     assert unbinding.is_alive()
     assert kernel.driver(address) == "nvidia"
-    kernel.end(99)
+    end_program(kernel, 99)
     unbinding.join(10)
     assert kernel.driver(address) is None
 
 
 def test_the_persistence_daemon_is_a_user(host: SimulatedHost, kernel: SimulatedKernel, address: str) -> None:
-    kernel.set_persistence(0, on=True)
+    set_persistence(kernel, 0, on=True)
     unbinding = threading.Thread(target=unbind, args=(SimulatedKernel(host.root), address))
     unbinding.start()
     unbinding.join(0.2)
     assert unbinding.is_alive()
-    kernel.set_persistence(0, on=False)
+    set_persistence(kernel, 0, on=False)
     unbinding.join(10)
     assert kernel.driver(address) is None
 
@@ -162,10 +163,3 @@ def test_a_driver_that_is_loaded_takes_what_is_free_and_not_meant_for_another(
     assert kernel.driver(lent) == "vfio-pci"
     host.load_driver()
     assert [kernel.driver(one) for one in (free, meant, lent)] == ["nvidia", None, "vfio-pci"]
-
-
-def test_refusals_and_delays_can_be_asked_for(kernel: SimulatedKernel, address: str) -> None:
-    kernel.fail_next(errno.EIO)
-    refused(errno.EIO, lambda: unbind(kernel, address))
-    unbind(kernel, address)
-    assert kernel.driver(address) is None
