@@ -25,9 +25,10 @@ from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle, Logs
 from dra_driver.doctor.findings import DoctorReport, rendered
 from dra_driver.doctor.node import NodePlaces, node_part
-from dra_driver.doctor.reading import ClusterReader, Reader
+from dra_driver.doctor.reading import Reader
 from dra_driver.doctor.redaction import Anonymity
 from dra_driver.errors import InvalidInput
+from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.terminal import HostRootOption, messages
 
@@ -102,7 +103,7 @@ _SHOWN_ERRORS = 10
 
 async def put_cluster(
     made: Bundle,
-    kube: ClusterReader,
+    kube: Kube,
     driver: str | None,
     lines: int,
     *,

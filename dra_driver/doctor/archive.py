@@ -22,9 +22,10 @@ from dra_driver.api.core import Pod
 from dra_driver.api.meta import JsonObject
 from dra_driver.doctor.cluster import ClusterFacts, facts_from
 from dra_driver.doctor.kinds import ALL_KINDS, DecodedObjects, ObservedKind
-from dra_driver.doctor.reading import ClusterReader, metrics_path
+from dra_driver.doctor.reading import metrics_path
 from dra_driver.doctor.redaction import Anonymity, LineRedactor, redacted, redacted_text
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady
+from dra_driver.kube.client import Kube
 
 ROOT = "gpu-dra-bundle"
 """The folder in the archive."""
@@ -202,7 +203,7 @@ class Logs:
 
     def __init__(
         self,
-        kube: ClusterReader,
+        kube: Kube,
         bundle: Bundle,
         *,
         lines: int,

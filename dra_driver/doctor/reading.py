@@ -6,11 +6,10 @@ read. Only a server that does not answer at all ends it.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
 
 from dra_driver.api.core import Pod
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
@@ -39,7 +38,7 @@ from dra_driver.doctor.kinds import (
 )
 from dra_driver.doctor.publishing import lease_key
 from dra_driver.errors import ClusterError, NotFound, Rejected
-from dra_driver.kube.client import Listing
+from dra_driver.kube.client import Kube
 from dra_driver.names import CONFIG_API_VERSION
 from dra_driver.slices.features import ServerFeatures, kept_features, probe
 
@@ -57,28 +56,12 @@ _AT_ONCE = 16
 """Requests through the API server's proxy."""
 
 
-class ClusterReader(Protocol):
-    """The part of `dra_driver.kube.client.Kube` that doctor and bundle use."""
-
-    def pages(
-        self, resource: Resource, *, namespace: str | None = None, field_selector: str | None = None
-    ) -> AsyncGenerator[Listing, None]: ...
-
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject: ...
-
-    async def create(self, resource: Resource, obj: JsonObject, *, dry_run: bool = False) -> JsonObject: ...
-
-    async def raw(self, method: str, path: str, body: JsonObject | None = None) -> Any: ...
-
-    def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]: ...
-
-
 class Reader:
     """`take` gets every object that is kept. `waiting` and `answered` are for progress messages."""
 
     def __init__(
         self,
-        kube: ClusterReader,
+        kube: Kube,
         *,
         release: str,
         driver: str | None = None,

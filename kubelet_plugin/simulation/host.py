@@ -20,7 +20,7 @@ from kubelet_plugin.simulation import driver_files, kernel_files, partitions, vf
 from kubelet_plugin.simulation.driver_files import driver_root, library_folder
 from kubelet_plugin.simulation.fabric import fabric_manager_for, fabric_manager_of, restarted, without_missing
 from kubelet_plugin.simulation.kernel_files import made_up_uuid
-from kubelet_plugin.simulation.partitions import forget, layout, mig_device, release, table_of
+from kubelet_plugin.simulation.partitions import layout, mig_device, table_of
 from kubelet_plugin.simulation.profiles import FabricModel, Profile, load_profile, profile_names
 from kubelet_plugin.simulation.recorded.format import read_record, write_record
 from kubelet_plugin.simulation.recorded.node import RECORD, adopt_recorded, of_node, state_of, write_tree
@@ -37,9 +37,7 @@ from kubelet_plugin.simulation.state import (
     add_event,
 )
 from kubelet_plugin.simulation.tree import capabilities, change_capabilities, device_folders
-from kubelet_plugin.simulation.tree import link as _link
 from kubelet_plugin.simulation.tree import path as _path
-from kubelet_plugin.simulation.tree import pci_folder as _pci_folder
 
 
 class SimulatedHost:
@@ -95,46 +93,6 @@ class SimulatedHost:
         """The host folder of the driver's libraries."""
         return library_folder(self.state)
 
-    def bind(self, index: int, driver: str | None) -> None:
-        """Give a GPU to another kernel driver (`vfio-pci`), to none, or back to `nvidia`."""
-        with self.edit() as state:
-            _check_may_change(state)
-            gpu = state.gpus[index]
-            if driver != gpu.bound_to:
-                release(gpu, state.model.architecture)
-            gpu.bound_to = driver
-            link = self.path(_pci_folder(gpu)) / "driver"
-            link.unlink(missing_ok=True)
-            if driver is not None:
-                self.path(f"/sys/bus/pci/drivers/{driver}").mkdir(parents=True, exist_ok=True)
-                _link(self.root, _pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / driver)
-
-    def unload_driver(self) -> None:
-        """Remove the kernel module: no device nodes, no /proc/driver/nvidia; NVML answers DRIVER_NOT_LOADED."""
-        with self.edit() as state:
-            self._unload(state)
-
-    def load_driver(self, version: str | None = None, *, libraries: bool = True) -> None:
-        """Load the kernel module, of `version` when given. Without `libraries` the old ones stay: a mismatch."""
-        with self.edit() as state:
-            _check_may_change(state)
-            if version is not None and libraries:
-                _remove_driver_files(self.root, state)
-            if state.driver.loaded:
-                self._unload(state)
-            state.driver.version = version or state.driver.version
-            state.driver.loaded = True
-            state.driver.session += 1
-            vfio.probe(self.root, state)
-            kernel_files.write_kernel_files(self.root, state)
-            if libraries:
-                driver_files.write_driver_files(self.root, state)
-
-    def remove_driver_files(self) -> None:
-        """The driver's libraries, programs and configuration go; the kernel module stays loaded."""
-        _check_may_change(self.state)
-        _remove_driver_files(self.root, self.state)
-
     def reboot(self, *, renumber: bool = False, driver: bool = True) -> None:
         """A new boot id and an empty /run. `renumber`: other minors and another enumeration order than before.
 
@@ -142,7 +100,7 @@ class SimulatedHost:
         not loaded yet, as on a node whose driver comes in a container.
         """
         with self.edit() as state:
-            _check_may_change(state)
+            check_may_change(state)
             state.boots += 1
             state.driver.session += 1
             state.driver.loaded = driver
@@ -211,20 +169,12 @@ class SimulatedHost:
 
     # Fabric Manager
 
-    def start_fabric_manager(
-        self, mode: Literal[0, 1, 2] = 1, *, restart: Literal[0, 1] = 0, ready: bool = True
-    ) -> None:
-        """Start Fabric Manager, or start it again: with FABRIC_MODE_RESTART=0 no partition is active then, with 1 all
-        stay as they are and it waits for their list. Raises KeyError on a node without NVSwitches of its own."""
-        with self.edit() as state:
-            restarted(fabric_manager_of(state), mode, restart)
-            fabric_manager_of(state).ready = ready and not restart
-
     def share_switches(self) -> None:
         """Start Fabric Manager in the shared NVSwitch mode where it runs in bare-metal mode; nothing without it."""
         manager = self.state.fabric_manager
         if manager is not None and manager.mode == 0:
-            self.start_fabric_manager(1)
+            with self.edit() as state:
+                restarted(fabric_manager_of(state), 1)
 
     # Programs
 
@@ -302,25 +252,14 @@ class SimulatedHost:
                 partitions.destroy_compute_instance(gpu, instance, item)
             partitions.destroy_gpu_instance(gpu, instance)
 
-    def _unload(self, state: NodeState) -> None:
-        _check_may_change(state)
-        state.driver.loaded = False
-        for gpu in state.gpus:
-            forget(gpu, state.model.architecture, reboot=False)
-        kernel_files.remove_kernel_files(self.root, state)
 
-
-def _check_may_change(state: NodeState) -> None:
+def check_may_change(state: NodeState) -> None:
+    """Raises InvalidInput for a node that was made from a record."""
     if state.recorded is not None:
         raise InvalidInput(
             "was made from a record, which has one state of the hardware; simulate a profile to change it",
             about=f"simulated node {state.profile}",
         )
-
-
-def _remove_driver_files(root: Path, state: NodeState) -> None:
-    for host_path, _ in driver_files.files_of_driver(state):
-        _path(root, host_path).unlink(missing_ok=True)
 
 
 def create_host(
@@ -457,7 +396,7 @@ def _restart(gpu: GpuState, state: NodeState) -> None:
     gpu.persistence_mode = 0
     gpu.persistenced = True
     gpu.clients = []
-    forget(gpu, state.model.architecture, reboot=True)
+    partitions.reboot(gpu, state.model.architecture)
 
 
 _FIRST_PID = 4000

@@ -1,6 +1,5 @@
 """What the kernel shows on a simulated node: PCI, /proc and device nodes, without an NVIDIA driver and with one."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from uuid import NAMESPACE_URL, uuid5
@@ -69,7 +68,7 @@ def write_machine(root: Path, state: NodeState) -> None:
     for address in _switches(state):
         _write_pci_function(root, "pci0000:00", address, 0x068000, _SWITCH_DEVICE, 0)
     vfio.write_machine(root, state)
-    _write_devices(root, _majors(loaded=False))
+    write_devices(root, loaded=False)
 
 
 def _switches(state: NodeState) -> list[str]:
@@ -118,7 +117,7 @@ def write_kernel_files(root: Path, state: NodeState) -> None:
     write(root, "/proc/driver/nvidia-caps/mig-minors", mig_minors())
     for address in _switches(state):
         write(root, f"/proc/driver/nvidia-nvswitch/devices/{address}", "")
-    _write_devices(root, _majors(loaded=True))
+    write_devices(root, loaded=True)
     path(root, "/sys/bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
     for gpu in state.gpus:
         if gpu.bound_to == "nvidia":
@@ -126,27 +125,12 @@ def write_kernel_files(root: Path, state: NodeState) -> None:
         elif gpu.bound_to is not None:
             link(root, pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / gpu.bound_to)
     vfio.write_processes(root, state)
-    for host_path, text in _device_nodes(state):
+    for host_path, text in device_nodes(state):
         write(root, host_path, text)
 
 
-def remove_kernel_files(root: Path, state: NodeState) -> None:
-    for folder in ("/proc/driver/nvidia", "/proc/driver/nvidia-caps", "/proc/driver/nvidia-nvswitch"):
-        shutil.rmtree(path(root, folder), ignore_errors=True)
-    _write_devices(root, _majors(loaded=False))
-    shutil.rmtree(path(root, "/sys/bus/pci/drivers/nvidia"), ignore_errors=True)
-    vfio.write_processes(root, state)
-    for gpu in state.gpus:
-        if gpu.bound_to == "nvidia":
-            (path(root, pci_folder(gpu)) / "driver").unlink(missing_ok=True)
-        shutil.rmtree(path(root, pci_folder(gpu)) / "drm", ignore_errors=True)
-    for host_path, _ in _device_nodes(state):
-        path(root, host_path).unlink(missing_ok=True)
-    for devices in device_folders(state):
-        shutil.rmtree(path(root, devices / "nvidia-caps"), ignore_errors=True)
-
-
-def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
+def device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
+    """Host paths, and what describes each node."""
     nodes = {
         "nvidiactl": (_GPU_MAJOR, 255),
         "nvidia-modeset": (_GPU_MAJOR, 254),
@@ -166,10 +150,8 @@ def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
             yield folder / name, described_node("c", major, minor, mode)
 
 
-def _majors(*, loaded: bool) -> dict[str, int]:
-    return {name: major for name, major in _MAJORS.items() if loaded or not name.startswith("nvidia")}
-
-
-def _write_devices(root: Path, majors: dict[str, int]) -> None:
+def write_devices(root: Path, *, loaded: bool) -> None:
+    """/proc/devices, with the NVIDIA driver's numbers while it is `loaded`."""
+    majors = {name: major for name, major in _MAJORS.items() if loaded or not name.startswith("nvidia")}
     lines = [f"{major:3d} {name}" for name, major in sorted(majors.items(), key=lambda item: item[1])]
     write(root, "/proc/devices", "Character devices:\n" + "\n".join(lines) + "\n\nBlock devices:\n  8 sd\n259 blkext\n")

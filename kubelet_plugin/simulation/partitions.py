@@ -108,12 +108,12 @@ def forget_errors(gpu: GpuState) -> None:
     )
 
 
-def forget(gpu: GpuState, architecture: int, *, reboot: bool) -> None:
-    """The driver goes: instances with it, and the mode, except that Ampere has it on the board."""
+def reboot(gpu: GpuState, architecture: int) -> None:
+    """Instances are gone with the driver, and the mode, except that Ampere has it on the board."""
     release(gpu, architecture)
     gpu.clients = []
     forget_errors(gpu)
-    if gpu.mig is not None and reboot:
+    if gpu.mig is not None:
         gpu.mig = MigState(current=gpu.mig.pending, pending=gpu.mig.pending)
 
 

@@ -183,15 +183,6 @@ def write_machine(root: Path, state: NodeState) -> None:
     _write_modules(root, state)
 
 
-def probe(root: Path, state: NodeState) -> None:
-    """The NVIDIA module was loaded: the GPUs that have no driver, and are not meant for another one, become its."""
-    for gpu in state.gpus:
-        folder = pci_folder(gpu)
-        override = HostFiles(root).read_text(str(folder / "driver_override")) or _NO_OVERRIDE
-        if gpu.bound_to is None and override in (_NO_OVERRIDE, "nvidia"):
-            gpu.bound_to = "nvidia"
-
-
 def attach(root: Path, state: NodeState, address: str, folder: PurePosixPath, driver: str) -> None:
     """Bind a function that has no driver."""
     link(root, folder / "driver", _DRIVERS / driver)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from support.mishaps import load_driver, remove_driver_files
 from support.objects import allocate, allocation, claim, pod, result
 from support.plugin import eventually
 from support.plugin_process import PluginForks
@@ -213,12 +214,12 @@ async def test_a_re_created_claim_waits_for_the_old_one_and_gets_its_own_devices
 
 
 async def test_a_driver_that_is_not_ready_is_explained_on_the_pod_which_runs_when_it_is(one: RealNode) -> None:
-    one.node.host.remove_driver_files()
+    remove_driver_files(one.node.host)
     await pod_with(one, result(one.node.devices[0]))
     await one.machine.says("driver")
     assert await one.machine.phase() == "Pending"
     assert one.node.cdi_files() == set()
-    one.node.host.load_driver()
+    load_driver(one.node.host)
     await one.machine.runs()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.dractl import run
+from support.mishaps import unload_driver
 
 from dra_driver.cli.doctor import report_of_bundle
 from dra_driver.doctor.findings import Diagnosis, Verdict
@@ -173,7 +174,7 @@ def test_a_gpu_in_a_claim_of_another_driver_is_told(serving: Node) -> None:
 
 def test_without_driver_plugin_and_folders_it_is_all_said_at_once() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        create_host(Path(folder) / "host", "t4").unload_driver()
+        unload_driver(create_host(Path(folder) / "host", "t4"))
         places = NodePlaces(Path(folder) / "host", Path(folder) / "kubelet", Path(folder) / "cdi", simulate="t4")
         found = {f"{one.check}/{one.trouble}" for one in NODE.findings(NODE.look(places)) if one.trouble}
     assert found - {"node-rights/not-root"} == {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.allocation import exactly
-from support.mishaps import active_partitions, fabric_mishap, set_partition, stop_fabric_manager
+from support.mishaps import active_partitions, fabric_mishap, set_partition, start_fabric_manager, stop_fabric_manager
 from support.nodes import a_node
 from support.plugin import eventually
 from support.prepared import unprepare_one
@@ -169,8 +169,8 @@ async def test_two_claims_that_share_a_gpu_share_its_partition_and_another_parti
 
 DOWN: dict[str, tuple[Any, str]] = {
     "does not run": (lambda host: stop_fabric_manager(host), "start the service nvidia-fabricmanager"),
-    "is starting": (lambda host: host.start_fabric_manager(ready=False), "is starting"),
-    "waits for a list": (lambda host: host.start_fabric_manager(restart=1), "FABRIC_MODE_RESTART=0"),
+    "is starting": (lambda host: start_fabric_manager(host, ready=False), "is starting"),
+    "waits for a list": (lambda host: start_fabric_manager(host, restart=1), "FABRIC_MODE_RESTART=0"),
     "fails": (lambda host: fabric_mishap(host, "fmGetSupportedFabricPartitions", code=-2), "FM_ST_GENERIC_ERROR"),
 }
 
@@ -194,7 +194,7 @@ async def test_without_an_answer_gpus_have_no_partitions_and_claims_wait(tmp_pat
         assert isinstance(error, NodeNotReady) and error.retry_after_s is not None and advice in str(error)
         assert not plugin.claims.held
         fabric_mishap(node.host, "fmGetSupportedFabricPartitions")
-        node.host.start_fabric_manager()
+        start_fabric_manager(node.host)
         assert await plugin.slices() == slices
         plugin.held.clear()
         await plugin.prepare(claim, allocation)
@@ -214,7 +214,7 @@ async def test_a_node_whose_switches_are_not_shared_works_as_without_the_gate(tm
             await prepared(plugin, a_claim("three", 3))
             assert active_partitions(node.host) == []
         return
-    node.host.start_fabric_manager(2)
+    start_fabric_manager(node.host, 2)
     async with whole_node(tmp_path, node, VIRTUAL, gates=GATES) as plugin:
         claim = a_claim("a", 1)
         allocation = plugin.allocated(await plugin.slices(), claim)
@@ -232,7 +232,7 @@ async def test_a_restart_of_fabric_manager_is_noticed_and_partitions_of_claims_a
         await prepared(plugin, a_claim("a", 2, partition=2))
         await prepared(plugin, a_claim("b", 1))
         active = active_partitions(node.host)
-        node.host.start_fabric_manager()
+        start_fabric_manager(node.host)
         assert active_partitions(node.host) == []
         await plugin.discovery.observe()
         await eventually(lambda: active_partitions(node.host) == active)

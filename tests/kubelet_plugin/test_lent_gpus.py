@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.mishaps import configure
+from support.mishaps import bind_gpu, configure
 from support.rows import slow_but
 from support.smi import SmiInProcess
 
@@ -194,14 +194,14 @@ class TestLent:
 
 class TestForeign:
     def test_a_gpu_that_somebody_else_bound_is_named_and_not_offered(self, node: Node) -> None:
-        node.host.bind(1, "vfio-pci")
+        bind_gpu(node.host, 1, "vfio-pci")
         facts = node.hardware.look()
         gpu = node.host.state.gpus[1]
         assert gpu.uuid not in {one.uuid for one in facts.gpus}
         assert [(one.subject, one.reason) for one in facts.problems] == [(f"GPU {gpu.address}", "BoundToVfio")]
 
     def test_it_is_not_lent_either(self, node: Node) -> None:
-        node.host.bind(1, "vfio-pci")
+        bind_gpu(node.host, 1, "vfio-pci")
         with pytest.raises(HardwareError, match="bound to vfio-pci, and not by this driver"):
             node.effect.before(node.hold(1), node.journal)
 

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 from support.claims import a_ref
-from support.mishaps import run_persistenced
+from support.mishaps import run_persistenced, unload_driver
 from support.objects import allocate, allocation, claim, result
 from support.observed_api import ObservedApiServer
 from support.plugin import eventually, short_folder
@@ -80,7 +80,7 @@ async def test_without_a_driver_it_registers_and_serves_and_says_what_is_missing
         assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
         await plugin.kill()
     await one.registered(0)
-    one.node.host.unload_driver()
+    unload_driver(one.node.host)
     async with one.plugin() as plugin:
         await one.registered()
         other = ClaimRef("default", "other", "uid-of-other")

@@ -4,14 +4,15 @@ What also demos let happen are methods of `SimulatedHost`.
 """
 
 import shutil
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.simulation import vfio
-from kubelet_plugin.simulation.fabric import fabric_manager_of
-from kubelet_plugin.simulation.host import SimulatedHost
-from kubelet_plugin.simulation.state import Mishap, SimulatedFabric
-from kubelet_plugin.simulation.tree import link, path, write
+from kubelet_plugin.simulation import driver_files, kernel_files, partitions, vfio
+from kubelet_plugin.simulation.fabric import fabric_manager_of, restarted
+from kubelet_plugin.simulation.host import SimulatedHost, check_may_change
+from kubelet_plugin.simulation.state import Mishap, NodeState, SimulatedFabric
+from kubelet_plugin.simulation.tree import device_folders, link, path, pci_folder, write
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
 
@@ -67,6 +68,16 @@ def set_privileged(host: SimulatedHost, *, privileged: bool) -> None:
         state.driver.privileged = privileged
 
 
+def start_fabric_manager(
+    host: SimulatedHost, mode: Literal[0, 1, 2] = 1, *, restart: Literal[0, 1] = 0, ready: bool = True
+) -> None:
+    """Start Fabric Manager, or start it again: with FABRIC_MODE_RESTART=0 no partition is active then, with 1 all
+    stay as they are and it waits for their list. Raises KeyError on a node without NVSwitches of its own."""
+    with host.edit() as state:
+        restarted(fabric_manager_of(state), mode, restart)
+        fabric_manager_of(state).ready = ready and not restart
+
+
 def stop_fabric_manager(host: SimulatedHost) -> None:
     """Its partitions stay as they are."""
     with host.edit() as state:
@@ -90,6 +101,88 @@ def run_persistenced(host: SimulatedHost, *, running: bool) -> None:
         state.driver.daemon, state.driver.daemon_outdated = running, False
         for gpu in state.gpus:
             gpu.persistenced = running and gpu.bound_to == "nvidia"
+
+
+# -- the driver
+
+
+def bind_gpu(host: SimulatedHost, index: int, driver: str | None) -> None:
+    """Give a GPU to another kernel driver (`vfio-pci`), to none, or back to `nvidia`."""
+    with host.edit() as state:
+        check_may_change(state)
+        gpu = state.gpus[index]
+        if driver != gpu.bound_to:
+            partitions.release(gpu, state.model.architecture)
+        gpu.bound_to = driver
+        place = pci_folder(gpu) / "driver"
+        host.path(place).unlink(missing_ok=True)
+        if driver is not None:
+            host.path(f"/sys/bus/pci/drivers/{driver}").mkdir(parents=True, exist_ok=True)
+            link(host.root, place, PurePosixPath("/sys/bus/pci/drivers") / driver)
+
+
+def unload_driver(host: SimulatedHost) -> None:
+    """Remove the kernel module: no device nodes, no /proc/driver/nvidia; NVML answers DRIVER_NOT_LOADED."""
+    with host.edit() as state:
+        _unload(host.root, state)
+
+
+def load_driver(host: SimulatedHost, version: str | None = None, *, libraries: bool = True) -> None:
+    """Load the kernel module, of `version` when given. Without `libraries` the old ones stay: a mismatch."""
+    with host.edit() as state:
+        check_may_change(state)
+        if version is not None and libraries:
+            _remove_driver_files(host.root, state)
+        if state.driver.loaded:
+            _unload(host.root, state)
+        state.driver.version = version or state.driver.version
+        state.driver.loaded = True
+        state.driver.session += 1
+        _probe(host.root, state)
+        kernel_files.write_kernel_files(host.root, state)
+        if libraries:
+            driver_files.write_driver_files(host.root, state)
+
+
+def remove_driver_files(host: SimulatedHost) -> None:
+    """The driver's libraries, programs and configuration go; the kernel module stays loaded."""
+    check_may_change(host.state)
+    _remove_driver_files(host.root, host.state)
+
+
+def _remove_driver_files(root: Path, state: NodeState) -> None:
+    for host_path, _ in driver_files.files_of_driver(state):
+        path(root, host_path).unlink(missing_ok=True)
+
+
+def _probe(root: Path, state: NodeState) -> None:
+    """The GPUs that have no driver, and are not meant for another one, become the NVIDIA module's."""
+    for gpu in state.gpus:
+        override = HostFiles(root).read_text(str(pci_folder(gpu) / "driver_override"))
+        if gpu.bound_to is None and override in (None, "", "(null)", "nvidia"):
+            gpu.bound_to = "nvidia"
+
+
+def _unload(root: Path, state: NodeState) -> None:
+    check_may_change(state)
+    state.driver.loaded = False
+    for gpu in state.gpus:
+        partitions.release(gpu, state.model.architecture)
+        gpu.clients = []
+        partitions.forget_errors(gpu)
+    for folder in ("driver/nvidia", "driver/nvidia-caps", "driver/nvidia-nvswitch"):
+        shutil.rmtree(path(root, f"/proc/{folder}"), ignore_errors=True)
+    kernel_files.write_devices(root, loaded=False)
+    shutil.rmtree(path(root, "/sys/bus/pci/drivers/nvidia"), ignore_errors=True)
+    vfio.write_processes(root, state)
+    for gpu in state.gpus:
+        if gpu.bound_to == "nvidia":
+            (path(root, pci_folder(gpu)) / "driver").unlink(missing_ok=True)
+        shutil.rmtree(path(root, pci_folder(gpu)) / "drm", ignore_errors=True)
+    for host_path, _ in kernel_files.device_nodes(state):
+        path(root, host_path).unlink(missing_ok=True)
+    for devices in device_folders(state):
+        shutil.rmtree(path(root, devices / "nvidia-caps"), ignore_errors=True)
 
 
 # -- the kernel

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from support.mishaps import unload_driver
 from support.nodes import Node, a_node
 from support.rows import rows
 from typer.testing import CliRunner, Result
@@ -148,7 +149,7 @@ def test_half_a_driver_root_says_what_containers_would_lack(node: Node) -> None:
 
 
 def test_without_a_driver_there_is_one_complaint(node: Node) -> None:
-    node.host.unload_driver()
+    unload_driver(node.host)
     text = shown(node)
     assert "driver: DriverNotLoaded: " in text
     assert "containers cannot use" not in text

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.mishaps import fail_call
+from support.mishaps import bind_gpu, fail_call, unload_driver
 from support.mps import identity
 
 from dra_driver.errors import HardwareError
@@ -113,5 +113,5 @@ def test_a_gpu_that_is_gone_has_no_mode_to_take_back(
     hold, boot = ComputeMode(identity(host), 3), files.boot_id()
     record = HoldRecord(HoldState.UNDOING, boot, Made((("was", "0"),)))
     effect.make(hold, {hold: record})
-    {"driver": host.unload_driver, "bus": lambda: host.bind(0, "vfio-pci")}[gone]()
+    {"driver": lambda: unload_driver(host), "bus": lambda: bind_gpu(host, 0, "vfio-pci")}[gone]()
     effect.undo(hold, {hold: record}, boot)

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.mishaps import load_driver, unload_driver
 from support.rows import rows
 
 from dra_driver.api.inventory import Problem
@@ -173,9 +174,9 @@ def test_a_kernel_that_does_not_say_which_boot_this_is_is_left_to_the_look(node:
 
 
 def test_nodes_of_modules_that_are_not_loaded_are_not_wanted(node: _Node) -> None:
-    node.host.unload_driver()
+    unload_driver(node.host)
     assert node.nodes() is None and node.on_host.ran == []
-    node.host.load_driver()
+    load_driver(node.host)
     devices = node.host.path("/proc/devices")
     devices.write_text("".join(line for line in devices.open() if "nvidia-modeset" not in line))
     node.remove("nvidia-modeset")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.mishaps import active_partitions, fabric_mishap, set_partition
+from support.mishaps import active_partitions, bind_gpu, fabric_mishap, set_partition, start_fabric_manager
 from support.nodes import a_node
 
 from dra_driver.errors import DriverError, HardwareError
@@ -112,7 +112,7 @@ def test_it_stays_also_when_fabric_manager_had_to_be_reminded_of_it(plugin: Plug
     hold = plugin.hold()
     set_partition(plugin.host, 3, active=True)
     plugin.make(hold)
-    plugin.host.start_fabric_manager()
+    start_fabric_manager(plugin.host)
     plugin.make(hold)
     assert active_partitions(plugin.host) == [3]
     members = {gpu.uuid for gpu in hold.gpus}
@@ -184,7 +184,7 @@ def test_a_partition_that_cannot_be_deactivated_is_not_called_gone(plugin: Plugi
 def test_fabric_manager_that_forgot_it_is_reminded(plugin: Plugin) -> None:
     hold, before = plugin.hold(), plugin.host.snapshots()
     plugin.make(hold)
-    plugin.host.start_fabric_manager()
+    start_fabric_manager(plugin.host)
     assert active_partitions(plugin.host) == []
     plugin.make(hold)
     assert active_partitions(plugin.host) == [3] and plugin.host.snapshots() == before
@@ -220,7 +220,7 @@ def test_a_gpu_that_is_lent_is_not_asked(plugin: Plugin) -> None:
     hold = plugin.hold()
     for index, gpu in enumerate(plugin.host.state.gpus):
         if gpu.uuid in {one.uuid for one in hold.gpus}:
-            plugin.host.bind(index, "vfio-pci")
+            bind_gpu(plugin.host, index, "vfio-pci")
     before = plugin.host.snapshots()
     plugin.make(hold)
     assert active_partitions(plugin.host) == [3] and plugin.host.snapshots() == before

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from support.mishaps import run_persistenced
+from support.mishaps import bind_gpu, run_persistenced, unload_driver
 from support.nodes import Node
 
 from dra_driver.errors import HardwareError, NodeNotReady
@@ -108,9 +108,9 @@ def test_a_lost_gpu_cannot_be_set_and_what_it_has_is_taken_back_when_it_is_well_
 def test_what_left_the_driver_needs_no_undoing(host: SimulatedHost, gone: str) -> None:
     hold = TimeSlice(_gpu(host), "Short")
     if gone == "driver":
-        host.unload_driver()
+        unload_driver(host)
     else:
-        host.bind(0, "vfio-pci")
+        bind_gpu(host, 0, "vfio-pci")
     _effect(host).undo(hold, _made(hold), _BOOT)
 
 

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.mishaps import configure, end_program, open_gpu, open_vfio, set_persistence, show_console
+from support.mishaps import (
+    bind_gpu,
+    configure,
+    end_program,
+    load_driver,
+    open_gpu,
+    open_vfio,
+    set_persistence,
+    show_console,
+    unload_driver,
+)
 from support.rows import slow_but
 
 from dra_driver.errors import HardwareError
@@ -288,10 +298,10 @@ class TestComingBack:
 
     def test_a_driver_that_is_not_loaded_finds_it_free(self, host: SimulatedHost, plugin: Plugin) -> None:
         plugin.lend(binding(host))
-        host.unload_driver()
+        unload_driver(host)
         plugin.take_back(binding(host))
         assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver is None
-        host.load_driver()
+        load_driver(host)
         assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "nvidia"
 
     def test_a_gpu_that_nvml_does_not_see_does_not_keep_the_claim(self, host: SimulatedHost, plugin: Plugin) -> None:
@@ -332,7 +342,7 @@ class TestComingBack:
         self, host: SimulatedHost, plugin: Plugin
     ) -> None:
         plugin.lend(binding(host))
-        host.bind(0, "pci-stub")
+        bind_gpu(host, 0, "pci-stub")
         plugin.take_back(binding(host))
         assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "pci-stub"
 
@@ -366,7 +376,7 @@ class TestRefusals:
     ) -> None:
         first, second = host.state.gpus[:2]
         configure(kernel, groups={first.address: 7, second.address: 7})
-        host.bind(1, "vfio-pci")
+        bind_gpu(host, 1, "vfio-pci")
         self.refused(host, plugin, f"{second.address} .vfio-pci.")
 
     def test_with_virtual_gpus(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
@@ -390,11 +400,11 @@ class TestRefusals:
         self.refused(host, plugin, "boot with video=efifb:off, .* /sys/bus/platform/drivers/efi-framebuffer/unbind`")
 
     def test_of_a_gpu_that_is_bound_to_vfio_already(self, host: SimulatedHost, plugin: Plugin) -> None:
-        host.bind(0, "vfio-pci")
+        bind_gpu(host, 0, "vfio-pci")
         self.refused(host, plugin, "bound to vfio-pci, and not by this driver")
 
     def test_of_a_gpu_without_driver(self, host: SimulatedHost, plugin: Plugin) -> None:
-        host.bind(0, None)
+        bind_gpu(host, 0, None)
         self.refused(host, plugin, "has no driver")
 
     def test_of_another_gpu_at_its_place(self, host: SimulatedHost, plugin: Plugin) -> None:
@@ -737,8 +747,8 @@ class TestLaw:
             case "boot":
                 host.reboot()
             case "reload the driver":
-                host.unload_driver()
-                host.load_driver()
+                unload_driver(host)
+                load_driver(host)
             case "let a program use it":
                 end_program(plugin.kernel.real, 4711)
                 if host.state.gpus[index].bound_to == "nvidia":
@@ -759,7 +769,7 @@ class TestBoots:
     ) -> None:
         plugin.lend(binding(host))
         host.reboot()
-        host.bind(0, "vfio-pci")
+        bind_gpu(host, 0, "vfio-pci")
         following = Plugin(host, plugin.journal)
         with pytest.raises(HardwareError, match="bound to vfio-pci, and not by this driver"):
             following.lend(binding(host))
@@ -773,7 +783,7 @@ class TestBoots:
         kernel = SimulatedKernel(host.root)
         kernel.modprobe("vfio_pci")
         kernel.write(f"/sys/bus/pci/devices/{binding(host).gpu.pci_bus_id}/driver_override", "vfio-pci\n")
-        host.bind(0, "vfio-pci")
+        bind_gpu(host, 0, "vfio-pci")
         following = Plugin(host, plugin.journal)
         following.take_back(binding(host))
         assert following.files.pci(binding(host).gpu.pci_bus_id).driver == "vfio-pci"

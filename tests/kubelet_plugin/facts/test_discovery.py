@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.mishaps import set_fabric
+from support.mishaps import bind_gpu, load_driver, remove_driver_files, set_fabric, unload_driver
 from support.nodes import Node, a_node
 
 from dra_driver.api.inventory import DriverFacts, Problem
@@ -84,9 +84,9 @@ class TestDriverComesAndGoes:
     @pytest.mark.parametrize(
         ("befalls", "reason"),
         [
-            (lambda host: host.remove_driver_files(), "LibraryNotFound"),
-            (lambda host: host.unload_driver(), "DriverNotLoaded"),
-            (lambda host: host.load_driver("590.48.01", libraries=False), "DriverVersionMismatch"),
+            (lambda host: remove_driver_files(host), "LibraryNotFound"),
+            (lambda host: unload_driver(host), "DriverNotLoaded"),
+            (lambda host: load_driver(host, "590.48.01", libraries=False), "DriverVersionMismatch"),
         ],
     )
     def test_a_driver_that_cannot_be_used_is_a_problem_until_it_can(
@@ -98,7 +98,7 @@ class TestDriverComesAndGoes:
         assert (facts.driver, facts.gpus) == (None, ())
         assert reasons(facts) == [("driver", reason)]
         assert "8 NVIDIA GPUs are on the PCI bus" in facts.problems[0].message
-        node.host.load_driver()
+        load_driver(node.host)
         facts = hardware.look()
         assert len(facts.gpus) == 8
         assert facts.problems == ()
@@ -106,8 +106,8 @@ class TestDriverComesAndGoes:
     def test_a_reloaded_driver_is_seen_at_the_next_look(self, node: Node) -> None:
         hardware = node.hardware
         hardware.look()
-        node.host.unload_driver()
-        node.host.load_driver("590.48.01")
+        unload_driver(node.host)
+        load_driver(node.host, "590.48.01")
         facts = hardware.look()
         assert facts.driver is not None and facts.driver.version == "590.48.01"
         assert len(facts.gpus) == 8
@@ -115,14 +115,14 @@ class TestDriverComesAndGoes:
     def test_the_same_driver_loaded_again_is_not_even_noticed(self, node: Node) -> None:
         hardware = node.hardware
         before = hardware.look()
-        node.host.unload_driver()
-        node.host.load_driver()
+        unload_driver(node.host)
+        load_driver(node.host)
         assert hardware.look() == before
 
     def test_a_driver_that_is_unloaded_while_it_is_used_is_a_problem_and_no_crash(self, node: Node) -> None:
         hardware = node.hardware
         hardware.look()
-        node.host.unload_driver()
+        unload_driver(node.host)
         assert reasons(hardware.look()) == [("driver", "DriverNotLoaded")]
 
     def test_a_root_that_is_not_ready_is_a_problem(self, node: Node) -> None:
@@ -134,11 +134,11 @@ class TestDriverComesAndGoes:
     def test_a_gpu_that_is_given_away_and_comes_back_is_followed(self, node: Node) -> None:
         hardware = node.hardware
         hardware.look()
-        node.host.bind(2, "vfio-pci")
+        bind_gpu(node.host, 2, "vfio-pci")
         facts = hardware.look()
         assert len(facts.gpus) == 7
         assert reasons(facts) == [("GPU 0000:52:00.0", "BoundToVfio")]
-        node.host.bind(2, "nvidia")
+        bind_gpu(node.host, 2, "nvidia")
         assert len(hardware.look().gpus) == 8
 
     def test_a_session_is_kept_while_it_serves(self, node: Node) -> None:
@@ -360,15 +360,15 @@ class TestChangingHardware:
     def test_a_session_that_is_over_is_replaced_and_the_change_done(self, node: Node) -> None:
         hardware = node.hardware
         hardware.look()
-        node.host.unload_driver()
-        node.host.load_driver("590.48.01")
+        unload_driver(node.host)
+        load_driver(node.host, "590.48.01")
         assert hardware.use(node.gpu(0), lambda nvml: nvml.driver("/")).version == "590.48.01"
 
     def test_a_gpu_that_came_after_the_session_began_is_found(self, node: Node) -> None:
         hardware, uuid = node.hardware, node.host.state.gpus[3].uuid
-        node.host.bind(3, "vfio-pci")
+        bind_gpu(node.host, 3, "vfio-pci")
         hardware.look()
-        node.host.bind(3, "nvidia")
+        bind_gpu(node.host, 3, "nvidia")
         assert hardware.use(node.gpu(3), lambda nvml: nvml.compute_mode(uuid)) == 0
 
     def test_a_refusal_is_not_asked_for_twice(self, node: Node) -> None:
@@ -383,7 +383,7 @@ class TestChangingHardware:
         assert len(asked) == 1
 
     def test_without_a_driver_nothing_can_be_changed(self, node: Node) -> None:
-        node.host.unload_driver()
+        unload_driver(node.host)
         with pytest.raises(HardwareError, match="kernel module is not loaded"):
             node.hardware.use(node.gpu(0), lambda nvml: nvml.driver("/"))
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from support.mishaps import load_driver, unload_driver
 from support.nodes import Node, a_node
 
 from dra_driver.api.gpu_settings import HealthPolicy
@@ -217,9 +218,9 @@ async def test_a_mig_device_that_vanishes_from_under_a_claim_is_a_condition_of_t
 
 async def test_a_driver_that_goes_away_takes_no_condition_with_it(watched: Watched) -> None:
     watched.xid(0, 79)
-    watched.node.host.unload_driver()
+    unload_driver(watched.node.host)
     assert await watched.look() == ()
-    watched.node.host.load_driver()
+    load_driver(watched.node.host)
     assert await watched.conditions(0) == [("Xid", "79")]
 
 
@@ -345,8 +346,8 @@ class TestWatcher:
         watcher = EventWatcher(watched.node.open_nvml, lambda event: None, sessions.append)
         task = asyncio.create_task(watcher.run())
         await _until(lambda: len(sessions) == 1)
-        watched.node.host.unload_driver()
-        watched.node.host.load_driver()
+        unload_driver(watched.node.host)
+        load_driver(watched.node.host)
         await _until(lambda: len(sessions) == 2)
         assert sessions[1].monitored == sessions[0].monitored
         assert len(sessions[1].monitored) == 4

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from support.cdi import gpu_facts
 from support.driver_tree import VERSION, DriverTree
+from support.mishaps import load_driver, unload_driver
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.cdi.edits import ClaimDevice, claim_spec
@@ -399,10 +400,10 @@ def test_an_unloaded_driver_is_not_ready_and_a_newer_one_is_found(tmp_path: Path
     host = create_host(tmp_path, "dgx-h100", layout="operator")
     installation = DriverInstallation(HostFiles(tmp_path))
     old = installation.root().version
-    host.unload_driver()
+    unload_driver(host)
     with pytest.raises(NodeNotReady, match="nvidiactl is missing"):
         installation.for_containers(old, ())
-    host.load_driver("595.10.01")
+    load_driver(host, "595.10.01")
     assert installation.root().version == "595.10.01"
     found = installation.for_containers("595.10.01", gpus_of(host))
     libcuda = [file.host_path for file in found.driver.libraries if "libcuda" in file.host_path]

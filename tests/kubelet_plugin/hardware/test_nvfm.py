@@ -9,7 +9,7 @@ from ctypes import sizeof
 from pathlib import Path
 
 import pytest
-from support.mishaps import active_partitions, fabric_mishap, stop_fabric_manager
+from support.mishaps import active_partitions, fabric_mishap, start_fabric_manager, stop_fabric_manager
 from support.nodes import Node, a_node
 
 from dra_driver.errors import HardwareError
@@ -89,9 +89,9 @@ def test_an_error_that_is_newer_than_this_driver_is_shown_as_a_number(node: Node
     ("happens", "code", "advice"),
     [
         (lambda host: stop_fabric_manager(host), FmCode.CONNECTION_NOT_VALID, "start the service"),
-        (lambda host: host.start_fabric_manager(0), FmCode.NOT_SUPPORTED, "FABRIC_MODE=1"),
-        (lambda host: host.start_fabric_manager(ready=False), FmCode.NOT_CONFIGURED, "is starting"),
-        (lambda host: host.start_fabric_manager(restart=1), FmCode.NOT_CONFIGURED, "FABRIC_MODE_RESTART=0"),
+        (lambda host: start_fabric_manager(host, 0), FmCode.NOT_SUPPORTED, "FABRIC_MODE=1"),
+        (lambda host: start_fabric_manager(host, ready=False), FmCode.NOT_CONFIGURED, "is starting"),
+        (lambda host: start_fabric_manager(host, restart=1), FmCode.NOT_CONFIGURED, "FABRIC_MODE_RESTART=0"),
     ],
 )
 def test_what_fabric_manager_cannot_answer_now(
@@ -105,7 +105,7 @@ def test_what_fabric_manager_cannot_answer_now(
 def test_each_question_has_a_connection_of_its_own_so_a_restart_is_not_noticed(node: Node) -> None:
     manager = manager_of(node)
     manager.activate(0)
-    node.host.start_fabric_manager()
+    start_fabric_manager(node.host)
     assert not any(part.active for part in manager.partitions())
 
 

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.mishaps import fail_call, set_fabric
+from support.mishaps import bind_gpu, fail_call, load_driver, remove_driver_files, set_fabric, unload_driver
 from support.nodes import Node, a_node
 from support.replaced_nvml import Library
 from support.rows import slow_but
@@ -469,7 +469,7 @@ class TestNvlink:
 class TestSession:
     def test_a_node_whose_gpus_are_all_given_away_can_be_looked_at(self, node: Node) -> None:
         for index in range(4):
-            node.host.bind(index, "vfio-pci")
+            bind_gpu(node.host, index, "vfio-pci")
         assert node.nvml().gpus().gpus == ()
         with pytest.raises(pynvml.NVMLError):
             SimulatedNvml(node.host.root).nvmlInit()
@@ -477,9 +477,9 @@ class TestSession:
     @pytest.mark.parametrize(
         ("befalls", "reason"),
         [
-            (lambda host: host.remove_driver_files(), "LibraryNotFound"),
-            (lambda host: host.unload_driver(), "DriverNotLoaded"),
-            (lambda host: host.load_driver("590.48.01", libraries=False), "DriverVersionMismatch"),
+            (lambda host: remove_driver_files(host), "LibraryNotFound"),
+            (lambda host: unload_driver(host), "DriverNotLoaded"),
+            (lambda host: load_driver(host, "590.48.01", libraries=False), "DriverVersionMismatch"),
         ],
     )
     def test_a_driver_that_cannot_be_used_says_why(
@@ -492,7 +492,7 @@ class TestSession:
         assert raised.value.retry_after_s is not None
 
     def test_an_error_of_nvml_is_translated_with_its_number_and_its_cause(self, node: Node) -> None:
-        node.host.unload_driver()
+        unload_driver(node.host)
         with pytest.raises(HardwareError) as raised:
             node.nvml()
         assert raised.value.code == 9

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from support.mishaps import unload_driver
 from support.places import SHORT
 from support.rows import slow_but
 
@@ -169,7 +170,7 @@ def test_a_look_that_takes_too_long_fails(simulated: Simulated) -> None:
 
 
 def test_without_a_driver_one_line_fails_and_the_others_say_why(simulated: Simulated) -> None:
-    simulated.host.unload_driver()
+    unload_driver(simulated.host)
     found = list(proven(simulated.node(), (), ()))
     assert [one.name for one in found if one.outcome is ProofResult.FAIL] == ["gpu-list"]
     assert {one.reason for one in found[1:7]} == {"NVML does not work"}
@@ -271,7 +272,7 @@ changes.made_mig_device(ProofNode(LocalMachine(places), False))
 def test_a_channel_that_does_not_open_fails(simulated: Simulated) -> None:
     node = simulated.node()
     assert node.facts.imex is not None
-    simulated.host.unload_driver()
+    unload_driver(simulated.host)
     assert attempt(partial(changes.opened_channel, node)).outcome is ProofResult.FAIL
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 from support import toolkit
-from support.mishaps import set_links_down
+from support.mishaps import bind_gpu, load_driver, set_links_down, unload_driver
 from support.rows import slow_but
 
 from dra_driver.doctor.node import NodePlaces
@@ -67,15 +67,15 @@ def trouble(host: SimulatedHost) -> None:
 
 
 def unload(host: SimulatedHost) -> None:
-    host.unload_driver()
+    unload_driver(host)
 
 
 def upgrade(host: SimulatedHost) -> None:
-    host.load_driver("590.44.01")
+    load_driver(host, "590.44.01")
 
 
 def lend(host: SimulatedHost) -> None:
-    host.bind(4, "vfio-pci")
+    bind_gpu(host, 4, "vfio-pci")
 
 
 def in_all_kinds_of_trouble(host: SimulatedHost) -> None:
@@ -146,7 +146,7 @@ def test_a_recorded_node_has_what_programs_change_and_refuses_to_change_its_hard
     assert nvml.nvmlDeviceGetComputeMode(gpu) == 3
     with pytest.raises(pynvml.NVMLError, match="a recorded node cannot be changed"):
         nvml.nvmlDeviceSetMigMode(gpu, 1)
-    for change in (again.reboot, again.unload_driver, again.load_driver, lambda: again.bind(1, "vfio-pci")):
+    for change in (again.reboot, again.unload_driver, again.load_driver, lambda: bind_gpu(again, 1, "vfio-pci")):
         with pytest.raises(InvalidInput, match="simulate a profile to change it"):
             change()
     again.lose_gpu(1)

@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 import typer
-from support.mishaps import open_gpu, slow_call
+from support.mishaps import open_gpu, remove_driver_files, slow_call, unload_driver
 from typer.testing import CliRunner, Result
 
 from dra_driver.cli.bundle import bundle
@@ -68,8 +68,8 @@ def test_in_the_plugins_pod_the_host_is_recorded_and_not_the_container(host: Sim
 
 
 def test_a_node_without_a_driver_has_the_same_problem_when_it_is_replayed(host: SimulatedHost, tmp_path: Path) -> None:
-    host.unload_driver()
-    host.remove_driver_files()
+    unload_driver(host)
+    remove_driver_files(host)
     file = tmp_path / "node.tar.gz"
     words = ("--host-root", str(host.root))
     done = run("record", *words, "--archive", str(file))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.cuda_client import COMMAND
+from support.mishaps import unload_driver
 
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
@@ -138,7 +139,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
 def test_a_lost_gpu_and_an_unloaded_driver_are_said_so(host: SimulatedHost) -> None:
     host.lose_gpu(0)
     assert _run(host, _SMI, "-i", "0", "-pm", "1")[0] == 15
-    host.unload_driver()
+    unload_driver(host)
     assert _run(host, _SMI, "-L")[0] == 9
 
 

@@ -8,7 +8,16 @@ from typing import Any
 import pynvml
 import pytest
 from support.mig_nvml import MigGpu, divided, gpu, session
-from support.mishaps import crash_in, fail_call, set_links_down, set_privileged, slow_call
+from support.mishaps import (
+    bind_gpu,
+    crash_in,
+    fail_call,
+    load_driver,
+    set_links_down,
+    set_privileged,
+    slow_call,
+    unload_driver,
+)
 
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
@@ -478,9 +487,9 @@ class TestWhatIsLeft:
         if happens == "reboot":
             host.reboot()
         else:
-            host.unload_driver()
+            unload_driver(host)
             assert not host.path("/dev/nvidia-caps").exists()
-            host.load_driver()
+            load_driver(host)
         one = gpu(host)
         assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [mode, mode]
         assert host.state.gpus[0].instances == [] and host.state.gpus[0].clients == []
@@ -490,9 +499,9 @@ class TestWhatIsLeft:
         before = h100.snapshots()
         divided(h100, 2)
         h100.make_instance(2, "1g.10gb", 3)
-        h100.bind(2, "vfio-pci")
+        bind_gpu(h100, 2, "vfio-pci")
         assert not list(h100.path("/proc/driver/nvidia/capabilities/gpu2/mig").iterdir())
-        h100.bind(2, "nvidia")
+        bind_gpu(h100, 2, "nvidia")
         assert h100.snapshots() == before
 
     def test_a_gpu_that_was_divided_and_put_back_equals_its_start(self, h100: SimulatedHost) -> None:

@@ -9,6 +9,7 @@ from threading import Thread
 import pynvml
 import pytest
 from pydantic import ValidationError
+from support.mishaps import load_driver, unload_driver
 from support.nodes import Node
 from support.rows import rows
 
@@ -217,7 +218,7 @@ class TestReboot:
         assert not host.path("/run/nvidia/driver").exists()
         with pytest.raises(pynvml.NVMLError_LibraryNotFound):
             session(host)
-        host.load_driver()
+        load_driver(host)
         assert session(host).nvmlDeviceGetCount() == 4
 
 
@@ -239,10 +240,10 @@ class TestSimulatedNvml:
     def test_a_reloaded_driver_ends_the_session_and_its_handles(self, host: SimulatedHost) -> None:
         nvml = session(host)
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
-        host.unload_driver()
+        unload_driver(host)
         with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
             nvml.nvmlDeviceGetUUID(handle)
-        host.load_driver()
+        load_driver(host)
         with pytest.raises(pynvml.NVMLError_Uninitialized):
             nvml.nvmlDeviceGetUUID(handle)
         nvml.nvmlInit()

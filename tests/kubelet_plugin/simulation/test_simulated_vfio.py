@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from support.mishaps import end_program, open_gpu, set_persistence
+from support.mishaps import end_program, load_driver, open_gpu, set_persistence, unload_driver
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -159,7 +159,7 @@ def test_a_driver_that_is_loaded_takes_what_is_free_and_not_meant_for_another(
     for one in (meant, lent):
         override(kernel, one, "vfio-pci")
     bind(kernel, lent, "vfio-pci")
-    host.unload_driver()
+    unload_driver(host)
     assert kernel.driver(lent) == "vfio-pci"
-    host.load_driver()
+    load_driver(host)
     assert [kernel.driver(one) for one in (free, meant, lent)] == ["nvidia", None, "vfio-pci"]
