@@ -14,6 +14,7 @@ from typing import Literal
 
 import structlog
 
+from dra_driver.api.core import wire_time
 from dra_driver.api.gpu_settings import WaitingGpu
 from dra_driver.api.gpupolicy import (
     ACCEPTED,
@@ -184,7 +185,7 @@ class PolicyKeeper:
         for (_, node), found in sorted(nodes.items()):
             for name, share in found.items():
                 shares.setdefault(name, []).append((node, share))
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        time = wire_time(datetime.now(UTC))
         for (_, name), stored in sorted(self._policies.objects.items()):
             status = _status(stored, shares.get(name, ()), self._gates, time)
             if status != stored.status:

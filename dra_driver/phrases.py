@@ -21,6 +21,14 @@ def how_many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def duration(seconds: float) -> str:
+    """An age as kubectl writes it: `45s`, `12m`, `3h`, `8d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"
+
+
 def folded(head: str, text: str, width: int) -> Iterator[str]:
     """The text in lines of `width`, the first after `head`, the others below it."""
     words = " ".join(text.split())

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Span, Text
 
 from dra_driver.errors import DriverError, InvalidInput, NoSuchObject
+from dra_driver.phrases import duration
 
 messages = Console(stderr=True, highlight=False, emoji=False)
 """Progress, hints and errors."""
@@ -273,14 +274,6 @@ def plain_errors() -> Iterator[None]:
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Files that are written by name have errors of their own, so these are of what is printed."""
-
-
-def duration(seconds: float) -> str:
-    """An age as kubectl writes it: `45s`, `12m`, `3h`, `8d`."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds)}s"
 
 
 def gibibytes(size_bytes: int | None) -> str:

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from controller.computedomains.cluster import FOREIGN_AGAIN_S, DomainsInCluster, KeptNode, KeptObject
 from dra_driver.api.computedomain import ComputeDomain, ComputeDomainStatus
+from dra_driver.api.core import wire_time
 from dra_driver.api.meta import COMPUTE_DOMAINS, DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES, Resource
 from dra_driver.domains.names import DOMAIN_LABEL, FINALIZER, DomainReason, daemon_object_name
 from dra_driver.domains.objects import DaemonSettings, daemon_set, daemon_template, made_as, workload_template
@@ -140,7 +141,7 @@ class DomainKeeper:
         with self._tracer.span(
             "reconcile domain", {NAMESPACE: metadata.namespace or "", "gpu_dra.domain": metadata.name}
         ):
-            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            now = wire_time(datetime.now(UTC))
             decision = decide(observed, now, max_nodes=self._settings.max_nodes, host_imex=self._host_imex)
             await actions.run(observed.domain, decision.actions)
             if decision.status is not None:

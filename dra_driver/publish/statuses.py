@@ -5,10 +5,11 @@ written keeps no pool from being published.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import structlog
 
+from dra_driver.api.core import wire_time
 from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.inventory import POLICY_FOLLOWED, Limitation, NodeInventoryStatus
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
@@ -66,7 +67,7 @@ class InventoryStatuses:
         Whether it says so now; if not, the watch is about to show a newer version. Raises Unreachable.
         """
         version = inventory.resource_version
-        time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        time = wire_time(self._now())
         after = wanted_status(before, self._driver, limitations, time, self._beside)
         if policy is not None and policy != before.policy:
             after = after.model_copy(update={"policy": policy})

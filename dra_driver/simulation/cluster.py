@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +40,7 @@ from dra_driver.names import GPU_DRIVER, model_label, names_record
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
+from dra_driver.simulation.events import timestamp
 from dra_driver.simulation.evictions import SimulatedTaintEviction
 from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers
@@ -367,7 +367,7 @@ async def _background() -> AsyncIterator[list["asyncio.Task[None]"]]:
 
 def _node_object(node: SimulatedNode, version: str) -> JsonObject:
     resources = {"cpu": "64", "memory": "512Gi", "pods": "110"}
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = timestamp()
     return {
         "apiVersion": "v1",
         "kind": "Node",

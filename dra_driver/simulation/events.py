@@ -6,6 +6,7 @@ from typing import Literal
 
 import structlog
 
+from dra_driver.api.core import wire_time
 from dra_driver.api.meta import EVENTS, JsonObject
 from dra_driver.errors import ClusterError
 from dra_driver.kube.client import Kube
@@ -57,4 +58,4 @@ async def tell(
 
 def timestamp() -> str:
     """Now, as the API writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return wire_time(datetime.now(UTC))

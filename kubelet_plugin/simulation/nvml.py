@@ -17,7 +17,7 @@ from kubelet_plugin.simulation.fabric import connected
 from kubelet_plugin.simulation.nvml_health import EventCalls, HealthCalls
 from kubelet_plugin.simulation.nvml_mig import MigCalls
 from kubelet_plugin.simulation.nvml_session import Mig, device_query, error, gpu_query, supported
-from kubelet_plugin.simulation.partitions import mig_device
+from kubelet_plugin.simulation.partitions import PartitionRefused, mig_device
 from kubelet_plugin.simulation.state import GpuState, NodeState
 
 _FILLER_BUS_ID = "FFFFFFFF:FF:FF.0"
@@ -94,7 +94,7 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
             if gpu.uuid in self._uuids and uuid.startswith("MIG-"):
                 try:
                     item = mig_device(gpu, uuid)[1]
-                except KeyError:
+                except PartitionRefused:
                     continue
                 self.check(gpu)
                 return self.mig_handle(gpu, item)

@@ -188,11 +188,8 @@ class MigCalls(Session):
         self.check_privileged()
         with self._host.edit() as state:
             now = state.gpu(gpu.uuid)
-            for instance, item in mig_devices(now):
-                if item.uuid == mig[1].uuid:
-                    partitions.destroy_compute_instance(now, instance, item)
-                    return 0
-        raise PartitionRefused(pynvml.NVML_ERROR_NOT_FOUND)
+            partitions.destroy_compute_instance(now, *partitions.mig_device(now, mig[1].uuid))
+        return 0
 
     # MIG devices
 

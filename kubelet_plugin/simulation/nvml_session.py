@@ -75,12 +75,12 @@ def _no_mig(gpu: GpuState, reference: Reference) -> tuple[()]:
 gpu_query = _query(("gpu", "mig"), _no_mig)
 """A function of GPUs: `answer(self, gpu, ...)`. Handles of MIG devices are NOT_SUPPORTED."""
 device_query = _query(
-    ("gpu", "mig"), lambda gpu, reference: (_mig(gpu, reference.mig_uuid) if reference.kind == "mig" else None,)
+    ("gpu", "mig"), lambda gpu, reference: (mig_device(gpu, reference.mig_uuid) if reference.kind == "mig" else None,)
 )
 """A function of GPUs and MIG devices alike: `answer(self, gpu, mig, ...)`."""
 gpu_instance_query = _query(("gpu instance",), lambda gpu, reference: (gpu_instance(gpu, reference.number),))
 """A function of GPU instances: `answer(self, gpu, instance, ...)`."""
-compute_instance_query = _query(("compute instance",), lambda gpu, reference: (_mig(gpu, reference.mig_uuid),))
+compute_instance_query = _query(("compute instance",), lambda gpu, reference: (mig_device(gpu, reference.mig_uuid),))
 """A function of compute instances: `answer(self, gpu, (gpu instance, compute instance), ...)`."""
 
 
@@ -237,13 +237,6 @@ def gpu_instance(gpu: GpuState, number: int) -> GpuInstanceState:
         if instance.number == number:
             return instance
     raise PartitionRefused(pynvml.NVML_ERROR_NOT_FOUND)
-
-
-def _mig(gpu: GpuState, uuid: str) -> Mig:
-    try:
-        return mig_device(gpu, uuid)
-    except KeyError:
-        raise PartitionRefused(pynvml.NVML_ERROR_NOT_FOUND) from None
 
 
 def supported[T](value: T | None) -> T:

@@ -243,11 +243,12 @@ def table_of(state: NodeState) -> MigTable:
 
 
 def mig_device(gpu: GpuState, uuid: str) -> tuple[GpuInstanceState, ComputeInstanceState]:
-    """The MIG device and the GPU instance that it is in. Raises KeyError when the GPU has no such device."""
+    """The MIG device and the GPU instance that it is in. Raises PartitionRefused when the GPU has no such
+    device."""
     for instance, item in mig_devices(gpu):
         if item.uuid == uuid:
             return instance, item
-    raise KeyError(uuid)
+    raise PartitionRefused(pynvml.NVML_ERROR_NOT_FOUND)
 
 
 def mig_devices(gpu: GpuState) -> Iterator[tuple[GpuInstanceState, ComputeInstanceState]]:

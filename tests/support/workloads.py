@@ -5,9 +5,9 @@ from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from dra_driver.api.core import wire_time
 from dra_driver.simulation.apiserver.patch import merge_patch
 from dra_driver.simulation.workloads.controller import WORKLOADS
-from dra_driver.simulation.workloads.plan import stamp
 
 type Obj = dict[str, Any]
 
@@ -39,7 +39,7 @@ class WorkloadWorld:
         metadata = obj["metadata"]
         name = metadata.get("name") or f"{metadata['generateName']}{self._made}"
         assert (obj["kind"], name) not in self.objects, f"{name} is made twice"
-        metadata |= {"name": name, "uid": f"u{self._made}", "creationTimestamp": stamp(self.now)}
+        metadata |= {"name": name, "uid": f"u{self._made}", "creationTimestamp": wire_time(self.now)}
         metadata.setdefault("resourceVersion", "1")
         self.objects[obj["kind"], name] = obj
         return obj
@@ -116,7 +116,7 @@ class WorkloadWorld:
         for key, item in list(self.objects.items()):
             owners = [owner["uid"] for owner in item["metadata"].get("ownerReferences") or ()]
             if item["metadata"]["uid"] == uid and item["kind"] == "Pod":
-                item["metadata"]["deletionTimestamp"] = stamp(self.now)
+                item["metadata"]["deletionTimestamp"] = wire_time(self.now)
             elif item["metadata"]["uid"] == uid:
                 del self.objects[key]
             elif uid in owners:

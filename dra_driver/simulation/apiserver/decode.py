@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from dra_driver.api.core import wire_time
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.schema import Schema, metadata_schema
 from dra_driver.apirules.status import bad_request
@@ -131,7 +132,7 @@ class Decoder:
 
 
 def _time(text: str) -> str:
-    return _moment(text).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return wire_time(_moment(text))
 
 
 def _micro_time(text: str) -> str:

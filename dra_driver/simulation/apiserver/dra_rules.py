@@ -63,11 +63,15 @@ class SliceRules(TypeRules):
         return problems_of_slice(obj["spec"], old and old["spec"], SliceLimits.of(situation.minor))
 
 
-class ClaimRules(TypeRules):
-    """ResourceClaim. Its spec never changes; its allocation is set once and can then only be cleared."""
+class SelectorRules(TypeRules):
+    """Of types with selectors in CEL."""
 
     def __init__(self, cel: CelCheck) -> None:
         self._cel = cel
+
+
+class ClaimRules(SelectorRules):
+    """ResourceClaim. Its spec never changes; its allocation is set once and can then only be cleared."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
         default_claim_spec(obj["spec"])
@@ -81,16 +85,8 @@ class ClaimRules(TypeRules):
         if old is not None:
             return _immutable_spec(obj, old)
         consumable = _distinct_values(situation)
-        return self._admin(obj, situation) + problems_of_claim_spec(
-            obj["spec"], "spec", self._cel, consumable=consumable
-        )
-
-    def _admin(self, obj: JsonObject, situation: Situation) -> list[FieldProblem]:
-        requests = (obj["spec"].get("devices") or {}).get("requests") or ()
-        for index, request in enumerate(requests):
-            if (request.get("exactly") or {}).get("adminAccess") and not _admin_allowed(obj, situation):
-                return [admin_access_denied(f"spec.devices.requests[{index}].adminAccess")]
-        return []
+        problems = problems_of_claim_spec(obj["spec"], "spec", self._cel, consumable=consumable)
+        return _admin_problems(obj["spec"], obj, situation)[:1] + problems
 
     def prepare_status(self, obj: JsonObject, old: JsonObject, situation: Situation) -> None:
         status, before = obj["status"], old.get("status", {})
@@ -108,11 +104,8 @@ class ClaimRules(TypeRules):
         return problems + problems_of_status(status, before, obj["spec"], deleting=deleting)
 
 
-class TemplateRules(TypeRules):
+class TemplateRules(SelectorRules):
     """ResourceClaimTemplate."""
-
-    def __init__(self, cel: CelCheck) -> None:
-        self._cel = cel
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
         default_claim_spec(obj["spec"]["spec"])
@@ -126,17 +119,11 @@ class TemplateRules(TypeRules):
         spec, consumable = obj["spec"], _distinct_values(situation)
         problems = template_problems(spec.get("metadata") or {}, "spec.metadata")
         problems += problems_of_claim_spec(spec["spec"], "spec.spec", self._cel, consumable=consumable)
-        for index, request in enumerate((spec["spec"].get("devices") or {}).get("requests") or ()):
-            if (request.get("exactly") or {}).get("adminAccess") and not _admin_allowed(obj, situation):
-                problems.append(admin_access_denied(f"spec.devices.requests[{index}].adminAccess"))
-        return problems
+        return problems + _admin_problems(spec["spec"], obj, situation)
 
 
-class ClassRules(TypeRules):
+class ClassRules(SelectorRules):
     """DeviceClass."""
-
-    def __init__(self, cel: CelCheck) -> None:
-        self._cel = cel
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_class(obj["spec"], old and old["spec"], situation.gates)
@@ -169,6 +156,17 @@ class TaintRuleRules(TypeRules):
 
 def _admin_allowed(obj: JsonObject, situation: Situation) -> bool:
     return situation.namespace_labels(obj).get(ADMIN_ACCESS_LABEL) == "true"
+
+
+def _admin_problems(spec: JsonObject, obj: JsonObject, situation: Situation) -> list[FieldProblem]:
+    """For each request of a claim's spec that may not have the access that it asks for."""
+    if _admin_allowed(obj, situation):
+        return []
+    return [
+        admin_access_denied(f"spec.devices.requests[{index}].adminAccess")
+        for index, request in enumerate((spec.get("devices") or {}).get("requests") or ())
+        if (request.get("exactly") or {}).get("adminAccess")
+    ]
 
 
 def _immutable_spec(obj: JsonObject, old: JsonObject) -> list[FieldProblem]:

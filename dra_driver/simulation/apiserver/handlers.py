@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 import yaml
 from aiohttp import web
 
+from dra_driver.api.core import wire_time
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.apirules.status import (
     ApiError,
@@ -19,7 +20,7 @@ from dra_driver.simulation.apiserver import containers, crds, discovery, protobu
 from dra_driver.simulation.apiserver.admission import AnsweredQuestions, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import WatchSettings, WatchStream, list_document, list_page
-from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService, WriteOptions, copied, timestamp
+from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService, WriteOptions, copied
 from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge, through_maps
 from dra_driver.simulation.apiserver.requests import RequestTarget, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
@@ -196,7 +197,7 @@ class Handlers:
             return
         for served in crds.served_types(obj):
             registry.add(served)
-        status = crds.accepted_status(obj, timestamp(self._objects.now()))
+        status = crds.accepted_status(obj, wire_time(self._objects.now()))
         known = obj.get("status") or {}
         if not known.get("conditions") or known.get("storedVersions") != status["storedVersions"]:
             store.put(kind.key, {**obj, "metadata": dict(obj["metadata"]), "status": status})
@@ -307,9 +308,7 @@ async def _streamed(request: web.Request, stream: WatchStream) -> web.StreamResp
     return response
 
 
-def success(status: int = 201) -> JsonObject:
-    """A Status that says nothing but that it worked."""
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": status}
+_SUCCESS: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
 def scale_of(obj: JsonObject) -> JsonObject:
@@ -345,11 +344,11 @@ def bind(objects: ObjectService, target: RequestTarget, binding: JsonObject) -> 
     pod = copied(old)
     pod["spec"]["nodeName"] = node
     conditions = [item for item in pod["status"].get("conditions") or () if item["type"] != "PodScheduled"]
-    now = timestamp(objects.now())
+    now = wire_time(objects.now())
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     pod["status"]["conditions"] = [*conditions, scheduled]
     objects.overwrite(target.kind, pod)
-    return success()
+    return _SUCCESS
 
 
 def evict(objects: ObjectService, target: RequestTarget, eviction: JsonObject) -> JsonObject:
@@ -362,7 +361,7 @@ def evict(objects: ObjectService, target: RequestTarget, eviction: JsonObject) -
         target.name or "",
         DeleteOptions(grace_period_s=options.get("gracePeriodSeconds"), uid=preconditions.get("uid")),
     )
-    return success()
+    return _SUCCESS
 
 
 def answer_review(kind: str, body: JsonObject) -> JsonObject:

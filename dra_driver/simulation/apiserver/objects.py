@@ -8,9 +8,10 @@ import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.core import wire_time
+from dra_driver.api.meta import NAMESPACES, JsonObject
 from dra_driver.apirules.conversion import inward
 from dra_driver.apirules.status import (
     MODIFIED,
@@ -43,11 +44,6 @@ _SERVER_OWNED = (
     "selfLink",
     "managedFields",
 )
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 with seconds, as metav1.Time."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +119,7 @@ class ObjectService:
         for name in _SERVER_OWNED:
             metadata.pop(name, None)
         metadata["uid"] = str(uuid.uuid4())
-        metadata["creationTimestamp"] = timestamp(self.now())
+        metadata["creationTimestamp"] = wire_time(self.now())
         situation = self._situation(kind, options)
         self.rules.default(obj, situation)
         self.rules.prepare_create(obj, situation)
@@ -256,7 +252,7 @@ class ObjectService:
         already = metadata.get("deletionTimestamp") is not None
         if already and grace_s >= metadata.get("deletionGracePeriodSeconds", 0):
             return
-        metadata["deletionTimestamp"] = timestamp(self.now() + timedelta(seconds=grace_s))
+        metadata["deletionTimestamp"] = wire_time(self.now() + timedelta(seconds=grace_s))
         if kind.key != ("", "namespaces"):
             metadata["deletionGracePeriodSeconds"] = grace_s
         if metadata.get("generation") and not already:
@@ -283,7 +279,7 @@ class ObjectService:
         return entry
 
     def _situation(self, kind: ResourceType, options: WriteOptions, subresource: str = "") -> Situation:
-        now = timestamp(self.now())
+        now = wire_time(self.now())
         return Situation(kind, subresource, self.store, self.gates, self.minor, now, options.warnings)
 
     def _decode_config(self, kind: ResourceType, config: JsonObject) -> JsonObject:
@@ -343,11 +339,10 @@ class ObjectService:
     def _require_namespace(self, kind: ResourceType, namespace: str, name: str) -> None:
         if not kind.resource.namespaced:
             return
-        namespaces = self.registry.find("", "v1", "namespaces")
         entry = self.store.get(("", "namespaces"), "", namespace)
-        if entry is None and namespaces is not None:
-            raise not_found(namespaces.resource, namespace)
-        if entry is not None and entry.obj.get("status", {}).get("phase") == "Terminating":
+        if entry is None:
+            raise not_found(NAMESPACES, namespace)
+        if entry.obj.get("status", {}).get("phase") == "Terminating":
             error = denied(
                 kind.resource,
                 name,

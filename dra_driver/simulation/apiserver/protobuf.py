@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from dra_driver.api.core import wire_time
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, bad_request
 from dra_driver.bundled import read_yaml
@@ -135,7 +136,7 @@ def _one(value: int | bytes, form: Any) -> Any:
         if not value:
             return ""
         seconds = dict(_fields(_bytes(value))).get(1, 0)
-        return datetime.fromtimestamp(_signed(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return wire_time(datetime.fromtimestamp(_signed(seconds), UTC))
     if form == "count":
         return _signed(value) or ""
     if form == "flag":

@@ -15,6 +15,7 @@ from typing import Any
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import InvalidInput
 from dra_driver.jsonpath import Path, read_path
+from dra_driver.phrases import duration
 from dra_driver.simulation.apiserver import protobuf
 from dra_driver.simulation.apiserver.lists import Page, list_document, list_metadata
 from dra_driver.simulation.apiserver.requests import RequestTarget
@@ -32,13 +33,7 @@ def age(moment: str | None, now: datetime) -> str:
     if not moment:
         return "<unknown>"
     seconds = int((now - datetime.fromisoformat(moment).astimezone(UTC)).total_seconds())
-    return duration(seconds) if seconds >= -1 else "<invalid>"
-
-
-def duration(seconds: int) -> str:
-    """In one unit, of which there are at least two."""
-    units = ((86400, "d"), (3600, "h"), (60, "m"))
-    return next((f"{seconds // size}{unit}" for size, unit in units if seconds >= 2 * size), f"{max(seconds, 0)}s")
+    return duration(max(seconds, 0)) if seconds >= -1 else "<invalid>"
 
 
 def _created(obj: JsonObject, now: datetime) -> str:

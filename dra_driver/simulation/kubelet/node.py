@@ -39,6 +39,7 @@ from dra_driver.simulation.kubelet.claims import (
 )
 from dra_driver.simulation.kubelet.containers import Containers, ContainerStanding
 from dra_driver.simulation.kubelet.registry import Plugin, PluginRegistry, Times
+from dra_driver.simulation.pods import is_done
 
 
 def read_folders(folders: Sequence[Path]) -> SpecFiles:
@@ -220,13 +221,13 @@ class SimulatedKubelet:
             self._wake[uid].clear()
             wait_s: float | None = None
             try:
-                if pods.is_finished(pod):
+                if is_done(pod):
                     await self._end(uid)
                 if pod["metadata"].get("deletionTimestamp"):
                     await self._end(uid)
                     await self._remove(pod)
                     break
-                if not pods.is_finished(pod):
+                if not is_done(pod):
                     if not started:
                         await self._start(pod)
                         started = True
@@ -340,7 +341,7 @@ class SimulatedKubelet:
     async def _report(self, pod: JsonObject, error: DriverError) -> None:
         """An event on the pod; one for each different reason."""
         metadata = pod["metadata"]
-        deleting = metadata.get("deletionTimestamp") or pods.is_finished(pod)
+        deleting = metadata.get("deletionTimestamp") or is_done(pod)
         reason = "FailedUnprepareDynamicResources" if deleting else "FailedPrepareDynamicResources"
         message = f"Failed to {'un' if deleting else ''}prepare dynamic resources: {error}"
         _log.warning("pod cannot continue", node=self.node_name, pod=metadata["name"], reason=str(error))

@@ -42,10 +42,6 @@ def _field(pod: JsonObject, path: str) -> str | None:
 _KEYED = re.compile(r"metadata\.(?P<map>labels|annotations)\['(?P<key>[^']+)'\]")
 
 
-def is_finished(pod: JsonObject) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-
-
 def is_running(pod: JsonObject) -> bool:
     return (pod.get("status") or {}).get("phase") == "Running"
 

@@ -7,6 +7,7 @@ Kubernetes 1.36.
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from dra_driver.api.core import wire_time
 from dra_driver.api.meta import JOBS, JsonObject
 from dra_driver.simulation.pods import is_being_deleted
 from dra_driver.simulation.workloads.plan import (
@@ -16,10 +17,8 @@ from dra_driver.simulation.workloads.plan import (
     child_of,
     conditions_of,
     holds,
-    moment_of,
     pod_of,
     ready_count,
-    stamp,
     staying,
     without_zeros,
 )
@@ -64,7 +63,7 @@ def job(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> Workloa
         *_COUNTS,
     )
     if not spec.get("suspend"):
-        status["startTime"] = (owner.get("status") or {}).get("startTime") or stamp(now)
+        status["startTime"] = (owner.get("status") or {}).get("startTime") or wire_time(now)
     if indexed:
         status["completedIndexes"] = ",".join(sorted({_index(pod) for pod in succeeded}, key=int)) or None
     suspended = ("Suspended", bool(spec.get("suspend")), "JobSuspended", "Job suspended")
@@ -72,7 +71,7 @@ def job(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> Workloa
     if end is not None:
         shown += conditions_of(owner, now, end)
         if end[0] == "Complete":
-            status["completionTime"] = stamp(now)
+            status["completionTime"] = wire_time(now)
     if shown:
         status["conditions"] = shown
     surplus = tuple(sorted(running, key=age_key, reverse=True)[: max(len(running) - wanted, 0)])
@@ -88,7 +87,7 @@ def _end(owner: JsonObject, failed: int, enough: bool, now: datetime) -> tuple[s
     if failed > spec.get("backoffLimit", 6):
         return "Failed", True, "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     deadline = spec.get("activeDeadlineSeconds")
-    if deadline is not None and started and now >= moment_of(started) + timedelta(seconds=deadline):
+    if deadline is not None and started and now >= datetime.fromisoformat(started) + timedelta(seconds=deadline):
         return "Failed", True, "DeadlineExceeded", "Job was active longer than specified deadline"
     return None
 
@@ -98,7 +97,7 @@ def _after_the_end(owner: JsonObject, running: Sequence[JsonObject], now: dateti
     if lifetime_s is None:
         return WorkloadPlan(delete=tuple(running))
     ended = max(item["lastTransitionTime"] for item in owner["status"]["conditions"])
-    left_s = (moment_of(ended) + timedelta(seconds=lifetime_s) - now).total_seconds()
+    left_s = (datetime.fromisoformat(ended) + timedelta(seconds=lifetime_s) - now).total_seconds()
     return WorkloadPlan(delete=(owner,)) if left_s <= 0 else WorkloadPlan(delete=tuple(running), again_s=left_s)
 
 
@@ -128,7 +127,7 @@ def cron_job(owner: JsonObject, jobs: Sequence[JsonObject], now: datetime) -> Wo
     """A Job at each time of the schedule; of those that ended, the newest few stay."""
     spec, running = owner["spec"], [item for item in staying(jobs) if not holds(item, "Complete", "Failed")]
     last = (owner.get("status") or {}).get("lastScheduleTime") or owner["metadata"]["creationTimestamp"]
-    due, coming = _times(spec["schedule"], moment_of(last), now)
+    due, coming = _times(spec["schedule"], datetime.fromisoformat(last), now)
     policy = spec.get("concurrencyPolicy", "Allow")
     starts = due is not None and not spec.get("suspend") and not (policy == "Forbid" and running)
     create: tuple[JsonObject, ...] = ()
@@ -152,7 +151,7 @@ def cron_job(owner: JsonObject, jobs: Sequence[JsonObject], now: datetime) -> Wo
     ]
     status: JsonObject = {"active": references or None}
     if starts and due is not None:
-        status["lastScheduleTime"] = stamp(due)
+        status["lastScheduleTime"] = wire_time(due)
     again_s = max((coming - now).total_seconds(), 0.1) if coming is not None else None
     return WorkloadPlan(create, tuple(outdated), status=status, again_s=again_s)
 

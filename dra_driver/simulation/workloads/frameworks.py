@@ -417,6 +417,8 @@ FRAMEWORKS = (
     Framework(Resource("kubevirt.io", "v1", "virtualmachines", "VirtualMachine", True), _machine, ready="Ready"),
 )
 
+_BY_KIND = {(item.resource.api_version, item.resource.kind): item for item in FRAMEWORKS}
+
 STORED = (
     Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", False),
     Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", True),
@@ -440,14 +442,7 @@ OLDER_STORAGE = "v1alpha2"
 def is_up(obj: JsonObject) -> bool:
     """Whether a workload, of any kind that is simulated, shows that all its pods run or have ended well."""
     spec, status = obj["spec"], obj.get("status") or {}
-    framework = next(
-        (
-            item
-            for item in FRAMEWORKS
-            if (item.resource.api_version, item.resource.kind) == (obj["apiVersion"], obj["kind"])
-        ),
-        None,
-    )
+    framework = _BY_KIND.get((obj["apiVersion"], obj["kind"]))
     if framework is not None:
         return holds(obj, framework.ready, framework.ended)
     if obj["kind"] == CRON_JOBS.kind:

@@ -5,9 +5,10 @@ import math
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import sha256
 
+from dra_driver.api.core import wire_time
 from dra_driver.api.meta import PODS, JsonObject, Resource
 from dra_driver.simulation.pods import is_being_deleted, is_done
 
@@ -104,11 +105,6 @@ def age_key(obj: JsonObject) -> tuple[str, str]:
     return obj["metadata"].get("creationTimestamp") or "", obj["metadata"]["name"]
 
 
-def is_ready(pod: JsonObject) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-
-
 def ready_count(pods: Sequence[JsonObject]) -> int:
     return sum(map(is_ready, pods))
 
@@ -136,23 +132,19 @@ def conditions_of(
             "status": status,
             "reason": reason,
             "message": message,
-            "lastTransitionTime": since or stamp(now),
+            "lastTransitionTime": since or wire_time(now),
         }
     return [*(item for kind, item in known.items() if keep and kind not in made), *made.values()]
 
 
-def holds(owner: JsonObject, *conditions: str) -> bool:
-    """Whether one of these conditions of the owner is True."""
-    known = (owner.get("status") or {}).get("conditions") or ()
+def holds(obj: JsonObject, *conditions: str) -> bool:
+    """Whether one of these conditions of the object is True."""
+    known = (obj.get("status") or {}).get("conditions") or ()
     return any(item["type"] in conditions and item["status"] == "True" for item in known)
 
 
-def stamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def moment_of(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+def is_ready(pod: JsonObject) -> bool:
+    return holds(pod, "Ready")
 
 
 def without_zeros(status: JsonObject, *names: str) -> JsonObject:

@@ -28,8 +28,9 @@ from dra_driver.api.meta import (
 from dra_driver.cli.main import app
 from dra_driver.errors import InvalidInput, Rejected
 from dra_driver.kube.client import Kube
+from dra_driver.phrases import duration
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from dra_driver.terminal import Status, duration, plain_errors
+from dra_driver.terminal import Status, plain_errors
 
 PRODUCT = "NVIDIA H100 80GB HBM3"
 

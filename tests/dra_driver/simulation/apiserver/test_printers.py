@@ -7,26 +7,9 @@ import pytest
 from support.rows import rows
 
 from dra_driver.simulation.apiserver.resource_types import Column
-from dra_driver.simulation.apiserver.tables import PRINTERS, age, custom_cell, duration
+from dra_driver.simulation.apiserver.tables import PRINTERS, age, custom_cell
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-
-
-@rows(
-    "seconds, shown",
-    [
-        (-1, "0s"),
-        (0, "0s"),
-        (119, "119s"),
-        (125, "2m"),
-        (3600, "60m"),
-        (7200, "2h"),
-        (47 * 3600, "47h"),
-        (48 * 3600, "2d"),
-    ],
-)
-def test_durations_are_shown_in_one_unit(seconds: int, shown: str) -> None:
-    assert duration(seconds) == shown
 
 
 def test_an_age_without_a_moment_is_unknown() -> None:
