@@ -70,6 +70,7 @@ def _served_type(spec: JsonObject, version: JsonObject, storage: str) -> Resourc
         tuple(field["jsonPath"].lstrip(".") for field in version.get("selectableFields", ())),
         custom_schema(version.get("schema", {}).get("openAPIV3Schema")),
         custom=True,
+        marks=frozenset({"conditional", "generation"}),
         columns=tuple(_column(item) for item in version.get("additionalPrinterColumns", ())),
         storage_version=storage,
     )

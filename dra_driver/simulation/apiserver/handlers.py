@@ -71,15 +71,20 @@ class Handlers:
     def _write(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         if target.subresource not in ("", "status"):
             return self._subresource(request, target, body)
-        if request.method == "POST" and (target.name is None):
-            return self._create(request, target, body)
-        if request.method == "PUT" and target.name is not None:
-            return self._update(request, target, body)
-        if request.method == "PATCH" and target.name is not None:
-            return self._patch(request, target, body)
         if request.method == "DELETE":
             return self._delete(request, target, body)
-        raise method_not_allowed()
+        objects, kind, options, status = self._objects, target.kind, _write_options(request), 200
+        creates = target.name is None and (target.namespace is not None or not kind.resource.namespaced)
+        if request.method == "POST" and creates:
+            entry, status = objects.create(kind, target.place, as_object(body), options), 201
+        elif request.method == "PUT" and target.name is not None:
+            entry = objects.update(kind, target.place, target.name, target.subresource, as_object(body), options)
+        elif request.method == "PATCH" and target.name is not None:
+            entry, new = self._patch(request.content_type, target, target.name, body, options)
+            status = 201 if new else 200
+        else:
+            raise method_not_allowed()
+        return _object(self._representation(request, target), entry, status=status, warnings=options.warnings)
 
     async def _read(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         query = list_query(target.kind, request.query)
@@ -126,53 +131,30 @@ class Handlers:
         obj["metadata"]["resourceVersion"] = version or obj["metadata"]["resourceVersion"]
         return scale_of(objects.change(kind, old, obj, "scale", _write_options(request)).obj)
 
-    def _create(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
-        if target.kind.resource.namespaced and target.namespace is None:
-            raise method_not_allowed()
-        options = _write_options(request)
-        entry = self._objects.create(target.kind, target.place, as_object(body), options)
-        return _object(self._representation(request, target), entry, status=201, warnings=options.warnings)
-
-    def _update(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
-        options = _write_options(request)
-        entry = self._objects.update(
-            target.kind, target.place, target.name or "", target.subresource, as_object(body), options
-        )
-        return _object(self._representation(request, target), entry, warnings=options.warnings)
-
-    def _patch(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
-        options = _write_options(request)
-        if request.content_type == "application/apply-patch+yaml":
-            return self._apply(request, target, as_object(body), options)
-        old = self._objects.get(target.kind, target.place, target.name or "")
-        current = copy_json(old.served_as(target.kind.resource.api_version))
-        content_type = request.content_type
-        if content_type == "application/merge-patch+json":
+    def _patch(
+        self, form: str, target: RequestTarget, name: str, body: object, options: WriteOptions
+    ) -> tuple[StoredVersion, bool]:
+        """The object after a patch of this media type, and whether it is new."""
+        objects, kind = self._objects, target.kind
+        if form == "application/apply-patch+yaml":
+            return objects.apply(kind, target.place, name, target.subresource, as_object(body), options)
+        old = objects.get(kind, target.place, name)
+        current = copy_json(old.served_as(kind.resource.api_version))
+        if form == "application/merge-patch+json":
             patched = merge_patch(current, as_object(body))
-        elif content_type == "application/strategic-merge-patch+json" and not target.kind.custom:
-            schema = target.kind.schema
-            patched = through_maps(strategic_merge(current, as_object(body), schema), schema)
-        elif content_type == "application/json-patch+json":
+        elif form == "application/strategic-merge-patch+json" and not kind.custom:
+            patched = through_maps(strategic_merge(current, as_object(body), kind.schema), kind.schema)
+        elif form == "application/json-patch+json":
             patched = json_patch(current, body)
         else:
-            raise ApiError(415, f"the body of the request was in an unknown format - {content_type}", details={})
-        entry = self._objects.patch(target.kind, old, target.subresource, patched, options)
-        return _object(self._representation(request, target), entry, warnings=options.warnings)
-
-    def _apply(
-        self, request: web.Request, target: RequestTarget, config: JsonObject, options: WriteOptions
-    ) -> web.Response:
-        entry, created = self._objects.apply(
-            target.kind, target.place, target.name or "", target.subresource, config, options
-        )
-        form = self._representation(request, target)
-        return _object(form, entry, status=201 if created else 200, warnings=options.warnings)
+            raise ApiError(415, f"the body of the request was in an unknown format - {form}", details={})
+        return objects.patch(kind, old, target.subresource, patched, options), False
 
     def _delete(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _delete_options(request, body)
         if target.name is not None:
             entry, gone = self._objects.delete(target.kind, target.place, target.name, options)
-            whole = not gone or target.kind.returns_deleted
+            whole = not gone or "returned" in target.kind.marks
             return _object(self._representation(request, target), entry) if whole else _deleted(target.kind, entry)
         if "deletecollection" not in discovery.verbs_of(target.kind):
             raise method_not_allowed()

@@ -166,7 +166,7 @@ class ObjectService:
         metadata, before = obj["metadata"], old.obj["metadata"]
         if metadata.get("resourceVersion") not in (None, "", before["resourceVersion"]):
             raise conflict(kind.resource, before["name"], MODIFIED)
-        if not metadata.get("resourceVersion") and not kind.unconditional_update:
+        if not metadata.get("resourceVersion") and "conditional" in kind.marks:
             why = "must be specified for an update"
             error = invalid_object(kind.resource, before["name"], [invalid("metadata.resourceVersion", 0, why)])
             raise ApiError(422, error.message, details={**(error.details or {}), "kind": kind.resource.plural})

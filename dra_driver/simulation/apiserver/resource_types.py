@@ -1,15 +1,16 @@
 """The table of resource types: what is served, under which names, with which subresources and selectable fields.
 
-Built-in types are rows here; types of CustomResourceDefinitions join at run time (`crds.py`). The facts are those of
-the discovery documents of a kube-apiserver 1.36.
+Built-in types are rows of `resource_types.yaml`; types of CustomResourceDefinitions join at run time (`crds.py`).
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.apirules.schema import OPEN, Schema, builtin_schema, definition_name
+from dra_driver.bundled import read_yaml
 from dra_driver.simulation.apiserver.store import TypeKey
 
 
@@ -40,6 +41,8 @@ class ResourceType:
     custom: bool = False
     columns: tuple[Column, ...] = ()
     """Printer columns of a custom type."""
+    marks: frozenset[str] = frozenset()
+    """How it differs from other types; see `resource_types.yaml`."""
     storage_version: str = ""
     """The version under which a custom type is stored; empty for built-in types."""
 
@@ -66,16 +69,6 @@ class ResourceType:
         return Schema({"$ref": name}, self.schema.definitions) if name else OPEN
 
     @property
-    def returns_deleted(self) -> bool:
-        """A delete answers the object instead of a Status."""
-        return self.resource.group == _DRA_GROUP or self.key in _RETURNS_DELETED
-
-    @property
-    def unconditional_update(self) -> bool:
-        """A replace may leave out the resourceVersion."""
-        return not self.custom and self.key not in _CONDITIONAL_UPDATE
-
-    @property
     def deleted_gracefully(self) -> bool:
         """A deletion is announced before it happens, with the time that the object still has."""
         return self.key == ("", "pods")
@@ -83,7 +76,7 @@ class ResourceType:
     @property
     def resets_status(self) -> bool:
         """The status of a new object is not the client's to set."""
-        return "status" in self.subresources and self.key not in _KEEPS_STATUS
+        return "status" in self.subresources and "own status" not in self.marks
 
     def fill_status(self, obj: JsonObject) -> None:
         """The empty status that typed objects show."""
@@ -92,144 +85,37 @@ class ResourceType:
             obj["status"] = {}
 
     @property
-    def tracks_generation(self) -> bool:
-        return self.custom or self.key in _WITH_GENERATION
-
-    @property
     def selectable(self) -> tuple[str, ...]:
         namespace = ("metadata.namespace",) if self.resource.namespaced else ()
         return ("metadata.name", *namespace, *self.fields)
 
 
-_DRA_GROUP = "resource.k8s.io"
 _EVENTS_GROUP = "events.k8s.io"
-_RETURNS_DELETED = {
-    ("", name)
-    for name in (
-        "namespaces",
-        "persistentvolumeclaims",
-        "persistentvolumes",
-        "pods",
-        "resourcequotas",
-        "serviceaccounts",
-        "services",
-    )
-}
-_CONDITIONAL_UPDATE = {
-    ("apiextensions.k8s.io", "customresourcedefinitions"),
-    ("coordination.k8s.io", "leases"),
-    ("policy", "poddisruptionbudgets"),
-}
-_KEEPS_STATUS = {("", "nodes"), ("", "namespaces")}
-_WITH_GENERATION = {
-    ("", "pods"),
-    ("apiextensions.k8s.io", "customresourcedefinitions"),
-    ("apps", "daemonsets"),
-    ("apps", "deployments"),
-    ("apps", "replicasets"),
-    ("apps", "statefulsets"),
-    ("batch", "cronjobs"),
-    ("batch", "jobs"),
-    ("resource.k8s.io", "deviceclasses"),
-    ("resource.k8s.io", "devicetaintrules"),
-    ("resource.k8s.io", "resourceslices"),
-}
-
-# group, version, plural, kind, namespaced, short names, category "all", subresources, selectable fields
-type _Row = tuple[str, str, str, str, bool, str, str, str, str]
-
-_PODS_FIELDS = (
-    "spec.nodeName spec.restartPolicy spec.schedulerName spec.serviceAccountName spec.hostNetwork status.phase "
-    "status.podIP status.nominatedNodeName"
-)
-_EVENT_FIELDS = (
-    "involvedObject.kind involvedObject.namespace involvedObject.name involvedObject.uid involvedObject.apiVersion "
-    "involvedObject.resourceVersion involvedObject.fieldPath reason reportingComponent source type"
-)
-_ROWS: tuple[_Row, ...] = (
-    ("", "v1", "configmaps", "ConfigMap", True, "cm", "", "", ""),
-    ("", "v1", "endpoints", "Endpoints", True, "ep", "", "", ""),
-    ("", "v1", "events", "Event", True, "ev", "", "", _EVENT_FIELDS),
-    ("", "v1", "limitranges", "LimitRange", True, "limits", "", "", ""),
-    ("", "v1", "namespaces", "Namespace", False, "ns", "", "status", "status.phase"),
-    ("", "v1", "nodes", "Node", False, "no", "", "status", "spec.unschedulable"),
-    ("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, "pvc", "", "status", ""),
-    ("", "v1", "persistentvolumes", "PersistentVolume", False, "pv", "", "status", ""),
-    (
-        "", "v1", "pods", "Pod",
-        True, "po", "all", "attach binding ephemeralcontainers eviction exec log portforward status", _PODS_FIELDS,
-    ),
-    ("", "v1", "replicationcontrollers", "ReplicationController", True, "rc", "all", "scale status", "status.replicas"),
-    ("", "v1", "resourcequotas", "ResourceQuota", True, "quota", "", "status", ""),
-    ("", "v1", "secrets", "Secret", True, "", "", "", "type"),
-    ("", "v1", "serviceaccounts", "ServiceAccount", True, "sa", "", "", ""),
-    ("", "v1", "services", "Service", True, "svc", "all", "status", "spec.clusterIP spec.type"),
-    ("apps", "v1", "controllerrevisions", "ControllerRevision", True, "", "", "", ""),
-    ("apps", "v1", "daemonsets", "DaemonSet", True, "ds", "all", "status", ""),
-    ("apps", "v1", "deployments", "Deployment", True, "deploy", "all", "scale status", ""),
-    ("apps", "v1", "replicasets", "ReplicaSet", True, "rs", "all", "scale status", "status.replicas"),
-    ("apps", "v1", "statefulsets", "StatefulSet", True, "sts", "all", "scale status", ""),
-    ("batch", "v1", "cronjobs", "CronJob", True, "cj", "all", "status", ""),
-    ("batch", "v1", "jobs", "Job", True, "", "all", "status", "status.successful"),
-    ("coordination.k8s.io", "v1", "leases", "Lease", True, "", "", "", ""),
-    ("events.k8s.io", "v1", "events", "Event", True, "ev", "", "", ""),
-    ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, "netpol", "", "", ""),
-    ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, "pdb", "", "status", ""),
-    ("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False, "", "", "", ""),
-    ("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False, "", "", "", ""),
-    ("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True, "", "", "", ""),
-    ("rbac.authorization.k8s.io", "v1", "roles", "Role", True, "", "", "", ""),
-    ("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, "pc", "", "", ""),
-    (
-        "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration",
-        False, "", "api-extensions", "", "",
-    ),
-    (
-        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy",
-        False, "", "api-extensions", "status", "",
-    ),
-    (
-        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
-        False, "", "api-extensions", "", "",
-    ),
-    (
-        "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration",
-        False, "", "api-extensions", "", "",
-    ),
-    (
-        "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
-        False, "crd crds", "api-extensions", "status", "",
-    ),
-)  # fmt: skip
-
-_SLICE_FIELDS = "spec.nodeName spec.driver"
 
 
-def _resource_rows(minor: int) -> tuple[_Row, ...]:
-    group = _DRA_GROUP
-    slice_fields = _SLICE_FIELDS + (" spec.pool.name" if minor >= 37 else "")
-    rows: list[_Row] = [
-        (group, "v1", "deviceclasses", "DeviceClass", False, "", "", "", ""),
-        (group, "v1", "resourceclaims", "ResourceClaim", True, "", "", "status", ""),
-        (group, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True, "", "", "", ""),
-        (group, "v1", "resourceslices", "ResourceSlice", False, "", "", "", slice_fields),
-    ]
-    if minor >= 37:
-        rows.append((group, "v1", "devicetaintrules", "DeviceTaintRule", False, "", "", "status", ""))
-    return tuple(rows)
+@cache
+def _table() -> JsonObject:
+    text = files(__package__).joinpath("resource_types.yaml").read_text(encoding="utf-8")
+    table: JsonObject = read_yaml(text)
+    return table
 
 
-def _builtin(row: _Row, minor: int) -> ResourceType:
-    group, version, plural, kind, namespaced, short_names, categories, subresources, fields = row
-    return ResourceType(
-        Resource(group, version, plural, kind, namespaced),
-        kind.lower(),
-        tuple(short_names.split()),
-        tuple(categories.split()),
-        frozenset(subresources.split()),
-        tuple(fields.split()),
-        builtin_schema(group, version, kind, minor),
-    )
+def _builtin_types(minor: int) -> Iterator[ResourceType]:
+    for api_version, rows in _table().items():
+        group, _, version = api_version.rpartition("/")
+        for plural, row in rows.items():
+            newer = row.get("fields since 37", ()) if minor >= 37 else ()
+            if minor >= row.get("since", 0):
+                yield ResourceType(
+                    Resource(group, version, plural, row["kind"], not row.get("cluster")),
+                    row["kind"].lower(),
+                    tuple(row.get("short", ())),
+                    tuple([row["category"]] if "category" in row else ()),
+                    frozenset(row.get("subresources", ())),
+                    (*row.get("fields", ()), *newer),
+                    builtin_schema(group, version, row["kind"], minor),
+                    marks=frozenset(row.get("is", ())),
+                )
 
 
 class TypeRegistry:
@@ -237,8 +123,8 @@ class TypeRegistry:
 
     def __init__(self, minor: int) -> None:
         self._types: dict[tuple[str, str, str], ResourceType] = {}
-        for row in (*_ROWS, *_resource_rows(minor)):
-            self.add(_builtin(row, minor))
+        for kind in _builtin_types(minor):
+            self.add(kind)
 
     def add(self, kind: ResourceType) -> None:
         """Serves `kind`, in place of an earlier definition of the same version."""

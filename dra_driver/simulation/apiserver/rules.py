@@ -81,7 +81,7 @@ class Rules:
     def prepare_create(self, obj: JsonObject, situation: Situation) -> None:
         """Metadata that the server owns is already there."""
         kind = situation.kind
-        if kind.tracks_generation:
+        if "generation" in kind.marks:
             obj["metadata"]["generation"] = 1
         if kind.resets_status:
             obj.pop("status", None)
@@ -107,7 +107,7 @@ class Rules:
             if "status" in old:
                 obj["status"] = old["status"]
         rules.prepare(obj, old, situation)
-        if kind.tracks_generation and _content(obj, kind) != _content(old, kind):
+        if "generation" in kind.marks and _content(obj, kind) != _content(old, kind):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         return obj
 

@@ -146,9 +146,10 @@ def test_a_recorded_node_has_what_programs_change_and_refuses_to_change_its_hard
     assert nvml.nvmlDeviceGetComputeMode(gpu) == 3
     with pytest.raises(pynvml.NVMLError, match="a recorded node cannot be changed"):
         nvml.nvmlDeviceSetMigMode(gpu, 1)
-    for change in (again.reboot, again.unload_driver, again.load_driver, lambda: bind_gpu(again, 1, "vfio-pci")):
+    changes = (SimulatedHost.reboot, unload_driver, load_driver, lambda host: bind_gpu(host, 1, "vfio-pci"))
+    for change in changes:
         with pytest.raises(InvalidInput, match="simulate a profile to change it"):
-            change()
+            change(again)
     again.lose_gpu(1)
     with pytest.raises(pynvml.NVMLError, match="GPU is lost"):
         nvml.nvmlDeviceGetName(gpu)
