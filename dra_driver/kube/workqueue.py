@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.watch import Backoff
 
 _log = structlog.get_logger(__name__)
@@ -69,6 +70,19 @@ class WorkQueue:
     def succeeded(self, key: str) -> None:
         """Resets the pauses of `key` to the shortest."""
         self._backoffs.pop(key, None)
+
+    async def attempt(self, key: str, work: Awaitable[None]) -> None:
+        """Does the work of `key`, and pauses it after a ClusterError. What is gone meanwhile needs no work: its
+        deletion is another change."""
+        try:
+            await work
+        except NotFound:
+            self.succeeded(key)
+        except ClusterError as error:
+            pause_s = self.retry(key, error.retry_after_s or 0.0)
+            _log.debug("is tried again", key=key, error=str(error), pause_s=round(pause_s, 2))
+        else:
+            self.succeeded(key)
 
     async def work(self, handle: Callable[[str], Awaitable[None]], workers: int) -> None:
         """Processes keys until cancelled. `handle` handles the errors that it expects. Any other exception is a defect:

@@ -14,7 +14,7 @@ import structlog
 from dra_driver import kubernetes
 from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, Pod
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
-from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.errors import NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Reflector, follow
 from dra_driver.kube.workqueue import WorkQueue
@@ -88,18 +88,8 @@ class SimulatedClaimController:
 
     async def _handle(self, item: str) -> None:
         kind, namespace, name = item.split("/")
-        try:
-            if kind == "pod":
-                await self._sync_pod((namespace, name))
-            else:
-                await self._sync_claim((namespace, name))
-        except NotFound:
-            self._queue.succeeded(item)  # gone meanwhile; its deletion is another change
-        except ClusterError as error:
-            pause_s = self._queue.retry(item, error.retry_after_s or 0.0)
-            _log.debug("claim controller tries again", item=item, error=str(error), pause_s=round(pause_s, 2))
-        else:
-            self._queue.succeeded(item)
+        sync = self._sync_pod if kind == "pod" else self._sync_claim
+        await self._queue.attempt(item, sync((namespace, name)))
 
     # -- claims from templates
 

@@ -45,7 +45,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Change, Key, Mirror, Reflector, follow, key_of
+from dra_driver.kube.watch import Backoff, Change, Key, Mirror, MirrorChange, Reflector, follow, key_of
 from dra_driver.names import DeviceId
 from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.pods import (
@@ -110,15 +110,14 @@ class SimulatedScheduler:
         self._wake = asyncio.Event()
         self._backoff = Backoff(first_s=0.05, longest_s=5.0)
         self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
-        self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=lambda _: self._wake.set())
+        self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=self._changed)
         self._claims = Reflector(kube, RESOURCE_CLAIMS, on_change=self._claim_changed)
-        self._classes = Reflector(kube, DEVICE_CLASSES, on_change=self._class_changed)
-        self._slices = Reflector(kube, RESOURCE_SLICES, on_change=self._slice_changed)
-        self._typed_classes: dict[Key, DeviceClass] = {}
-        self._typed_slices: dict[Key, PublishedSlice] = {}
+        self._classes = Mirror(kube, DEVICE_CLASSES, keep=DeviceClass.of, on_change=self._changed)
+        self._slices = Mirror(kube, RESOURCE_SLICES, keep=_published, on_change=self._slice_changed)
         self._catalog: Catalog | None = None
         """Of the slices as they are now; made when it is needed."""
-        self._taint_rules: dict[Key, DeviceTaintRule] = {}
+        self._taint_rules: Mirror[DeviceTaintRule] | None = None
+        """None where the server has no such rules."""
         self._allocations: dict[Key, tuple[JsonObject, Allocation | None]] = {}
         """Typed, each with the claim it was read from."""
         self._written_claims: dict[Key, JsonObject] = {}
@@ -131,7 +130,8 @@ class SimulatedScheduler:
     async def run(self) -> Never:
         mirrors: list[Mirror[Any]] = [self._pods, self._nodes, self._claims, self._classes, self._slices]
         if (rules := await self._served_taint_rules()) is not None:
-            mirrors.append(Reflector(self._kube, rules, on_change=self._taint_rule_changed))
+            self._taint_rules = Mirror(self._kube, rules, keep=DeviceTaintRule.of, on_change=self._changed)
+            mirrors.append(self._taint_rules)
         if self._behavior is None:
             _, minor = await self._kube.server_version()
             self._behavior = Behavior.of(minor)
@@ -149,6 +149,9 @@ class SimulatedScheduler:
 
     # -- what changed
 
+    def _changed(self, _change: MirrorChange[Any]) -> None:
+        self._wake.set()
+
     def _pod_changed(self, change: Change) -> None:
         for pod in (change.before, change.after):
             if pod is not None and (change.after is None or is_scheduled(pod)):
@@ -163,23 +166,8 @@ class SimulatedScheduler:
             del self._written_claims[change.key]
         self._wake.set()
 
-    def _class_changed(self, change: Change) -> None:
-        self._typed_classes.pop(change.key, None)
-        if change.after is not None:
-            self._typed_classes[change.key] = DeviceClass.of(change.after)
-        self._wake.set()
-
-    def _slice_changed(self, change: Change) -> None:
+    def _slice_changed(self, _change: MirrorChange[PublishedSlice]) -> None:
         self._catalog = None
-        self._typed_slices.pop(change.key, None)
-        if change.after is not None:
-            self._typed_slices[change.key] = PublishedSlice(ResourceSlice.of(change.after))
-        self._wake.set()
-
-    def _taint_rule_changed(self, change: Change) -> None:
-        self._taint_rules.pop(change.key, None)
-        if change.after is not None:
-            self._taint_rules[change.key] = DeviceTaintRule.of(change.after)
         self._wake.set()
 
     # -- the loop
@@ -311,7 +299,7 @@ class SimulatedScheduler:
 
     def _missing_class(self, claims: Sequence[JsonObject]) -> str | None:
         """The first request for a class that does not exist."""
-        known = {key[1] for key in self._typed_classes}
+        known = {key[1] for key in self._classes.objects}
         for claim in claims:
             for request in claim["spec"]["devices"].get("requests") or ():
                 for wanted in (request.get("exactly"), *(request.get("firstAvailable") or ())):
@@ -322,12 +310,12 @@ class SimulatedScheduler:
     def _snapshot(self) -> Snapshot:
         if self._catalog is None:
             assert self._behavior is not None, "run() sets it"
-            self._catalog = Catalog(tuple(self._typed_slices.values()), self._behavior)
+            self._catalog = Catalog(tuple(self._slices.objects.values()), self._behavior)
         return Snapshot(
             self._catalog,
-            {typed_class.metadata.name: typed_class for typed_class in self._typed_classes.values()},
+            {name: device_class for (_, name), device_class in self._classes.objects.items()},
             Usage.of(self._held()),
-            tuple(self._taint_rules.values()),
+            tuple(self._taint_rules.objects.values()) if self._taint_rules is not None else (),
         )
 
     def _held(self) -> Iterable[Allocation]:
@@ -488,6 +476,10 @@ class SimulatedScheduler:
         await self._kube.merge_patch(
             PODS, metadata["name"], patch, namespace=metadata["namespace"], subresource="status"
         )
+
+
+def _published(obj: JsonObject) -> PublishedSlice:
+    return PublishedSlice(ResourceSlice.of(obj))
 
 
 def _unusable(claim: JsonObject, pod: JsonObject) -> str | None:

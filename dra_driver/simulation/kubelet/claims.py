@@ -17,6 +17,7 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DriverError, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
+from dra_driver.simulation.pods import claim_entries, generated_claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,18 +184,14 @@ def pod_claims(pod: JsonObject) -> list[KubeletClaim]:
 
     Raises NodeNotReady when a template's claim has not been created yet.
     """
-    status = pod.get("status") or {}
-    created = {item["name"]: item.get("resourceClaimName") for item in status.get("resourceClaimStatuses") or ()}
+    created = generated_claims(pod)
     claims = []
-    for entry in pod["spec"].get("resourceClaims") or ():
-        name = entry["name"]
-        if entry.get("resourceClaimName"):
-            claims.append(KubeletClaim(name, entry["resourceClaimName"], False))
-        elif name not in created:
-            raise NodeNotReady(f"the claim for pod claim {name} has not been created yet")
-        elif created[name]:
-            claims.append(KubeletClaim(name, created[name], True))
-    if extended := status.get("extendedResourceClaimStatus"):
+    for entry in claim_entries(pod):
+        if entry.claim is None and entry.name not in created:
+            raise NodeNotReady(f"the claim for pod claim {entry.name} has not been created yet")
+        if claim := entry.claim or created[entry.name]:
+            claims.append(KubeletClaim(entry.name, claim, entry.claim is None))
+    if extended := (pod.get("status") or {}).get("extendedResourceClaimStatus"):
         claims.append(KubeletClaim(None, extended["resourceClaimName"], True))
     return claims
 

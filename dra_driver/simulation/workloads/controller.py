@@ -27,7 +27,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Key, Mirror, MirrorChange, follow, key_of
 from dra_driver.kube.workqueue import WorkQueue
@@ -119,37 +119,29 @@ class SimulatedWorkloadController:
     # -- decide and do
 
     async def _handle(self, item: str) -> None:
-        group, kind, namespace, name = item.split("/")
-        try:
-            again_s = await self._sync(self._types[group, kind], (namespace, name))
-        except NotFound:
-            self._queue.succeeded(item)  # gone meanwhile; its deletion is another change
-        except ClusterError as error:
-            pause_s = self._queue.retry(item, error.retry_after_s or 0.0)
-            _log.debug("workload controller tries again", item=item, error=str(error), pause_s=round(pause_s, 2))
-        else:
-            self._queue.succeeded(item)
-            if again_s is not None:
-                self._queue.add_after(item, again_s)
+        await self._queue.attempt(item, self._sync(item))
 
-    async def _sync(self, resource: Resource, key: Key) -> float | None:
-        owner = self._caches[resource].objects.get(key)
+    async def _sync(self, item: str) -> None:
+        group, kind, namespace, name = item.split("/")
+        resource = self._types[group, kind]
+        owner = self._caches[resource].objects.get((namespace, name))
         if owner is None or is_being_deleted(owner):
-            return None
+            return
         children = list(self._children[owner["metadata"]["uid"]].values())
         plan = self._decide[resource](owner, children, datetime.now(UTC))
         for obj in plan.delete:
             await self._delete(obj)
         for obj, patch in plan.patch:
             about = self._types[_type_of(obj)]
-            await self._kube.merge_patch(about, obj["metadata"]["name"], patch, namespace=key[0])
+            await self._kube.merge_patch(about, obj["metadata"]["name"], patch, namespace=namespace)
         for obj in plan.create:
             await self._create(owner, obj)
         known = owner.get("status") or {}
         if plan.status is not None and any(known.get(name) != value for name, value in plan.status.items()):
             patch = {"status": plan.status}
-            await self._kube.merge_patch(resource, key[1], patch, namespace=key[0], subresource="status")
-        return plan.again_s
+            await self._kube.merge_patch(resource, name, patch, namespace=namespace, subresource="status")
+        if plan.again_s is not None:
+            self._queue.add_after(item, plan.again_s)
 
     async def _delete(self, obj: JsonObject) -> None:
         metadata = obj["metadata"]
