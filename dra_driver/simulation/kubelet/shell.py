@@ -51,11 +51,10 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What a command printed, and its exit status. `endless`: it then runs until the container is stopped."""
+    """What a command printed, and its exit status."""
 
     text: str
     status: int = 0
-    endless: bool = False
 
 
 class NotUnderstood(Exception):
@@ -101,7 +100,7 @@ def run(view: ContainerView, command: Sequence[str]) -> Printed:
         if words[0] == "exit":
             return Printed(text, int(words[1]) if len(words) > 1 else status)
         if _slept_s(words) is None:
-            return Printed(text, endless=True)
+            return Printed(text)
         first, *filters = [list(part) for bar, part in groupby(words, "|".__eq__) if not bar]
         printed, status = _run(view, first, variables)
         for wanted in filters:
