@@ -21,8 +21,8 @@ from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.lifecycle import HeldByOther
-from kubelet_plugin.simulation.programs.cuda import DEVICES_VARIABLE, CudaLibrary
-from kubelet_plugin.simulation.programs.node import RootedNode
+from kubelet_plugin.simulation.programs.cuda import CudaLibrary
+from kubelet_plugin.simulation.programs.node import DEVICES_VARIABLE, RootedNode
 
 GATES = Gates.parse("FabricManagerPartitioning=true")
 EVERY = [(board, kind) for board in ("dgx-h100", "hgx-h200", "dgx-b200", "dgx-a100-80") for kind in ("gpu", "vfio")]

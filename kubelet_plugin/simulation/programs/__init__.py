@@ -13,7 +13,6 @@ _FUNCTIONS = {
     "nvidia-smi": "smi.main",
     "nvidia-modprobe": "modprobe.main",
     "nvidia-cuda-mps-control": "mps_control.main",
-    "nvidia-cuda-mps-server": "mps_control.main_of_server",
     "nvidia-imex": "imex.main",
     "nvidia-imex-ctl": "imex_ctl.main",
     "simulated-cuda-check": "cuda.check",

@@ -14,8 +14,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kubelet_plugin.cuda_check import run
-from kubelet_plugin.simulation.programs.mps_control import connect, connected
-from kubelet_plugin.simulation.programs.node import RootedNode
+from kubelet_plugin.simulation.programs.mps_control import connected
+from kubelet_plugin.simulation.programs.node import (
+    DEVICES_VARIABLE,
+    MOUNTS_VARIABLE,
+    USER_VARIABLE,
+    RootedNode,
+    connect,
+)
 
 
 def attached(pipe: str, server: socket.socket) -> dict[str, object]:
@@ -26,7 +32,7 @@ def attached(pipe: str, server: socket.socket) -> dict[str, object]:
         raise ValueError(f"no MPS daemon in {pipe}: {error}") from error
     if "error" in answer:
         raise ValueError(answer["error"])
-    connect(server, pipe, answer["socket"])
+    connect(server, f"{pipe}/{answer['socket']}")
     asked = {
         "pid": os.getpid(),
         "threads": os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
@@ -38,9 +44,6 @@ def attached(pipe: str, server: socket.socket) -> dict[str, object]:
         raise ValueError(granted["error"])
     return granted
 
-
-DEVICES_VARIABLE, MOUNTS_VARIABLE, USER_VARIABLE = "SIMULATED_DEVICES", "SIMULATED_MOUNTS", "SIMULATED_USER"
-"""Set by `dra_driver.simulation.kubelet.containers`."""
 
 _PIPE = "/tmp/nvidia-mps"
 _FOLDERS = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local")

@@ -18,11 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from kubelet_plugin.simulation.programs.imex_config import ConfigRefused, read_config, read_nodes, resolved, short_path
-from kubelet_plugin.simulation.programs.node import RootedNode
-
-DEVICES_VARIABLE = "SIMULATED_DEVICES"
-"""The device nodes of a simulated container, with colons between; not set on the host itself, which has all."""
+from kubelet_plugin.simulation.programs.imex_config import ConfigRefused, read_config, read_nodes, resolved
+from kubelet_plugin.simulation.programs.node import DEVICES_VARIABLE, RootedNode, short_path
 
 CONNECTED, NEVER, INVALID, DISCONNECTED = "CONNECTED", "NEVER_CONNECTED", "INVALID", "DISCONNECTED"
 WRONG_VERSION, WRONG_MAP = "VERSION_MISMATCH", "NODE_MAP_MISMATCH"

@@ -8,7 +8,6 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 HOSTS_VARIABLE = "GPU_DRA_HOSTS_FILE"
 """A simulated container has no /etc of its own; this says where its file of hosts is."""
@@ -77,17 +76,6 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-@contextmanager
-def short_path(path: str) -> Iterator[str]:
-    """A name of a socket that fits into its address, however long the path is."""
-    folder, _, name = path.rpartition("/")
-    fd = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{fd}/{name}"
-    finally:
-        os.close(fd)
 
 
 def ask_at(peer: socket.socket, question: str) -> str:

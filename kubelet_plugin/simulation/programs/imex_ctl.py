@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kubelet_plugin.simulation.programs.imex_config import ConfigRefused, ask_at, read_config, short_path
+from kubelet_plugin.simulation.programs.imex_config import ConfigRefused, ask_at, read_config
+from kubelet_plugin.simulation.programs.node import connect
 
 _DEFAULT_CONFIG = "/etc/nvidia-imex/config.cfg"
 _TIMEOUT_S = 5.0
@@ -68,9 +69,9 @@ def _from_config(path: str) -> str:
 
 
 def _asked(where: str, question: str) -> dict[str, Any]:
-    with socket.socket(socket.AF_UNIX) as peer, short_path(where) as name:
+    with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(_TIMEOUT_S)
-        peer.connect(name)
+        connect(peer, where)
         answer: dict[str, Any] = json.loads(ask_at(peer, json.dumps({"ask": question})))
         return answer
 

@@ -17,9 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from kubelet_plugin.simulation.programs.node import RootedNode, size_bytes, visible_devices
+from kubelet_plugin.simulation.programs.node import RootedNode, connect, size_bytes, visible_devices
 
 SOCKET = "control"
 END = "\0"
@@ -68,7 +68,7 @@ def _commands(pipe: str) -> int:
 def connected(pipe: str) -> Iterator[Callable[[str], str]]:
     """Ask the daemon of the directory `pipe`. Raises OSError when there is none."""
     with socket.socket(socket.AF_UNIX) as peer:
-        connect(peer, pipe, SOCKET)
+        connect(peer, f"{pipe}/{SOCKET}")
         stream = peer.makefile("rw", encoding="utf-8", newline="")
 
         def ask(line: str) -> str:
@@ -83,15 +83,6 @@ def connected(pipe: str) -> Iterator[Callable[[str], str]]:
             return answer[:-1]
 
         yield ask
-
-
-def connect(peer: socket.socket, folder: str, name: str) -> None:
-    """Connect to a socket in `folder`, however long its path is."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        peer.connect(f"/proc/self/fd/{fd}/{name}")
-    finally:
-        os.close(fd)
 
 
 def _daemon(node: RootedNode, pipe: str, log: str, *, multi_user: bool, background: bool) -> int:
@@ -115,22 +106,19 @@ def _daemon(node: RootedNode, pipe: str, log: str, *, multi_user: bool, backgrou
     return _Daemon(node, pipe, log, multi_user=multi_user).run()
 
 
-class _Limits:
+class _Limits(NamedTuple):
     """What a server is started with: percent of threads, bytes of memory by device, clients for each device."""
 
-    def __init__(self, threads: float, memory: dict[str, int], most_clients: int) -> None:
-        self.threads = threads
-        self.memory = memory
-        self.most_clients = most_clients
+    threads: float
+    memory: dict[str, int]
+    most_clients: int
 
 
-class _Server:
-    """A server that runs: its process, and the limits that it was started with."""
+class _Server(NamedTuple):
+    """A server that runs."""
 
-    def __init__(self, pid: int, uid: int, limits: _Limits) -> None:
-        self.pid = pid
-        self.uid = uid
-        self.limits = limits
+    pid: int
+    uid: int
 
     @property
     def socket(self) -> str:
@@ -236,7 +224,7 @@ class _Daemon:
     def _clients(self, server: _Server) -> list[int]:
         try:
             with socket.socket(socket.AF_UNIX) as peer:
-                connect(peer, self._pipe, server.socket)
+                connect(peer, f"{self._pipe}/{server.socket}")
                 peer.sendall(b'{"list": true}\n')
                 clients: list[int] = json.loads(peer.makefile().readline())
                 return clients
@@ -275,7 +263,7 @@ class _Daemon:
         os.close(writer)
         os.read(reader, 1)
         os.close(reader)
-        server = _Server(pid, uid, limits)
+        server = _Server(pid, uid)
         self._servers.append(server)
         self._log(f"Started server {pid} for user {uid}")
         return server
@@ -307,12 +295,7 @@ class _Daemon:
         os._exit(0)
 
     def _log(self, message: str) -> None:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        try:
-            with open(self._log_path, "a", encoding="utf-8") as file:
-                file.write(f"[{stamp}.000 Control {os.getpid():5d}] {message}\n")
-        except OSError:
-            return
+        _append(self._log_path, "Control", message)
 
 
 def _most_clients(state: dict[str, Any]) -> int:
@@ -320,12 +303,6 @@ def _most_clients(state: dict[str, Any]) -> int:
     if state["model"]["compute_capability"][0] < 7:
         return 16
     return 60 if state["driver"]["cuda"] >= 13010 else 48
-
-
-def main_of_server(_arguments: Sequence[str]) -> int:
-    """nvidia-cuda-mps-server, run by hand."""
-    sys.stderr.write("nvidia-cuda-mps-server is started by nvidia-cuda-mps-control\n")
-    return 1
 
 
 def _serve(
@@ -342,7 +319,7 @@ def _serve(
     listener.listen(128)
     os.write(ready, b".")
     os.close(ready)
-    _log_of_server(log, f"Creating server context on {len(devices)} devices")
+    _append(log, "Server", f"Creating server context on {len(devices)} devices")
     clients: dict[socket.socket, int] = {}
     while node.boots() == boots and os.path.exists(pipe) and (clients or os.getppid() == daemon):
         readable, _, _ = select.select([listener, *clients], [], [], _POLL_S)
@@ -350,7 +327,7 @@ def _serve(
             if item is listener:
                 _admit(listener.accept()[0], clients, devices, limits, log)
             elif not item.recv(4096):
-                _log_of_server(log, f"Client {clients.pop(item)} disconnected")
+                _append(log, "Server", f"Client {clients.pop(item)} disconnected")
                 item.close()
     os._exit(0)
 
@@ -369,7 +346,7 @@ def _admit(
             answer = _granted(asked, devices, limits)
         peer.sendall(json.dumps(answer).encode() + b"\n")
     except (OSError, ValueError) as error:
-        _log_of_server(log, f"Client refused: {error}")
+        _append(log, "Server", f"Client refused: {error}")
         peer.close()
         return
     if isinstance(answer, list) or "error" in answer:
@@ -377,7 +354,7 @@ def _admit(
         return
     peer.settimeout(None)
     clients[peer] = int(asked["pid"])
-    _log_of_server(log, f"Client {asked['pid']} connected")
+    _append(log, "Server", f"Client {asked['pid']} connected")
 
 
 def _granted(asked: dict[str, Any], devices: list[str], limits: _Limits) -> dict[str, Any]:
@@ -394,10 +371,10 @@ def _granted(asked: dict[str, Any], devices: list[str], limits: _Limits) -> dict
     return {"server": os.getpid(), "devices": devices, "threads": threads, "memory": memory}
 
 
-def _log_of_server(path: str, message: str) -> None:
+def _append(path: str, who: str, message: str) -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     try:
         with open(path, "a", encoding="utf-8") as file:
-            file.write(f"[{stamp}.000 Server {os.getpid():5d}] {message}\n")
+            file.write(f"[{stamp}.000 {who} {os.getpid():5d}] {message}\n")
     except OSError:
         return

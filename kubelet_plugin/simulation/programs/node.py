@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,6 +50,10 @@ class Attached:
 
     def __del__(self) -> None:
         self.close()
+
+
+DEVICES_VARIABLE, MOUNTS_VARIABLE, USER_VARIABLE = "SIMULATED_DEVICES", "SIMULATED_MOUNTS", "SIMULATED_USER"
+"""Set by `dra_driver.simulation.kubelet.containers`; not set on the host itself."""
 
 
 class RootedNode:
@@ -91,6 +96,23 @@ class RootedNode:
             return int(self.read()["boots"])
         except (OSError, ValueError):
             return -1
+
+
+@contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """A name of a socket that fits into its address, however long the path is."""
+    folder, _, name = path.rpartition("/")
+    fd = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)
+
+
+def connect(peer: socket.socket, path: str) -> None:
+    """To a socket, however long its path is."""
+    with short_path(path) as name:
+        peer.connect(name)
 
 
 def size_bytes(text: str) -> int | None:

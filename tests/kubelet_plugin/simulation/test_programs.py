@@ -15,7 +15,7 @@ from support.mishaps import unload_driver
 
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
-_SERVER = "usr/bin/nvidia-cuda-mps-server"
+_MODPROBE = "usr/bin/nvidia-modprobe"
 _SMI = "usr/bin/nvidia-smi"
 _CONTROL = "usr/bin/nvidia-cuda-mps-control"
 
@@ -216,12 +216,12 @@ def test_a_reboot_ends_the_daemon(host: SimulatedHost, daemon: subprocess.Popen[
 
 def test_programs_are_run_by_whoever_uses_the_node_now_whoever_made_them(host: SimulatedHost) -> None:
     """The node outlives images of the plugin, which have Pythons at other places."""
-    for name in (_SMI, _CONTROL, _SERVER):
+    for name in (_SMI, _CONTROL, _MODPROBE):
         program = host.root / name
         program.write_text(program.read_text().replace(sys.executable, "/opt/older/bin/python3"))
     assert _run(host, _SMI, "-L")[0] == 127
-    (host.root / _SERVER).unlink()
+    (host.root / _MODPROBE).unlink()
     host.adopt_programs()
     assert _run(host, _SMI, "-L")[0] == 0
     assert os.access(host.root / _CONTROL, os.X_OK)
-    assert not (host.root / _SERVER).exists(), "what was taken away stays away"
+    assert not (host.root / _MODPROBE).exists(), "what was taken away stays away"
