@@ -45,7 +45,7 @@ _LONE_FLAG = re.compile(rf"--?[\w-]*(?:{_WORDS}|key)", re.IGNORECASE)
 _CREDENTIALS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)",
+        r"(?s:-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z))",
         r"(?i:\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}",
         r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)?",
         r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",
@@ -57,7 +57,6 @@ _CREDENTIALS = tuple(
         r"\b[a-z0-9]{6}\.[a-z0-9]{16}\b",
     )
 )
-_CREDENTIALS = (re.compile(_CREDENTIALS[0].pattern, re.DOTALL), *_CREDENTIALS[1:])
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY-----")
 

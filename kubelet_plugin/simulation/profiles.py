@@ -9,7 +9,7 @@ listing of profiles.
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -41,15 +41,7 @@ class Engines(_Data):
     @property
     def amounts(self) -> tuple[int, ...]:
         """All of them, in the order of the fields."""
-        return (
-            self.memory_mib,
-            self.multiprocessors,
-            self.copy_engines,
-            self.decoders,
-            self.encoders,
-            self.jpeg_engines,
-            self.ofa_engines,
-        )
+        return tuple(getattr(self, name) for name in Engines.model_fields)
 
 
 class MigProfile(Engines):
@@ -92,21 +84,28 @@ class MigTable(_Data):
 
 def mig_table_names() -> tuple[str, ...]:
     """The GPU models there are tables for, sorted."""
-    names = (entry.name for entry in files(__package__).joinpath("mig").iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+    return _names("mig")
 
 
 @cache
 def load_mig_table(name: str) -> MigTable:
     """The table called `name`. Raises InvalidInput when there is none, or when it is not one."""
-    place = files(__package__).joinpath("mig", f"{name}.yaml")
-    if not place.is_file():
-        raise InvalidInput(f"no such table; there are {', '.join(mig_table_names())}", about=f"MIG table {name}")
-    document: dict[str, Any] = read_yaml(place.read_text(encoding="utf-8"))
+    return _loaded(MigTable, "mig", "table", name, f"MIG table {name}")
+
+
+def _names(folder: str) -> tuple[str, ...]:
+    names = (entry.name for entry in files(__package__).joinpath(folder).iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+def _loaded[M: BaseModel](model: type[M], folder: str, what: str, name: str, about: str) -> M:
+    if name not in _names(folder):
+        raise InvalidInput(f"no such {what}; there are {', '.join(_names(folder))}", about=about)
+    text = files(__package__).joinpath(folder, f"{name}.yaml").read_text(encoding="utf-8")
     try:
-        return MigTable.model_validate(document)
+        return model.model_validate(read_yaml(text))
     except ValidationError as error:
-        raise InvalidInput(str(error), about=f"MIG table {name}") from error
+        raise InvalidInput(str(error), about=about) from error
 
 
 class _Model(BaseModel):
@@ -191,17 +190,10 @@ class Profile(_Model):
 
 def profile_names() -> tuple[str, ...]:
     """The kinds of nodes there are, sorted."""
-    names = (entry.name for entry in files(__package__).joinpath("profiles").iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+    return _names("profiles")
 
 
 @cache
 def load_profile(name: str) -> Profile:
     """The profile called `name`. Raises InvalidInput that lists the names there are."""
-    if name not in profile_names():
-        raise InvalidInput(f"no such profile; there are {', '.join(profile_names())}", about=f"profile {name}")
-    text = files(__package__).joinpath("profiles", f"{name}.yaml").read_text(encoding="utf-8")
-    try:
-        return Profile.model_validate(read_yaml(text))
-    except ValidationError as error:
-        raise InvalidInput(str(error), about=f"profile {name}") from error
+    return _loaded(Profile, "profiles", "profile", name, f"profile {name}")

@@ -118,7 +118,7 @@ class GarbageCollector:
                     self._delete(content_kind, content)
                 remains = remains or self._objects.store.get(content_kind.key, *content.key) is not None
         if not remains:
-            self._objects.finish(kind, entry)
+            self._objects.remove(kind, entry)
 
     def _delete(self, kind: ResourceType, entry: StoredVersion) -> None:
         options = DeleteOptions(uid=entry.obj["metadata"]["uid"])

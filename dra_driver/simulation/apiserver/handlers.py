@@ -174,7 +174,7 @@ class Handlers:
         if gone:
             if defined is not None:
                 for entry in store.entries((group, plural)):
-                    self._objects.finish(defined, entry)
+                    self._objects.remove(defined, entry)
             store.close_subscriptions((group, plural))
             return
         for served in crds.served_types(obj):
@@ -329,7 +329,7 @@ def bind(objects: ObjectService, target: RequestTarget, binding: JsonObject) -> 
     now = wire_time(objects.now())
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     pod["status"]["conditions"] = [*conditions, scheduled]
-    objects.overwrite(target.kind, pod)
+    objects.store_unchecked(target.kind, pod)
     return _SUCCESS
 
 

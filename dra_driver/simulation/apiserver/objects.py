@@ -129,7 +129,7 @@ class ObjectService:
             raise already_exists(kind.resource, metadata["name"])
         if options.dry_run:
             return StoredVersion(obj, self.store.revision)
-        return self._stored(kind, obj)
+        return self.store_unchecked(kind, obj)
 
     def update(
         self, kind: ResourceType, namespace: str, name: str, subresource: str, body: JsonObject, options: WriteOptions
@@ -189,9 +189,9 @@ class ObjectService:
             return StoredVersion(obj, old.revision)
         if self._finished(obj):
             # The write that takes the last finalizer away is never stored: watchers see the state before it go.
-            self._removed(kind, old)
+            self.remove(kind, old)
             return StoredVersion(obj, old.revision)
-        return self._stored(kind, obj)
+        return self.store_unchecked(kind, obj)
 
     def apply(
         self, kind: ResourceType, namespace: str, name: str, subresource: str, config: JsonObject, options: WriteOptions
@@ -241,10 +241,10 @@ class ObjectService:
         waits = bool(metadata.get("finalizers")) or self.rules.held_by_content(kind, obj)
         goes = grace_s == 0 and not waits
         if goes and not kind.deleted_gracefully:
-            return self._removed(kind, old), True
+            return self.remove(kind, old), True
         self._mark_deleted(kind, obj, grace_s)
-        entry = old if obj == old.obj else self._stored(kind, obj)
-        return (self._removed(kind, entry) if goes else entry), goes
+        entry = old if obj == old.obj else self.store_unchecked(kind, obj)
+        return (self.remove(kind, entry) if goes else entry), goes
 
     def _mark_deleted(self, kind: ResourceType, obj: JsonObject, grace_s: int) -> None:
         """Puts the time of the deletion on an object; a later deletion can only bring it forward."""
@@ -259,20 +259,14 @@ class ObjectService:
             metadata["generation"] += 1
         self.rules.mark_terminating(kind, obj)
 
-    def overwrite(self, kind: ResourceType, obj: JsonObject) -> StoredVersion:
+    def store_unchecked(self, kind: ResourceType, obj: JsonObject) -> StoredVersion:
         """Stores `obj` as the server's own doing: nothing is validated or reset."""
-        return self._stored(kind, obj)
-
-    def finish(self, kind: ResourceType, entry: StoredVersion) -> StoredVersion:
-        """Takes an object out that nothing holds."""
-        return self._removed(kind, entry)
-
-    def _stored(self, kind: ResourceType, obj: JsonObject) -> StoredVersion:
         entry = self.store.put(kind.key, obj)
         self.rules.after_write(kind, entry.obj)
         return entry
 
-    def _removed(self, kind: ResourceType, old: StoredVersion) -> StoredVersion:
+    def remove(self, kind: ResourceType, old: StoredVersion) -> StoredVersion:
+        """Takes an object out that nothing holds."""
         entry = self.store.remove(kind.key, *old.key)
         self._applied.pop(old.obj["metadata"]["uid"], None)
         self.rules.after_removal(kind, entry.obj)
