@@ -17,7 +17,6 @@ from kubelet_plugin.simulation.fabric import connected
 from kubelet_plugin.simulation.nvml_health import EventCalls, HealthCalls
 from kubelet_plugin.simulation.nvml_mig import MigCalls
 from kubelet_plugin.simulation.nvml_session import Mig, device_query, error, gpu_query, supported
-from kubelet_plugin.simulation.partitions import PartitionRefused, mig_device
 from kubelet_plugin.simulation.state import GpuState, NodeState
 
 _FILLER_BUS_ID = "FFFFFFFF:FF:FF.0"
@@ -35,9 +34,6 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         ):
             return _not_found
         return getattr(pynvml, name)
-
-    def nvmlInit(self) -> None:
-        self.nvmlInitWithFlags(0)
 
     def nvmlInitWithFlags(self, flags: int) -> None:
         state = self._file.read()
@@ -85,20 +81,6 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         _, gpu = self.met(state, self._uuids[index], "nvmlDeviceGetHandleByIndex")
         self.check(gpu)
         return self.gpu_handle(gpu.uuid)
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any:
-        state = self.node("nvmlDeviceGetHandleByUUID")
-        if uuid in self._uuids:
-            return self.nvmlDeviceGetHandleByIndex(self._uuids.index(uuid))
-        for gpu in state.gpus:
-            if gpu.uuid in self._uuids and uuid.startswith("MIG-"):
-                try:
-                    item = mig_device(gpu, uuid)[1]
-                except PartitionRefused:
-                    continue
-                self.check(gpu)
-                return self.mig_handle(gpu, item)
-        raise error(pynvml.NVML_ERROR_NOT_FOUND)
 
     def nvmlDeviceGetHandleByPciBusId(self, pciBusId: str) -> Any:
         state = self.node("nvmlDeviceGetHandleByPciBusId")

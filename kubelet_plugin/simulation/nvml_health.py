@@ -134,16 +134,12 @@ class HealthCalls(Session):
         raise error(pynvml.NVML_ERROR_NOT_FOUND)
 
     @device_query
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu: GpuState, mig: Mig | None) -> list[Any]:
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: GpuState, mig: Mig | None) -> list[Any]:
         return _processes(gpu, mig, "compute")
 
-    nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses
-
     @device_query
-    def nvmlDeviceGetMPSComputeRunningProcesses(self, gpu: GpuState, mig: Mig | None) -> list[Any]:
+    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, gpu: GpuState, mig: Mig | None) -> list[Any]:
         return _processes(gpu, mig, "mps")
-
-    nvmlDeviceGetMPSComputeRunningProcesses_v3 = nvmlDeviceGetMPSComputeRunningProcesses
 
 
 def _processes(gpu: GpuState, mig: Mig | None, kind: str) -> list[Any]:

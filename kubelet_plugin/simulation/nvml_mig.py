@@ -22,7 +22,7 @@ from kubelet_plugin.simulation.nvml_session import (
     pointed,
     supported,
 )
-from kubelet_plugin.simulation.partitions import PartitionRefused, mig_devices, table_of
+from kubelet_plugin.simulation.partitions import PartitionRefused, table_of
 from kubelet_plugin.simulation.profiles import MigProfile, MigTable
 from kubelet_plugin.simulation.state import GpuInstanceState, GpuState
 
@@ -47,18 +47,12 @@ class MigCalls(Session):
         mig = supported(gpu.mig)
         return [mig.current, mig.pending]
 
-    @gpu_query
-    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: GpuState) -> int:
-        return self._table().max_devices if gpu.mig is not None and gpu.mig.current else 0
-
     # Profiles and placements: answered whether MIG mode is on or not.
 
     @gpu_query
     def nvmlDeviceGetGpuInstanceProfileInfo(self, gpu: GpuState, profile: int, version: int = 2) -> Any:
         self._check_version(version, "nvmlDeviceGetGpuInstanceProfileInfoV")
         return _gpu_instance_info(self._profile_of_kind(gpu, profile), version)
-
-    nvmlDeviceGetGpuInstanceProfileInfoV = nvmlDeviceGetGpuInstanceProfileInfo
 
     @gpu_query
     def nvmlDeviceGetGpuInstancePossiblePlacements(
@@ -67,10 +61,6 @@ class MigCalls(Session):
         self.check_privileged()
         profile = self._profile(gpu, profileId)
         return _fill_placements(profile.starts, profile.size, placementsRef, countRef)
-
-    @gpu_query
-    def nvmlDeviceGetGpuInstanceRemainingCapacity(self, gpu: GpuState, profileId: int) -> int:
-        return partitions.remaining(gpu, self._table(), profileId)
 
     # GPU instances
 
@@ -138,8 +128,6 @@ class MigCalls(Session):
             info.name = f"MIG {part}{parent.name}".encode()
         return info
 
-    nvmlGpuInstanceGetComputeInstanceProfileInfoV = nvmlGpuInstanceGetComputeInstanceProfileInfo
-
     @gpu_instance_query
     def nvmlGpuInstanceCreateComputeInstance(self, gpu: GpuState, instance: GpuInstanceState, profileId: int) -> Any:
         return self._create_compute_instance(gpu, instance, profileId, None)
@@ -192,17 +180,6 @@ class MigCalls(Session):
         return 0
 
     # MIG devices
-
-    @gpu_query
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: GpuState, index: int) -> Any:
-        """Numbers have holes, which are NOT_FOUND."""
-        _check_divided(gpu)
-        if not 0 <= index < self._table().max_devices:
-            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        for _, item in mig_devices(gpu):
-            if item.index == index:
-                return self.mig_handle(gpu, item)
-        raise PartitionRefused(pynvml.NVML_ERROR_NOT_FOUND)
 
     @device_query
     def nvmlDeviceGetAttributes(self, gpu: GpuState, mig: Mig | None) -> Any:

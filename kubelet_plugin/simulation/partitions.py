@@ -135,7 +135,7 @@ def create_gpu_instance(
         raise PartitionRefused(pynvml.NVML_ERROR_IN_USE)
     if start is not None and (start not in profile.starts or size != profile.size):
         raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-    free = _free_starts(gpu.instances, table, profile)
+    free = free_starts(gpu.instances, table, profile)
     if start is None:
         start = min(free, key=lambda place: (place < table.memory_slices // 2, place), default=None)
     if start is None or start not in free:
@@ -194,16 +194,6 @@ def destroy_compute_instance(gpu: GpuState, parent: GpuInstanceState, instance: 
     if any(client.compute_instance == instance.id for client in _clients(gpu, parent)):
         raise PartitionRefused(pynvml.NVML_ERROR_IN_USE)
     parent.compute_instances.remove(instance)
-
-
-def remaining(gpu: GpuState, table: MigTable, profile_id: int) -> int:
-    """How many more instances of the profile can be created, lowest start first."""
-    _check_divided(gpu)
-    profile = _profile(table, profile_id)
-    instances = list(gpu.instances)
-    while free := _free_starts(instances, table, profile):
-        instances.append(GpuInstanceState(id=-1, number=0, profile=profile.id, start=free[0], size=profile.size))
-    return len(instances) - len(gpu.instances)
 
 
 def compute_profiles(table: MigTable, parent: MigProfile) -> tuple[ComputeProfile, ...]:
@@ -269,7 +259,7 @@ def _profile(table: MigTable, profile_id: int) -> MigProfile:
     return profile
 
 
-def _free_starts(instances: Sequence[GpuInstanceState], table: MigTable, profile: MigProfile) -> list[int]:
+def free_starts(instances: Sequence[GpuInstanceState], table: MigTable, profile: MigProfile) -> list[int]:
     """Where one more fits: memory slices, engines and the number of instances of its profile."""
     if sum(1 for instance in instances if instance.profile == profile.id) >= profile.max_instances:
         return []

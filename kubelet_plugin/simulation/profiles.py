@@ -77,10 +77,6 @@ class MigTable(_Data):
         known = ", ".join(profile.name for profile in self.profiles)
         raise InvalidInput(f"this GPU model has no such profile; there are {known}", about=f"MIG profile {name}")
 
-    @property
-    def max_devices(self) -> int:
-        return max(profile.max_instances for profile in self.profiles)
-
 
 def mig_table_names() -> tuple[str, ...]:
     """The GPU models there are tables for, sorted."""

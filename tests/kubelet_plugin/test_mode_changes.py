@@ -198,7 +198,7 @@ async def test_another_session_refuses_the_reset_and_leaves_nothing_pending(worl
     """Who it is, the kernel does not show, as when a kernel module has the GPU."""
     world.restart(patience=PATIENT)
     other = SimulatedNvml(world.host.root)
-    other.nvmlInit()
+    other.nvmlInitWithFlags(0)
     (world.host.root / "sys/module/nvidia_drm").mkdir(parents=True)
     world.policies = [policy()]
     await world.until_quiet()

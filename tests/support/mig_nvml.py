@@ -1,6 +1,7 @@
 """MIG through the raw functions of pynvml, for tests that speak with simulated NVML as the adapter does."""
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +9,13 @@ import pynvml
 
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.nvml import SimulatedNvml
+from kubelet_plugin.simulation.partitions import free_starts, mig_devices, table_of
+from kubelet_plugin.simulation.state import GpuInstanceState
 
 
 def session(host: SimulatedHost) -> SimulatedNvml:
     nvml = SimulatedNvml(host.root)
-    nvml.nvmlInit()
+    nvml.nvmlInitWithFlags(0)
     return nvml
 
 
@@ -76,16 +79,33 @@ class MigGpu:
     def device(self, compute_instance: Any) -> Any:
         return self.nvml.nvmlComputeInstanceGetInfo(compute_instance).device
 
+    def devices(self) -> Iterator[Any]:
+        """Of its GPU instances, of one profile after the other."""
+        for info in self.profiles().values():
+            for instance in self.instances(info.id):
+                for profile in self.compute_profiles(instance).values():
+                    yield from map(self.device, self.compute_instances(instance, profile.id))
+
+    def compute_instances(self, instance: Any, profile_id: int) -> list[Any]:
+        array, count = (pynvml.c_nvmlComputeInstance_t * 8)(), ctypes.c_uint()
+        self.nvml.nvmlGpuInstanceGetComputeInstances(instance, profile_id, array, ctypes.byref(count))
+        return [array[index] for index in range(count.value)]
+
     def uuids(self) -> list[str]:
-        """Of the MIG devices in the order of their numbers."""
-        found = []
-        for index in range(self.nvml.nvmlDeviceGetMaxMigDeviceCount(self.handle)):
-            try:
-                device = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(self.handle, index)
-            except pynvml.NVMLError_NotFound:
-                continue
-            found.append(self.nvml.nvmlDeviceGetUUID(device))
-        return found
+        """Of the MIG devices in the order of their numbers, by which nvidia-smi lists them."""
+        state = self.nvml._file.read().gpu(self.nvml.nvmlDeviceGetUUID(self.handle))
+        numbers = {item.uuid: item.index for _, item in mig_devices(state)}
+        return sorted(map(self.nvml.nvmlDeviceGetUUID, self.devices()), key=numbers.__getitem__)
+
+    def remaining(self, profile_id: int) -> int:
+        """How many more instances of the profile can be created, lowest start first."""
+        state = self.nvml._file.read()
+        table, instances = table_of(state), list(state.gpu(self.nvml.nvmlDeviceGetUUID(self.handle)).instances)
+        profile, before = table.profile(profile_id), len(instances)
+        assert profile is not None
+        while free := free_starts(instances, table, profile):
+            instances.append(GpuInstanceState(id=-1, number=0, profile=profile.id, start=free[0], size=profile.size))
+        return len(instances) - before
 
 
 def gpu(host: SimulatedHost, index: int = 0) -> MigGpu:

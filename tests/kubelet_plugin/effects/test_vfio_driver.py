@@ -88,7 +88,7 @@ def machine(folder: Path, profile: str) -> SimulatedHost:
 
 def set_by_nvml(host: SimulatedHost, mode: int) -> None:
     nvml = SimulatedNvml(host.root)
-    nvml.nvmlInit()
+    nvml.nvmlInitWithFlags(0)
     nvml.nvmlDeviceSetPersistenceMode(nvml.nvmlDeviceGetHandleByIndex(0), mode)
     nvml.nvmlShutdown()
 
@@ -158,7 +158,7 @@ class TestOwnNumaMemory:
     def test_a_handle_of_before_is_invalid(self, tmp_path: Path, profile: str) -> None:
         host = machine(tmp_path, profile)
         nvml = SimulatedNvml(host.root)
-        nvml.nvmlInit()
+        nvml.nvmlInitWithFlags(0)
         before = nvml.nvmlDeviceGetHandleByIndex(0)
         nvml.nvmlDeviceSetPersistenceMode(before, 0)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):

@@ -191,7 +191,7 @@ async def test_the_mig_manager_changes_the_mode_of_an_a100_while_it_says_that_it
 
         def switch() -> int:
             nvml = SimulatedNvml(plugin.host.root)
-            nvml.nvmlInit()
+            nvml.nvmlInitWithFlags(0)
             status = nvml.nvmlDeviceSetMigMode(nvml.nvmlDeviceGetHandleByIndex(0), 1)
             nvml.nvmlShutdown()
             return status

@@ -472,7 +472,7 @@ class TestSession:
             bind_gpu(node.host, index, "vfio-pci")
         assert node.nvml().gpus().gpus == ()
         with pytest.raises(pynvml.NVMLError):
-            SimulatedNvml(node.host.root).nvmlInit()
+            SimulatedNvml(node.host.root).nvmlInitWithFlags(0)
 
     @pytest.mark.parametrize(
         ("befalls", "reason"),

@@ -140,7 +140,7 @@ def test_a_recorded_node_has_what_programs_change_and_refuses_to_change_its_hard
     divide(host)
     again = replayed(recorded(host), tmp_path)
     nvml = nvml_of(again)
-    nvml.nvmlInit()
+    nvml.nvmlInitWithFlags(0)
     gpu = nvml.nvmlDeviceGetHandleByIndex(1)
     nvml.nvmlDeviceSetComputeMode(gpu, 3)
     assert nvml.nvmlDeviceGetComputeMode(gpu) == 3

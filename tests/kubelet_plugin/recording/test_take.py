@@ -112,7 +112,7 @@ def test_a_call_that_hangs_ends_the_questions_to_nvml_and_nothing_else(host: Sim
     assert "/dev/nvidia3" in {file.path for file in made.files}
     again = replayed(made, tmp_path)
     nvml = nvml_of(again)
-    nvml.nvmlInit()
+    nvml.nvmlInitWithFlags(0)
     handle = nvml.nvmlDeviceGetHandleByIndex(1)
     with pytest.raises(pynvml.NVMLError) as raised:
         nvml.nvmlDeviceGetName(handle)
@@ -154,7 +154,7 @@ def test_what_was_not_asked_is_an_error_of_its_own(host: SimulatedHost, tmp_path
     less = [call for call in made.calls if call.function != "nvmlDeviceGetVbiosVersion"]
     again = replayed(type(made)(made.about, tuple(less), made.files), tmp_path)
     nvml = nvml_of(again)
-    nvml.nvmlInit()
+    nvml.nvmlInitWithFlags(0)
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     with pytest.raises(pynvml.NVMLError, match="not in the record") as raised:
         nvml.nvmlDeviceGetVbiosVersion(handle)

@@ -134,7 +134,7 @@ class Division(RuleBasedStateMachine):
         if not hasattr(self, "gpu"):
             return
         for profile_id, places in self.counters.places.items():
-            left = self.gpu.nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(self.gpu.handle, profile_id)
+            left = self.gpu.remaining(profile_id)
             room = any(self.counters.allow([*self.devices, (profile_id, start)]) for start, _ in places)
             assert bool(left) is room
 

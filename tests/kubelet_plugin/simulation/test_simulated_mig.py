@@ -117,7 +117,6 @@ class TestMode:
         ):
             with pytest.raises(pynvml.NVMLError_NotSupported):
                 ask()
-        assert t4.nvml.nvmlDeviceGetMaxMigDeviceCount(t4.handle) == 0
 
     def test_only_hopper_and_newer_say_that_they_need_no_reset(self, tmp_path: Path) -> None:
         for profile, expected in (("t4", None), ("a30", 0), ("dgx-h100", 1), ("rtx-pro-6000", 1)):
@@ -240,7 +239,7 @@ class TestGpuInstances:
         one = divided(h100)
         for left in reversed(range(7)):
             h100.make_instance(0, "1g.10gb")
-            assert one.nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(one.handle, 19) == left
+            assert one.remaining(19) == left
         with pytest.raises(PartitionRefused):
             h100.make_instance(0, "1g.10gb")
 
@@ -383,24 +382,8 @@ class TestMigDevices:
         first, second, third = one.uuids()
         one.nvml.nvmlComputeInstanceDestroy(made[1])
         assert one.uuids() == [first, third]
-        with pytest.raises(pynvml.NVMLError_NotFound):
-            one.nvml.nvmlDeviceGetMigDeviceHandleByIndex(one.handle, 1)
         one.fill(one.create("1g.10gb", 5))
         assert one.uuids()[0] == first and one.uuids()[2] == third and second not in one.uuids()
-
-    def test_are_found_by_uuid(self, h100: SimulatedHost) -> None:
-        one = divided(h100, 3)
-        one.fill(one.create("1g.10gb", 0))
-        (uuid,) = one.uuids()
-        assert one.nvml.nvmlDeviceGetUUID(one.nvml.nvmlDeviceGetHandleByUUID(uuid)) == uuid
-        with pytest.raises(pynvml.NVMLError_NotFound):
-            one.nvml.nvmlDeviceGetHandleByUUID("MIG-00000000-0000-0000-0000-000000000000")
-
-    def test_are_not_there_without_the_mode(self, h100: SimulatedHost) -> None:
-        one = gpu(h100)
-        assert one.nvml.nvmlDeviceGetMaxMigDeviceCount(one.handle) == 0
-        with pytest.raises(pynvml.NVMLError_NotSupported):
-            one.nvml.nvmlDeviceGetMigDeviceHandleByIndex(one.handle, 0)
 
     def test_have_a_compute_mode_and_their_gpu_has_none_to_set(self, h100: SimulatedHost) -> None:
         one = gpu(h100)
@@ -421,7 +404,7 @@ class TestMigDevices:
         uuid = one.nvml.nvmlDeviceGetUUID(devices[1])
         pid = h100.attach_client(0, mig_uuid=uuid, memory_mib=512)
         h100.attach_client(0, kind="monitor", name="dcgm")
-        listed = [one.nvml.nvmlDeviceGetComputeRunningProcesses(handle) for handle in (one.handle, *devices)]
+        listed = [one.nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle) for handle in (one.handle, *devices)]
         assert [[process.pid for process in processes] for processes in listed] == [[pid], [], [pid]]
         assert one.nvml.nvmlSystemGetProcessName(pid) == "cuda-program"
         with pytest.raises(pynvml.NVMLError_NotFound):
@@ -429,7 +412,7 @@ class TestMigDevices:
         process = listed[2][0]
         assert process.usedGpuMemory == 512 << 20
         assert process.gpuInstanceId == h100.state.gpus[0].instances[1].id
-        assert one.nvml.nvmlDeviceGetMPSComputeRunningProcesses(one.handle) == []
+        assert one.nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(one.handle) == []
 
 
 class TestWhatIsLeft:
@@ -507,8 +490,9 @@ class TestWhatIsLeft:
     def test_a_gpu_that_was_divided_and_put_back_equals_its_start(self, h100: SimulatedHost) -> None:
         before = h100.snapshots()
         one = divided(h100)
-        (uuid,) = h100.make_instance(0, "3g.40gb", 4)
-        one.nvml.nvmlDeviceSetComputeMode(one.nvml.nvmlDeviceGetHandleByUUID(uuid), 3)
+        h100.make_instance(0, "3g.40gb", 4)
+        (device,) = one.devices()
+        one.nvml.nvmlDeviceSetComputeMode(device, 3)
         assert h100.snapshots() != before
         h100.destroy_instance(0, 4)
         assert h100.snapshots() != before

@@ -76,13 +76,13 @@ def test_nvml_loses_the_gpu_and_a_new_session_does_not_know_it(
     host: SimulatedHost, kernel: SimulatedKernel, address: str
 ) -> None:
     before = SimulatedNvml(host.root)
-    before.nvmlInit()
+    before.nvmlInitWithFlags(0)
     handle = before.nvmlDeviceGetHandleByIndex(0)
     unbind(kernel, address)
     with pytest.raises(pynvml.NVMLError_GpuIsLost):
         before.nvmlDeviceGetUUID(handle)
     after = SimulatedNvml(host.root)
-    after.nvmlInit()
+    after.nvmlInitWithFlags(0)
     assert after.nvmlDeviceGetCount() == before.nvmlDeviceGetCount() - 1
 
 
