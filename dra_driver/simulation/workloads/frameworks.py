@@ -10,7 +10,6 @@ are random; a RayJob has no submitter, because its program would not run. Source
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from dra_driver.allocation.loading import launcher_of
 from dra_driver.allocation.serving import SERVING_GROUP, managed_template, serving_pods
@@ -268,14 +267,11 @@ def _ray_counts(owner: JsonObject, children: list[JsonObject]) -> JsonObject:
     return {**counts, "state": state}
 
 
-def _of_ray_cluster(*path: str) -> Children:
+def _of_ray_cluster(field: str) -> Children:
     """A RayCluster of the spec at a field of another kind."""
 
     def children(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
-        spec: Any = owner["spec"]
-        for part in path:
-            spec = spec.get(part) or {}
-        if spec:
+        if spec := owner["spec"].get(field):
             yield child_of(owner, _RAY_CLUSTERS, f"{owner['metadata']['name']}-raycluster", {}, spec)
 
     return children
@@ -302,9 +298,7 @@ def _replicas(field: str) -> Children:
                     ("WORLD_SIZE", str(world)),
                     ("RANK", str(rank)),
                 )
-                policy = {"ExitCode": "Never"}.get(
-                    group.get("restartPolicy", "Never"), group.get("restartPolicy", "Never")
-                )
+                policy = group.get("restartPolicy", "Never").replace("ExitCode", "Never")
                 template = {**group["template"], "spec": {**group["template"]["spec"], "restartPolicy": policy}}
                 yield pod_of(owner, template, f"{name}-{kind.lower()}-{index}", labels, env=env)
                 rank += 1
