@@ -181,20 +181,20 @@ class PluginRegistry:
                 registration_pb2.PluginInfo,
                 self._times.info_s,
             )
-            status = registration_pb2.RegistrationStatus(plugin_registered=True)
-            plugin: Plugin | None = None
+
+            async def notify(error: str = "") -> None:
+                status = registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
+                answer = registration_pb2.RegistrationStatusResponse
+                await _unary(channel, f"{prefix}/NotifyRegistrationStatus", status, answer, self._times.notify_s)
+
             try:
                 plugin = self._plugin(path, info)
             except NodeNotReady as error:
-                status = registration_pb2.RegistrationStatus(plugin_registered=False, error=str(error))
-            answer = registration_pb2.RegistrationStatusResponse
-            notify = f"{prefix}/NotifyRegistrationStatus"
-            if plugin is None:
-                await _unary(channel, notify, status, answer, self._times.notify_s)
-                raise NodeNotReady(status.error)
+                await notify(str(error))
+                raise
             self._plugins[path] = plugin
             try:
-                await _unary(channel, notify, status, answer, self._times.notify_s)
+                await notify()
             except BaseException:
                 self._plugins.pop(path, None)
                 await plugin.channel.close()
