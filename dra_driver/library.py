@@ -49,8 +49,6 @@ __all__ = [
 type Manifests = str | Iterable[JsonObject]
 """YAML or JSON text, or objects as `yaml.safe_load_all` returns them."""
 
-_MOST_REPLICAS = 1000
-
 
 def check(
     manifests: Manifests, *, models: Sequence[str] = (), kubernetes: str = CURRENT_VERSION
@@ -75,7 +73,7 @@ def world(manifests: Manifests, *, nodes: str = "", kubernetes: str = CURRENT_VE
     Raises InvalidInput with all objects that are not valid.
     """
     documents = _read(manifests).raise_problems()
-    return world_of_documents(documents, kubernetes, _MOST_REPLICAS, nodes or None)
+    return world_of_documents(documents, kubernetes, nodes or None)
 
 
 def from_kubeconfig(kubeconfig: Path | None = None, *, context: str | None = None, namespace: str = "default") -> World:

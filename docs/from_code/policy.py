@@ -2,7 +2,7 @@
 
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAliasType, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -11,6 +11,7 @@ from docs.from_code.crds import field_docstrings
 from docs.from_code.tables import code, table
 from dra_driver.api import gpupolicy
 from dra_driver.api import policy as module
+from dra_driver.api.gpu_settings import Strict
 from dra_driver.api.gpupolicy import GpuPolicySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute
@@ -34,12 +35,9 @@ def _example(source: types.ModuleType) -> str:
 
 def policy_fields() -> str:
     """A section for each model."""
-    models = list(dict.fromkeys([*_models(GpuPolicySpec), *_models(PublishingPolicy)]))
-    meanings = {f"{model.__name__}.{name}": text for model in models for name, text in _meanings(model).items()}
-    sections = (
-        f"## {model.__name__}\n\n{table(('Field', 'Type', 'Meaning'), _rows(model, meanings))}" for model in models
-    )
-    return "\n\n".join(sections)
+    models = dict.fromkeys([*_models(GpuPolicySpec), *_models(PublishingPolicy)])
+    heads = ("Field", "Type", "Meaning")
+    return "\n\n".join(f"## {model.__name__}\n\n{table(heads, _rows(model))}" for model in models)
 
 
 def _models(root: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -68,29 +66,23 @@ def _types(annotation: Any) -> Iterator[type]:
                 yield from _types(one)
 
 
-def _aliases(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    for name, field in model.model_fields.items():
-        yield name, field.alias or name
-
-
-def _owner(model: type[BaseModel], name: str) -> str:
-    """The class that declares the field: rules inherit `nodes` and `gpus`."""
-    return next(one.__name__ for one in reversed(model.__mro__) if name in getattr(one, "__annotations__", {}))
-
-
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Docstrings of the fields, by alias, without the code's wording for a missing field."""
+    """Docstrings of all fields, by alias, without the code's wording for a missing field."""
+    bases = (base for base in reversed(model.__mro__) if issubclass(base, Strict))
     return {
         alias: text.replace("None is all", "left out, all").replace("None: ", "Left out: ")
-        for alias, text in field_docstrings(model).items()
+        for base in bases
+        for alias, text in field_docstrings(base).items()
     }
 
 
-def _rows(model: type[BaseModel], meanings: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    for name, alias in _aliases(model):
-        field = model.model_fields[name]
+def _rows(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    """Raises KeyError for a field without a docstring."""
+    meanings = _meanings(model)
+    for name, field in model.model_fields.items():
+        alias = field.alias or name
         required = " (must be given)" if field.is_required() else ""
-        text = meanings[f"{_owner(model, name)}.{alias}"]
+        text = meanings[alias]
         if isinstance(field.default, bool | str) and alias not in ("apiVersion", "kind"):
             text += f" Default: `{str(field.default).lower() if isinstance(field.default, bool) else field.default}`."
         yield f"`{alias}`{required}", _written(field.annotation), text

@@ -157,7 +157,7 @@ class _Builder:
             self.invalid[kind, key_of(obj)] = problem.message
 
     def _add_workload(self, obj: JsonObject) -> None:
-        for made in objects_of_workload(obj):
+        for made in objects_of_workload(obj, replicas=1):
             self._guarded(getattr(self, f"_add_{made['kind'].lower()}"), made, str(obj.get("kind")))
 
     def _add_resourceclaim(self, obj: JsonObject) -> None:
@@ -278,7 +278,10 @@ def _what(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def objects_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonObject]:
+MOST_REPLICAS = 1000
+
+
+def objects_of_workload(obj: JsonObject, *, replicas: int = MOST_REPLICAS) -> Iterator[JsonObject]:
     """Its pods, as of `pods_of_workload`, and the ResourceClaimTemplate that its controller makes for them."""
     yield from pods_of_workload(obj, replicas=replicas)
     template = managed_template(obj)
@@ -286,7 +289,7 @@ def objects_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonO
         yield template
 
 
-def pods_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonObject]:
+def pods_of_workload(obj: JsonObject, *, replicas: int = MOST_REPLICAS) -> Iterator[JsonObject]:
     """The pods that a Deployment, Job, JobSet and the like would make, at most `replicas` of each kind of pod, called
     `<name>-0` and so on. Raises InvalidInput for one without metadata."""
     if not isinstance(obj.get("spec"), dict):

@@ -11,9 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from dra_driver.api.core import Container, Node, PodSpec
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import JsonObject, requirement_holds
 from dra_driver.api.resource import Taint, Toleration
-from dra_driver.api.selection import requirement_holds
 from dra_driver.quantity import Quantity
 
 

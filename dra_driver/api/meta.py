@@ -1,8 +1,9 @@
-"""The common parts of API objects: resource types, metadata, owner references; and the base of the typed models. On the
-wire, objects are plain dicts (`JsonObject`); models are typed views of the parts that the driver uses. `Model.of(obj)`
-makes them at the border, `to_wire()` converts them back.
+"""The common parts of API objects: resource types, metadata, conditions, operators of selectors; and the base of the
+typed models. On the wire, objects are plain dicts (`JsonObject`); models are typed views of the parts that the driver
+uses. `Model.of(obj)` makes them at the border, `to_wire()` converts them back.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
@@ -185,3 +186,31 @@ def dated(condition: Condition, before: Iterable[Condition]) -> Condition:
         if known is None
         else condition.model_copy(update={"last_transition_time": known.last_transition_time})
     )
+
+
+# -- selectors
+
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+def requirement_holds(operator: str, value: str | None, wanted: Iterable[str]) -> bool:
+    """Whether a requirement of a selector holds. `value` None: the label is missing. An unknown operator, or a bound
+    that is not a number, selects nothing.
+
+    Source: core/v1 NodeSelectorRequirement and meta/v1 LabelSelectorRequirement.
+    """
+    values = tuple(wanted)
+    match operator:
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" if value is not None and len(values) == 1:
+            if not (_WHOLE_NUMBER.fullmatch(value) and _WHOLE_NUMBER.fullmatch(values[0])):
+                return False
+            return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
+    return False

@@ -59,8 +59,8 @@ from dra_driver.api.gpu_settings import (
     checked_attributes,
 )
 from dra_driver.api.inventory import GpuFacts
+from dra_driver.api.meta import requirement_holds
 from dra_driver.api.resource import Attribute
-from dra_driver.api.selection import requirement_holds
 from dra_driver.features import Feature
 
 

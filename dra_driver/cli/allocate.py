@@ -24,8 +24,6 @@ from dra_driver.errors import InvalidInput
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Format, OutputOption, Status, print_data, print_table
 
-_MOST_REPLICAS = 1000
-
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only the exit status says whether all fits.")]
 
 
@@ -49,7 +47,7 @@ def allocate(
       dractl allocate -f job.yaml --nodes gb200:18
       dractl allocate -f claim.yaml --slices cluster.yaml -o json
     """
-    world = world_in([*files, *slices], kubernetes, replicas=_MOST_REPLICAS, models=models)
+    world = world_in([*files, *slices], kubernetes, models)
     if not world.slices:
         raise InvalidInput("there is no ResourceSlice; give some with --slices or --nodes", about=", ".join(files))
     placed = allocate_all(world, limit_of(steps, timeout_s))

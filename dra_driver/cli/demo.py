@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -34,8 +35,6 @@ from dra_driver.terminal import Format, OutputOption, Status, messages, print_da
 
 DEFAULT_NODES = "dgx-h100,t4"
 SEEN_VERSIONS = tuple(f"1.{minor}" for minor in SEEN)
-_MOST_PODS = 1000
-"""Of one workload."""
 _MISFIT = "does not fit on these nodes"
 
 
@@ -71,15 +70,14 @@ VersionOption = Annotated[
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each step of each example.")]
 
 
+@dataclass
 class ExampleOutcome:
-    """One example's result: its containers, or why it failed."""
+    """One example's result: its containers, or why it failed, or why it was not run."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.containers: tuple[ContainerResult, ...] = ()
-        self.error: str | None = None
-        self.skipped: str | None = None
-        """Why it was not run."""
+    name: str
+    containers: tuple[ContainerResult, ...] = ()
+    error: str | None = None
+    skipped: str | None = None
 
 
 def demo(
@@ -181,11 +179,7 @@ def fitting_examples(
         scenario.name: world_of(
             [
                 *common,
-                *(
-                    made
-                    for document in scenario.documents
-                    for made in objects_of_workload(document, replicas=_MOST_PODS)
-                ),
+                *(made for document in scenario.documents for made in objects_of_workload(document)),
                 *scenario.documents,
             ],
             behavior=behavior,
@@ -213,8 +207,7 @@ async def _run(
         ) as cluster:
             for scenario in results:
                 if scenario.name in skipped:
-                    outcomes.append(ExampleOutcome(scenario.name))
-                    outcomes[-1].skipped = skipped[scenario.name]
+                    outcomes.append(ExampleOutcome(scenario.name, skipped=skipped[scenario.name]))
                     continue
                 status.update(f"running example {scenario.name}")
                 outcomes.append(await run_scenario(cluster, scenario, timeout_s))

@@ -221,11 +221,15 @@ def _legend(gpus: Sequence[PublishedGpu], letter_of: Mapping[str, str]) -> Sheet
     rows: list[Row] = []
     for claim, letter in letter_of.items():
         had = held[claim]
-        pods = sorted({pod for _, holder in had for pod in holder.containers or holder.pods})
         has = [f"{device.id.device}{f' ({holder.takes})' if holder.takes else ''}" for device, holder in had]
         colored = Shown(Text(letter, style=f"bold {color(claim, letter_of)}"), letter)
-        rows.append({"": colored, "CLAIM": claim, "PODS": tuple(pods), "HAS": tuple(has)})
+        rows.append({"": colored, "CLAIM": claim, "PODS": tuple(users_of(had)), "HAS": tuple(has)})
     return Sheet(rows, "", drop=("HAS", "PODS"))
+
+
+def users_of(held: Iterable[Held]) -> list[str]:
+    """`pod/container` where that is known, else names of pods."""
+    return sorted({user for _, holder in held for user in holder.containers or holder.pods})
 
 
 def by_claim(held: Iterable[Held]) -> dict[str, list[Held]]:

@@ -30,7 +30,6 @@ from dra_driver.explain.wording import sentences, workload_sentences
 from dra_driver.explain.workloads import Workload, WorkloadExplanation, owned_pods
 from dra_driver.terminal import Format, OutputOption, Status, print_data
 
-_MOST_REPLICAS = 1000
 _LONGEST_S = 5.0
 """To look for what would fit; the reasons are there at once."""
 _WIDEST = 120
@@ -106,7 +105,7 @@ def explain(
     if subject is None and not files:
         raise InvalidInput(SAY_WHAT, about="dractl explain")
     if files:
-        world = world_in([*files, *slices], kubernetes, replicas=_MOST_REPLICAS, models=models)
+        world = world_in([*files, *slices], kubernetes, models)
         workloads = owned_pods(world)
     elif models is not None:
         raise InvalidInput("is for files: give some with -f", about="--nodes")

@@ -53,7 +53,6 @@ JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", True)
 WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, REPLICA_SETS, JOBS, CRON_JOBS, JOB_SETS)
 _BETWEEN = {DEPLOYMENTS: REPLICA_SETS, CRON_JOBS: JOBS, JOB_SETS: JOBS}
 """What makes the pods, where it is not the workload itself."""
-_MOST_PODS = 1000
 
 
 def ask_world(kubeconfig: Path | None, context: str | None, namespace: str) -> World:
@@ -87,7 +86,7 @@ async def live_workload(kube: Kube, world: World, kind: Resource, key: Key) -> t
         }
     pods = [pod for pod in world.pods.values() if any(owner.uid in makers for owner in pod.metadata.owner_references)]
     if not pods:
-        pods = [typed_pod(pod) for pod in pods_of_workload({**obj, "kind": kind.kind}, replicas=_MOST_PODS)]
+        pods = [typed_pod(pod) for pod in pods_of_workload({**obj, "kind": kind.kind})]
         world = replace(world, pods={**world.pods, **{pod.key: pod for pod in pods}})
     conditions = (obj.get("status") or {}).get("conditions") or ()
     return world, Workload(kind.kind, key, tuple(pod.key for pod in pods), tuple(map(ObjectCondition.of, conditions)))

@@ -49,8 +49,8 @@ class ReportFormat(StrEnum):
     JSON = "json"
 
 
-def _option(help_text: str, *names: str, metavar: str | None = None, panel: str | None = None) -> Any:
-    return typer.Option(*names, help=help_text, metavar=metavar, show_default=False, rich_help_panel=panel)
+def _option(help_text: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help_text, metavar=metavar, show_default=False)
 
 
 PathsArgument = Annotated[

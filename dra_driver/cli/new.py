@@ -9,9 +9,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -53,24 +52,7 @@ _WORKLOADS = {
 }
 
 
-class _Interval(StrEnum):
-    DEFAULT = "default"
-    SHORT = "short"
-    MEDIUM = "medium"
-    LONG = "long"
-
-
-class _Text(StrEnum):
-    YAML = "yaml"
-    JSON = "json"
-
-
-_INTERVALS: dict[_Interval, Interval] = {
-    _Interval.DEFAULT: "Default",
-    _Interval.SHORT: "Short",
-    _Interval.MEDIUM: "Medium",
-    _Interval.LONG: "Long",
-}
+_INTERVALS: dict[str, Interval] = {"default": "Default", "short": "Short", "medium": "Medium", "long": "Long"}
 
 
 def _option(help_text: str, *names: str, metavar: str | None = None) -> Any:
@@ -101,7 +83,9 @@ MpsOption = Annotated[bool, _option("Programs of the claim run at the same time,
 MpsLimitsOption = Annotated[
     str | None, _option("MPS, each program limited: threads=50,memory=8Gi.", "--mps-limits", metavar="LIMITS")
 ]
-TimeSliceOption = Annotated[_Interval | None, _option("Programs of the claim take turns.", "--time-slice")]
+TimeSliceOption = Annotated[
+    Literal["default", "short", "medium", "long"] | None, _option("Programs of the claim take turns.", "--time-slice")
+]
 IsolatedOption = Annotated[bool, _option("Devices that are isolated from other claims.", "--isolated")]
 AdminOption = Annotated[bool, _option("All GPUs of a node, for monitoring, without holding them.", "--admin")]
 VmOption = Annotated[bool, _option("A GPU for a virtual machine.", "--vm")]
@@ -119,7 +103,9 @@ ReplicasOption = Annotated[
     int,
     typer.Option("--replicas", min=1, max=MOST_NODES, help="Pods of a workload, each with devices of its own."),
 ]
-TextOption = Annotated[_Text, typer.Option("--output", "-o", help="YAML with comments, or JSON without.")]
+TextOption = Annotated[
+    Literal["yaml", "json"], typer.Option("--output", "-o", help="YAML with comments, or JSON without.")
+]
 
 
 _EXAMPLES = """
@@ -181,7 +167,7 @@ def request(
     replicas: ReplicasOption = 1,
     image: ImageOption = None,
     command: CommandOption = None,
-    output: TextOption = _Text.YAML,
+    output: TextOption = "yaml",
 ) -> None:
     kind = _WORKLOADS.get(str(context.info_name))
     if (pod and kind is not None) or (replicas > 1 and kind is None):
@@ -224,7 +210,7 @@ def offered(
     time_slice: TimeSliceOption = None,
     isolated: IsolatedOption = False,
     vm: VmOption = False,
-    output: TextOption = _Text.YAML,
+    output: TextOption = "yaml",
 ) -> None:
     """A DeviceClass: what an administrator offers under a name, for claims to choose from.
 
@@ -256,7 +242,7 @@ def domain(
     ] = False,
     image: ImageOption = None,
     command: CommandOption = None,
-    output: TextOption = _Text.YAML,
+    output: TextOption = "yaml",
 ) -> None:
     """A ComputeDomain, for pods whose GPUs share memory over NVLink between nodes, and a Job that uses it.
 
@@ -290,7 +276,7 @@ _NO_WISHES = ("form", "name", "workload", "replicas", "image", "command")
 """Fields that say nothing of devices."""
 
 
-def _write(intent: Intent, output: _Text) -> None:
+def _write(intent: Intent, output: str) -> None:
     _refuse(intent)
     if intent == replace(_NOTHING, **{name: getattr(intent, name) for name in _NO_WISHES}):
         intent = _asked(intent)
@@ -306,8 +292,8 @@ def _refuse(intent: Intent) -> None:
         raise InvalidInput("\n       ".join(problems), problems=problems)
 
 
-def _print(objects: Sequence[Any], output: _Text) -> None:
-    if output is _Text.YAML:
+def _print(objects: Sequence[Any], output: str) -> None:
+    if output == "yaml":
         typer.echo(written(objects), nl=False)
         return
     results = [plain(obj) for obj in objects]

@@ -70,24 +70,23 @@ def deadline(after_s: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > end
 
 
-def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models: str | None = None) -> World:
+def world_in(files: Sequence[str], kubernetes: str, models: str | None) -> World:
     """All objects of the files. DeviceClasses that they lack are those that come with the driver.
 
-    `kubernetes` is a version like `1.36`. `replicas` is how many pods of a workload are looked at. `models` are nodes
-    as of ModelsOption, published as the policies among the files say; the labels of a node are those of the Node of its
-    name in the files, and without one it has all labels that policies select. Raises InvalidInput with all objects
-    that are not valid, and UnreadableFile.
+    `kubernetes` is a version like `1.36`. `models` are nodes as of ModelsOption, published as the policies among the
+    files say; the labels of a node are those of the Node of its name in the files, and without one it has all labels
+    that policies select. Raises InvalidInput with all objects that are not valid, and UnreadableFile.
     """
-    return world_of_documents(read_files(files).raise_problems(), kubernetes, replicas, models)
+    return world_of_documents(read_files(files).raise_problems(), kubernetes, models)
 
 
-def world_of_documents(documents: Sequence[Document], kubernetes: str, replicas: int, models: str | None) -> World:
+def world_of_documents(documents: Sequence[Document], kubernetes: str, models: str | None) -> World:
     """As `world_in`."""
     minor = named_minor(kubernetes)
     if minor < OLDEST:
         raise InvalidInput(f"claims of resource.k8s.io/v1 need Kubernetes 1.{OLDEST} or later", about="--kubernetes")
     about = {id(document.obj): f"{document.file}:{document.line}" for document in documents}
-    objects = [obj for shipped_class in (*shipped_classes(), *documents) for obj in _expanded(shipped_class, replicas)]
+    objects = [obj for document in (*shipped_classes(), *documents) for obj in _expanded(document)]
     if models is not None:
         objects += objects_of_models(models, [document.obj for document in documents])
     loaded = world_of(objects, behavior=Behavior.of(minor), about=about)
@@ -96,12 +95,12 @@ def world_of_documents(documents: Sequence[Document], kubernetes: str, replicas:
     return loaded.world
 
 
-def _expanded(document: Document, replicas: int) -> list[JsonObject]:
+def _expanded(document: Document) -> list[JsonObject]:
     """The pods of a workload, what is in the output of `dractl inventory -o yaml`, or the object itself."""
     obj = document.obj
     if not document.kind and isinstance(obj.get("slices"), list):
         return [item for item in (obj.get("inventory"), *obj["slices"]) if isinstance(item, dict)]
-    return list(objects_of_workload(obj, replicas=replicas)) or [obj]
+    return list(objects_of_workload(obj)) or [obj]
 
 
 def objects_of_models(models: str, objects: Sequence[JsonObject]) -> list[JsonObject]:

@@ -167,6 +167,24 @@ class NodeOverview:
         return self.inventory.spec.summary.healthy if self.inventory is not None else None
 
     @property
+    def healthy_count(self) -> int | None:
+        number = (self.healthy or "").partition("/")[0]
+        return int(number) if number.isdecimal() else None
+
+    @property
+    def driver(self) -> str | None:
+        """The version of the NVIDIA driver, as the node reported or published it."""
+        if self.inventory is not None:
+            return self.inventory.spec.summary.driver
+        return self.gpus[0].whole.attribute("driverVersion") if self.gpus else None
+
+    @property
+    def clique(self) -> str | None:
+        """Of nodes that NVLink connects."""
+        clique = self.inventory.spec.summary.clique if self.inventory is not None else "-"
+        return None if clique == "-" else clique
+
+    @property
     def free(self) -> int:
         """GPUs of which no claim has anything, and that a claim could have."""
         return sum(gpu.state == "free" for gpu in self.gpus)

@@ -63,22 +63,17 @@ def _node_row(node: NodeOverview) -> Row:
     problems = list(node.problems)
     if largest is not None and largest.undecided is not None:
         problems.append(f"headroom: undecided, more may fit: {largest.undecided}")
-    driver, clique = (node.gpus[0].whole.attribute("driverVersion") if node.gpus else None), None
-    if node.inventory is not None:
-        summary = node.inventory.spec.summary
-        driver, clique = summary.driver, None if summary.clique == "-" else summary.clique
-    healthy = node.healthy or "-"
     return {
         "NODE": node.name,
         "GPUS": node.count,
-        "HEALTHY": Shown(healthy, int(healthy.partition("/")[0]) if healthy[0].isdecimal() else None),
+        "HEALTHY": Shown(node.healthy or "-", node.healthy_count),
         "FREE": Shown(f"{node.free}/{len(node.gpus)}", node.free),
         "MOST GPUS": largest.whole_gpus if largest else 0,
         "LARGEST MIG": largest.mig_profile if largest else None,
         "LARGEST MEMORY": memory_cell(largest.memory_bytes if largest else None),
         "PRODUCT": Shown(", ".join(map(short_product, node.products)), ", ".join(node.products)),
-        "DRIVER": driver,
-        "CLIQUE": clique,
+        "DRIVER": node.driver,
+        "CLIQUE": node.clique,
         "PROBLEMS": tuple(problems),
     }
 

@@ -68,10 +68,8 @@ class NodeLine:
 
     @cached_property
     def unhealthy(self) -> int:
-        reported = 0
-        if self.node.inventory is not None:
-            healthy, _, _ = self.node.inventory.spec.summary.healthy.partition("/")
-            reported = self.node.count - int(healthy) if healthy.isdecimal() else 0
+        healthy = self.node.healthy_count
+        reported = self.node.count - healthy if healthy is not None else 0
         return max(reported, sum(gpu.unhealthy for gpu in self.node.gpus))
 
     @cached_property

@@ -12,7 +12,7 @@ from enum import StrEnum
 from rich.text import Text
 
 from dra_driver.cli.bars import Mark, drawn, letters, small
-from dra_driver.cli.device_sheets import by_claim
+from dra_driver.cli.device_sheets import by_claim, users_of
 from dra_driver.cli.top.board import Known, NodeLine, Totals, uses
 from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
 from dra_driver.phrases import how_many
@@ -312,7 +312,7 @@ def _claims(title: str, gpu: PublishedGpu | None) -> Level:
             "CLAIM": name,
             "DEVICES": tuple(device.id.device for device, _ in held[name]),
             "TAKES": tuple(dict.fromkeys(holder.takes for _, holder in held[name] if holder.takes)),
-            "PODS": tuple(sorted({pod for _, holder in held[name] for pod in holder.containers or holder.pods})),
+            "PODS": tuple(users_of(held[name])),
         }
 
     return Level(f"GPU {title}", list(held), row, "No claim has this GPU or a part of it.", drop=("TAKES",))

@@ -30,11 +30,7 @@ type Racks = Mapping[str, Sequence[Tray]]
 def racks_of(lines: Mapping[str, NodeLine], domains: Sequence[ComputeDomain]) -> Racks:
     """All nodes with a clique, and those that a domain says are in one; in order of name."""
     members = {node.name: (_name(domain), node) for domain in domains for node in domain.status.nodes}
-    cliques = {
-        name: line.node.inventory.spec.summary.clique
-        for name, line in lines.items()
-        if line.node.inventory is not None and line.node.inventory.spec.summary.clique != "-"
-    }
+    cliques = {name: line.node.clique for name, line in lines.items() if line.node.clique is not None}
     cliques |= {name: node.clique_id for name, (_, node) in members.items() if node.clique_id}
     trays = [
         (clique, Tray(name, lines.get(name), *members.get(name, (None, None)))) for name, clique in cliques.items()

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event, Pod, moment
 from dra_driver.api.inventory import GpuFacts, NodeInventory
-from dra_driver.cli.device_sheets import by_claim
+from dra_driver.cli.device_sheets import by_claim, users_of
 from dra_driver.cli.top.board import Known, NodeLine
 from dra_driver.cli.top.screen import Sort, rank
 from dra_driver.cli.ui import drawing
@@ -240,17 +240,14 @@ def _node(name: str, seen: Seen) -> Page:
 
 def _about_node(line: NodeLine) -> dict[str, str]:
     node = line.node
-    driver, clique = (node.gpus[0].whole.attribute("driverVersion") if node.gpus else "-"), "-"
-    if node.inventory is not None:
-        driver, clique = node.inventory.spec.summary.driver, node.inventory.spec.summary.clique
     products = ", ".join(f"{count} × {product}" for product, count in drawing.products_of(node).items())
     return {
         "Hardware": products or "-",
         "Free": f"{node.free} of {how_many(len(node.gpus), 'GPU')}",
         "Fits": drawing.room_in(node).removeprefix("room for ") or "nothing more",
         "Unhealthy": str(line.unhealthy),
-        "NVIDIA driver": driver,
-        "NVLink clique": clique,
+        "NVIDIA driver": node.driver or "-",
+        "NVLink clique": node.clique or "-",
     }
 
 
@@ -270,7 +267,7 @@ def _claims(gpus: Iterable[PublishedGpu]) -> Html:
             claim,
             ", ".join(dict.fromkeys(device.id.device for device, _ in had)),
             ", ".join(dict.fromkeys(holder.takes for _, holder in had if holder.takes)) or "-",
-            ", ".join(sorted({pod for _, holder in had for pod in holder.containers or holder.pods})) or "-",
+            ", ".join(users_of(had)) or "-",
         )
         for claim, had in held.items()
     ]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from dra_driver.api.selection import requirement_holds
+from dra_driver.api.meta import requirement_holds
 from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import Want
 

@@ -1,8 +1,8 @@
-"""The operators of selectors: dra_driver/api/selection.py."""
+"""The operators of selectors, of dra_driver/api/meta.py."""
 
 from support.rows import rows
 
-from dra_driver.api.selection import requirement_holds
+from dra_driver.api.meta import requirement_holds
 
 
 @rows(
