@@ -10,7 +10,7 @@ from functools import cache
 from itertools import product
 
 from docs.from_code.tables import check_names, table
-from dra_driver.api.inventory import ComputeInstanceFacts, FabricPartitionFacts, GpuFacts, GpuInstanceFacts, ImexFacts
+from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts, ImexFacts
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.checking import knowledge
@@ -126,7 +126,8 @@ def _published() -> tuple[Device, ...]:
     for model in knowledge.model_names():
         whole = knowledge.inventory_of_model(model)
         first = whole.gpus[:1]
-        for gpus in (first, [_partitioned(gpu) for gpu in first], [_switched(gpu) for gpu in first]):
+        shared = knowledge.with_shared_switches(whole) or whole
+        for gpus in (first, [_partitioned(gpu) for gpu in first], shared.gpus[:1]):
             inventory = whole.model_copy(update={"gpus": gpus})
             for policy, features in product(map(PublishingPolicy.of, _POLICIES), (ALL_FEATURES, _LISTS)):
                 found += described_devices(inventory, policy, {}, GPU_DRIVER, features).devices
@@ -144,14 +145,6 @@ def _partitioned(gpu: GpuFacts) -> GpuFacts:
         id=1, profile=profile.name, start=profile.starts[0], size=profile.size, compute_instances=[part]
     )
     return gpu.model_copy(update={"mig": gpu.mig.model_copy(update={"enabled": True, "instances": [instance]})})
-
-
-def _switched(gpu: GpuFacts) -> GpuFacts:
-    """With shared NVSwitches, if it is behind NVSwitches of its node."""
-    if gpu.module_id is None or gpu.nvlink is None or not gpu.nvlink.switched:
-        return gpu
-    parts = [FabricPartitionFacts(id=8 // size, size=size) for size in PARTITION_SIZES]
-    return gpu.model_copy(update={"fabric_partitions": parts, "fabric": None, "nvlink": None})
 
 
 def _kind(device: Device) -> str:

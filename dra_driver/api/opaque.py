@@ -23,13 +23,13 @@ driver, which takes the first config whole and misses alternatives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from dra_driver.api.config import BLOCK_OF, CONFIG_KINDS, PER_DEVICE, DeviceConfig, adapter, wire_name
+from dra_driver.api.config import BLOCK_OF, CONFIG_KINDS, PER_DEVICE, DeviceConfig, adapter
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedConfig
 from dra_driver.errors import InvalidConfig
@@ -114,69 +114,52 @@ def _problem(
     kind: type[DeviceConfig], field: str, location: tuple[int | str, ...], type_: str, message: str, value: object
 ) -> InvalidConfig:
     """An error of pydantic in the driver's wording: what is wrong, what is allowed, and a likely correction."""
-    path, block = field, _Field(kind)
-    outer = block
+    whole = _schema(kind.kind)
+    path, outer, block = field, whole, whole
     for name in map(str, location):
         if name == "[key]":
             continue
-        outer, block = block, block.inner.get(name, _Field())
-        path += f".{name}" if outer.inner else f"[{name}]"
+        outer, block = block, _fields(block, whole).get(name, {})
+        path += f".{name}" if "properties" in outer else f"[{name}]"
     if type_ == "unexpected_keyword_argument":
-        allowed = f"{'must be one of' if len(outer.inner) > 1 else 'the only one is'} {listed(outer.inner)}"
-        name = str(location[-1])
-        return InvalidConfig(f"unknown field; {allowed}{meant(name, outer.inner) or outer.deeper(name)}", field=path)
+        known, name = _fields(outer, whole), str(location[-1])
+        allowed = f"{'must be one of' if len(known) > 1 else 'the only one is'} {listed(known)}"
+        deeper = next(_paths_to(name, outer, whole), None)
+        guess = meant(name, known) or (f"; did you mean `{deeper}`?" if deeper is not None else "")
+        return InvalidConfig(f"unknown field; {allowed}{guess}", field=path)
     must = _MUST.get(type_) or message.removeprefix("Value error, ")
     if type_ == "literal_error":
-        must = f"must be one of {listed(block.choices)}{meant(value, block.choices)}"
+        must = f"must be one of {listed(block['enum'])}{meant(value, block['enum'])}"
     if type_ == "dataclass_type":
-        must = f"must be an object with {listed(block.inner)}"
+        must = f"must be an object with {listed(_fields(block, whole))}"
     if isinstance(value, str) and value.isdecimal() and type_ == "int_type":
         must += ", without quotes"
     return InvalidConfig(f"is {shown(value)}; {must}" if must.startswith("must ") else must, field=path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A field by its type: a block with fields, or a value."""
-
-    type: Any = None
-
-    @property
-    def inner(self) -> "dict[str, _Field]":
-        """By wire name, in order."""
-        return _fields_of(self.type) if isinstance(self.type, type) else {}
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        return get_args(self.type)
-
-    def deeper(self, name: str) -> str:
-        """For a field that was written too far out, which indentation does."""
-        path = next(self._paths_to(name), None)
-        return "" if path is None else f"; did you mean `{path}`?"
-
-    def _paths_to(self, name: str) -> Iterator[str]:
-        for own, field in self.inner.items():
-            yield from (f"{own}.{name}" for _ in (1,) if name in field.inner)
-            yield from (f"{own}.{path}" for path in field._paths_to(name))
-
-
 @cache
-def _fields_of(block: Any) -> dict[str, _Field]:
-    """Of a dataclass. Remembered, because each wrong field of a config asks again."""
-    hints = get_type_hints(block)
-    return {wire_name(field.name): _Field(_plain_type(hints[field.name])) for field in fields(block)}
+def _schema(kind: str) -> JsonObject:
+    """Remembered, because each wrong field of a config asks again."""
+    return adapter(kind).json_schema()
 
 
-def _plain_type(hint: Any) -> Any:
-    """The dataclass or Literal in a hint; None for other types."""
-    hint = getattr(hint, "__value__", hint)
-    options = [hint, *(getattr(option, "__value__", option) for option in get_args(hint))]
-    return next((option for option in options if hasattr(option, "__dataclass_fields__") or _is_literal(option)), None)
+def _fields(block: JsonObject, whole: JsonObject) -> dict[str, JsonObject]:
+    """Fields of a part of the schema `whole`, by wire name and in order, without null and references."""
+    return {name: _resolved(schema, whole) for name, schema in block.get("properties", {}).items()}
 
 
-def _is_literal(hint: Any) -> bool:
-    return getattr(hint, "__origin__", None) is Literal
+def _resolved(schema: JsonObject, whole: JsonObject) -> JsonObject:
+    options = [option for option in schema.get("anyOf", [schema]) if option != {"type": "null"}]
+    reference = options[0].get("$ref")
+    resolved: JsonObject = whole["$defs"][reference.rpartition("/")[2]] if reference is not None else options[0]
+    return resolved
+
+
+def _paths_to(name: str, block: JsonObject, whole: JsonObject) -> Iterator[str]:
+    """For a field that was written too far out, which indentation does."""
+    for own, inner in _fields(block, whole).items():
+        yield from (f"{own}.{name}" for _ in (1,) if name in _fields(inner, whole))
+        yield from (f"{own}.{path}" for path in _paths_to(name, inner, whole))
 
 
 # -- several configs
