@@ -13,7 +13,8 @@ from rich.text import Text
 
 DEFAULT_CELLS = 8
 _LETTERS = ascii_uppercase + ascii_lowercase
-_COLORS = ("green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green", "bright_blue", "bright_magenta")
+_COLORS = ("green", "yellow", "blue", "magenta", "cyan", "bright_green", "bright_blue", "bright_magenta", "bright_cyan")
+"""Without red, which is for what is unhealthy."""
 
 
 class Mark(StrEnum):

@@ -10,7 +10,7 @@ from support.objects import node, pod
 import dra_driver
 from dra_driver import library
 from dra_driver.api.meta import NODES, PODS
-from dra_driver.errors import ClusterError
+from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -23,6 +23,13 @@ def _code() -> str:
 
 def test_the_code_of_the_page_runs() -> None:
     exec(compile(_code(), str(DOCUMENTATION), "exec"), {"__name__": "library"})
+
+
+def test_what_is_no_object_is_refused_with_what_it_is() -> None:
+    with pytest.raises(InvalidInput, match="manifests: int is no object"):
+        library.world([1])  # type: ignore[list-item]
+    with pytest.raises(InvalidInput, match="is a single value"):
+        library.world("abc")
 
 
 async def test_a_cluster_is_read_once(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """What a bar shows of a GPU."""
 
 from io import StringIO
+from itertools import pairwise
+from string import ascii_letters
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from dra_driver.cli.bars import Holding, Mark, bar, drawn, letters
+from dra_driver.cli.bars import Holding, Mark, bar, color, drawn, letters
 
 FREE = [Mark.FREE] * 8
 
@@ -74,3 +76,10 @@ def test_on_a_terminal_holders_have_colours(monkeypatch: pytest.MonkeyPatch) -> 
     written = StringIO()
     Console(file=written, force_terminal=True, color_system="standard").print(drawn(cells, {"a": "A", "b": "B"}))
     assert written.getvalue().count("\x1b[1;") == 2
+
+
+def test_no_claim_is_red_which_is_for_what_is_unhealthy() -> None:
+    letter_of = {str(number): letter for number, letter in enumerate(ascii_letters)}
+    colors = [color(claim, letter_of) for claim in letter_of]
+    assert not [name for name in colors if "red" in name]
+    assert all(one != other for one, other in pairwise(colors))
