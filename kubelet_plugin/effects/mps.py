@@ -17,7 +17,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -108,7 +108,7 @@ class MpsDaemons:
         mark = f"{place.folder}#{_digest(hold, devices)}"
         processes, record = self._processes(place), records.get(hold)
         made = record is not None and record.state is HoldState.MADE
-        if processes and all(process.mark == mark for process in processes):
+        if processes and all(process.mark == mark for process in processes) and (made or place.is_complete):
             try:
                 self._tell(hold, place)
                 return _made(place, processes, record.made if record is not None else Made())
@@ -190,19 +190,27 @@ class MpsDaemons:
             log=place.log,
             shm=place.shm,
         )
+        launched: tuple[MarkedProcess, ...] = ()
         try:
             facts = self._launcher.start(daemon)
-            self._await(hold, place)
+            launched = self._launched(facts, mark)
+            self._await(hold, place, launched)
         except (NodeNotReady, InvalidInput) as error:
             said = place.tail()
-            self._end(self._processes(place), about)
+            self._end(tuple({*launched, *self._processes(place)}), about)
             if not keep:
                 self._clear(place)
             message = f"{error.message}; its log ends: {said}" if said else error.message
             raise type(error)(message, about=about) from error
         return _made(place, self._processes(place), Made(tuple(facts.items())))
 
-    def _await(self, hold: MpsDaemon, place: "_Place") -> None:
+    def _launched(self, facts: Mapping[str, str], mark: str) -> tuple[MarkedProcess, ...]:
+        """The process that a launcher names, unless it has ended. It may not show its environment yet."""
+        pid = facts.get("pid")
+        process = self._host.processes.known_by(int(pid), mark) if pid is not None else None
+        return (process,) if process is not None else ()
+
+    def _await(self, hold: MpsDaemon, place: "_Place", launched: tuple[MarkedProcess, ...]) -> None:
         """Until it has the defaults. A daemon that ends, or refuses them, is not waited for. Raises NodeNotReady."""
         begun = time.monotonic()
         deadline = begun + self._patience.start_s
@@ -220,7 +228,8 @@ class MpsDaemons:
                     f"does not answer {self._patience.start_s:g} s after its start ({failure.message})",
                     about=_about(hold),
                 ) from failure
-            if not place.control.exists() and not self._processes(place):
+            runs = any(self._host.processes.runs(process) for process in launched) or self._processes(place)
+            if not place.control.exists() and not runs:
                 raise NodeNotReady("ended at once", about=_about(hold)) from failure
             time.sleep(0.01 if time.monotonic() < begun + _SOCKET_S else 0.2)
 
@@ -374,6 +383,11 @@ class _Place:
     @property
     def control(self) -> Path:
         return self.pipe / "control"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that containers mount is there."""
+        return all(folder.is_dir() for folder in (self.pipe, self.shm, self.log))
 
     def tail(self) -> str:
         """The last words of the daemon."""

@@ -30,8 +30,8 @@ _DESCRIBED = "recorded answers of a program\n"
 _NOT_RECORDED = 127
 _CANNOT = 125
 """Exit status when the program was not started, as of `chroot` and `env`."""
-_EXEC_S = 0.1
-"""How long a process without words and environment may be one that is being started."""
+_EXEC_S = 1.0
+"""How long a process without environment may be one that is being started: on a busy node more than 0.1 s were seen."""
 _BECOME = f"""\
 import os, sys
 try:
@@ -152,6 +152,11 @@ class Processes:
     def runs(self, process: MarkedProcess) -> bool:
         """Whether it is there and has not ended; a zombie has."""
         return self._started(process.pid) == process.started
+
+    def known_by(self, pid: int, mark: str) -> MarkedProcess | None:
+        """The process with this number, which the caller knows to have the mark; None when it has ended."""
+        started = self._started(pid)
+        return MarkedProcess(started, pid, mark) if started is not None else None
 
     def _process(self, pid: int, variable: str) -> MarkedProcess | None:
         mark = next(self._values(pid, variable.encode()), None)

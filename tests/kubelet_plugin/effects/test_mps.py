@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -360,6 +361,55 @@ def test_a_daemon_that_ends_at_once_says_why_and_leaves_nothing(
     with pytest.raises(NodeNotReady, match=r"MPS daemon claim-a: ended at once; its log ends: Cannot bind a socket"):
         effect.make(hold, {})
     assert list(folder.iterdir()) == []
+
+
+class _Late(Processes):
+    """Shows nothing of new processes for a second, as Linux on a busy machine while execve(2) makes them."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/proc"))
+        self._until = time.monotonic() + 1.0
+
+    def marked(self, variable: str) -> tuple[MarkedProcess, ...]:
+        return super().marked(variable) if time.monotonic() > self._until else ()
+
+
+def test_a_daemon_that_does_not_show_its_environment_yet_has_not_ended(
+    host: SimulatedHost, folder: Path, hold: MpsDaemon
+) -> None:
+    program = host.root / "usr/bin/nvidia-cuda-mps-control"
+    real = program.with_name("real")
+    program.rename(real)
+    program.write_text(f'#!/bin/sh\n[ "$1" = -f ] && sleep 0.3\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    effect = effect_for(host, folder, on_host=OnHost(HostFiles(host.root), _Late(), None))
+    made = effect.make(hold, {})
+    assert effect_for(host, folder).look(hold).answers
+    assert Path(made["shm"]).is_dir()
+
+
+def test_one_that_never_shows_it_and_fails_is_stopped_all_the_same(
+    host: SimulatedHost, folder: Path, hold: MpsDaemon, tmp_path: Path
+) -> None:
+    program = host.root / "usr/bin/nvidia-cuda-mps-control"
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    on_host = OnHost(HostFiles(host.root), _Late(), None)
+    effect = effect_for(host, folder, replace(QUICK, start_s=0.5, signal_s=0.5), on_host)
+    with pytest.raises(NodeNotReady, match="does not answer"):
+        effect.make(hold, {})
+    assert processes_below(folder) == () and list(folder.iterdir()) == []
+
+
+def test_a_daemon_whose_folders_are_not_all_there_is_not_taken_for_the_claims(
+    folder: Path, effect: MpsDaemons, hold: MpsDaemon
+) -> None:
+    """One of an attempt that was given up, and that made its folders by itself."""
+    first = effect.make(hold, {})
+    Path(first["shm"]).rmdir()
+    second = effect.make(hold, {})
+    assert _pid(second) != _pid(first)
+    assert Path(second["shm"]).is_dir()
+    assert [process.pid for process in processes_below(folder)] == [_pid(second)]
 
 
 def test_a_daemon_that_never_answers_is_stopped(host: SimulatedHost, folder: Path, hold: MpsDaemon) -> None:
