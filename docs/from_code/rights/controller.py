@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from docs.from_code.rights.line import (
-    CLAIM_STATUS,
     CLAIMS,
     CLASSES,
     CONDITIONS,
@@ -48,7 +47,6 @@ def controller() -> Iterator[Line]:
     yield Line(me, "patch", INVENTORIES, "all other fields", by="confirmations", on="node-1",
         changes=(*SPEC_OF_INVENTORY, *METADATA, {"metadata/annotations/note": None},
         {"metadata/annotations/note": "b"}))
-    yield Line(me, "get create update delete", INVENTORIES, "any", by=RBAC, on="node-1")
     yield Line(me, "patch", INVENTORY_STATUS, "all",
         "what holds for a node, which rules it cannot follow, and which claims wait for it",
         on="node-1", changes=CONDITIONS)
@@ -57,7 +55,6 @@ def controller() -> Iterator[Line]:
     yield Line(me, "get list watch", POLICIES, "all", "what administrators decided", on="ml")
     yield Line(me, "create update delete", POLICIES, "all", "those of the chart's value `policy`", on="ml",
         changes={"spec/publish": True})
-    yield Line(me, "patch", POLICIES, "any", by=RBAC, on="ml", changes={"spec/publish": True})
     yield Line(me, "patch", POLICY_STATUS, "all", "what becomes of each", on="ml", changes={"status/nodes": 1})
     yield Line(me, "list watch", SLICES, "all", "those of this driver; RBAC cannot limit this to a driver")
     yield Line(me, "create patch delete", SLICES, "of this driver, for every node", "the devices of the nodes",
@@ -69,7 +66,6 @@ def controller() -> Iterator[Line]:
     yield Line(me, "patch", SLICES, "of other drivers: the driver's name", by=VALIDATION, on="other",
         changes={"spec/driver": "gpu.nvidia.com"})
     yield Line(me, "create patch", SLICES, "with finalizers", by="slices", on="node-1", changes=FINALIZER)
-    yield Line(me, "deletecollection update", SLICES, "any", by=RBAC, on="node-1")
     yield Line(me, "list watch", "nodes", "all", "labels, if the policy asks for them")
     yield Line(me, "create", EVENTS, "in its own name: about nodes and ComputeDomains", on="default/controllers",
         reason="nodes that cannot follow the policy; the state of users' domains", changes=(event("Node",
@@ -104,7 +100,6 @@ def controller() -> Iterator[Line]:
         changes=({"metadata/labels/a": "b"}, {"metadata/labels/app.kubernetes.io~1managed-by": "gpu-dra-controller"}))
     yield Line(me, "update", CLASSES, "of others, with names like those of MIG profiles", by="classes",
         on="theirs.mig.nvidia.com", changes={"metadata/labels/app.kubernetes.io~1managed-by": "gpu-dra-controller"})
-    yield Line(me, "get patch delete deletecollection", CLASSES, "any", by=RBAC, on="profile")
 
 
 def domains() -> Iterator[Line]:
@@ -115,8 +110,6 @@ def domains() -> Iterator[Line]:
     yield Line(me, "patch", "nodes", "all other fields", by="nodes", on="node-2", changes=(*METADATA,
         {"metadata/labels/zone": "b"}, {"metadata/labels/zone": None}, {"spec/unschedulable": True},
         {"spec/taints": [taint]}, {"spec/podCIDR": "10.1.0.0/24", "spec/podCIDRs": ["10.1.0.0/24"]}))
-    yield Line(me, "get create update delete", "nodes", "any", by=RBAC, on="node-2")
-    yield Line(me, "update patch", "nodes/status", "any", by=RBAC, on="node-2")
     yield Line(me, "list watch", DOMAINS, "of all namespaces",
         "ComputeDomains, with the gate of that name; here and below")
     yield Line(me, "patch", DOMAINS, "its own finalizer", "a domain stays until its daemons are deleted",
@@ -124,13 +117,10 @@ def domains() -> Iterator[Line]:
     yield Line(me, "patch", DOMAINS, "all other fields", by="domains", on="default/train", changes=METADATA)
     yield Line(me, "patch", DOMAINS, "the spec, which is immutable", by=VALIDATION, on="default/train",
         changes={"spec/numNodes": 4})
-    yield Line(me, "get create update delete", DOMAINS, "any", by=RBAC, on="default/train")
     yield Line(me, "patch", DOMAIN_STATUS, "of all namespaces", "whether a domain is ready", on="default/train",
         changes={"status/status": "NotReady"})
     yield Line(me, "patch", DOMAIN_STATUS, "all but the status", by=IGNORED, on="default/train", changes=METADATA)
     yield Line(me, "list watch", CLAIMS, "of all namespaces", "which devices are in use: policies wait for them")
-    yield Line(me, "get create update patch delete", CLAIMS, "any", by=RBAC, on="default/here")
-    yield Line(me, "update patch", CLAIM_STATUS, "any", by=RBAC, on="default/here")
     yield Line(me, "get", TEMPLATES, "of all namespaces", "objects of the domains", on="default/theirs")
     yield Line(me, "list watch", TEMPLATES, "of all namespaces", "objects of the domains")
     yield Line(me, "create delete", TEMPLATES, "of ComputeDomains", "templates for the domain's pods and daemons",
@@ -142,23 +132,9 @@ def domains() -> Iterator[Line]:
         {f"{request}/exactly/adminAccess": True}, {"spec/spec/devices/config/0/opaque/driver": "gpu.nvidia.com"},
         {f"metadata/labels/{DOMAIN_LABEL}": None}, FINALIZER))
     yield Line(me, "create delete", TEMPLATES, "of others", by="templates", on="default/theirs")
-    yield Line(me, "update patch deletecollection", TEMPLATES, "any", by=RBAC, on="default/train")
     yield Line(me, "list watch", "pods", "in the driver's namespace", "whether daemons are ready", on="gpu-dra/")
     yield Line(me, "list watch", "pods", "in other namespaces", by=RBAC, on="default/")
-    yield Line(me, "get create update patch delete", "pods", "any", by=RBAC, on="gpu-dra/plugin-node-1")
     yield Line(Account.DAEMON, "list watch", DOMAINS, "of all namespaces", "its peers")
-    for verbs, resource, on in (
-        ("get create update patch delete", DOMAINS, "default/train"),
-        ("update patch", DOMAIN_STATUS, "default/train"),
-        ("get list watch patch", "nodes", "node-1"),
-        ("get list watch", CLAIMS, "default/here"),
-        ("get list watch", SLICES, "node-1"),
-        ("get list watch update", INVENTORIES, "node-1"),
-        ("get list watch create delete", "pods", "default/victim"),
-        ("create patch", EVENTS, "default/plugins"),
-        ("get list create update", LEASES, "gpu-dra/gpu-dra-driver-controller"),
-    ):
-        yield Line(Account.DAEMON, verbs, resource, "any", by=RBAC, on=on)
 
 
 def webhook() -> Iterator[Line]:

@@ -24,7 +24,6 @@ def daemon_sets() -> Iterator[Line]:
         on=daemons, changes=({}, {f"{_CONTAINER}/resources/limits": None},
         {f"{_CONTAINER}/args/3": "--log-level=debug"}))
     yield Line(me, "create delete", DAEMON_SETS, "of others, including the plugin's", by="daemons", on="gpu-dra/plugin")
-    yield Line(me, "update patch deletecollection", DAEMON_SETS, "any", by=RBAC, on=daemons)
     yield Line(me, "create list delete", DAEMON_SETS, "in other namespaces", by=RBAC, on="default/theirs")
     yield Line(me, "create", DAEMON_SETS, "of ComputeDomains, with anything else in their pods", by="daemons",
         on=daemons, changes=(*_WORSE_SETS, *_of(_POD, _WORSE_PODS), *_WORSE_CONTEXTS, *_WORSE_CONTAINERS))

@@ -86,14 +86,6 @@ def web_page() -> Iterator[Line]:
         changes={"spec": {"token": "a"}})
     yield Line(me, "create", "subjectaccessreviews.authorization.k8s.io", "any", "what a viewer may read",
         changes={"spec": {"user": "a", "resourceAttributes": {"verb": "list", "resource": "pods"}}})
-    for verbs, resource, on in (
-        ("create update patch delete", CLAIMS, "default/free"),
-        ("create update patch delete", INVENTORIES, "node-1"),
-        ("create update patch delete", SLICES, "node-1"),
-        ("update patch delete", "nodes", "node-1"),
-        ("create update patch delete", "pods", "gpu-dra/plugin-node-1"),
-    ):
-        yield Line(me, verbs, resource, "any", by=RBAC, on=on)
 
 
 def removal() -> Iterator[Line]:
@@ -118,17 +110,11 @@ def removal() -> Iterator[Line]:
         yield Line(me, "delete", "secrets", "of the webhook's certificates", "what cert-manager leaves behind",
             on=f"gpu-dra/{name}")
     for verbs, resource, on in (
-        ("get create update patch deletecollection", SLICES, "node-2"),
-        ("get create update patch deletecollection", CLASSES, "profile"),
-        ("get create update delete", DOMAINS, "default/train"),
-        ("get create update delete", "nodes", "node-2"),
-        ("get create update patch deletecollection", DAEMON_SETS, "gpu-dra/daemons"),
         ("list delete", DAEMON_SETS, "default/theirs"),
         ("list delete", TEMPLATES, "default/theirs"),
         ("get update patch", LEASES, "gpu-dra/gpu-dra-driver-controller"),
         ("list delete", LEASES, "gpu-dra/other"),
         ("list delete", "pods", "default/victim"),
-        ("get list delete", CLAIMS, "default/here"),
     ):
         yield Line(me, verbs, resource, "any", by=RBAC, on=on)
 

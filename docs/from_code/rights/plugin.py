@@ -7,12 +7,9 @@ from docs.from_code.rights.line import (
     BINDING,
     CLAIM_STATUS,
     CLAIMS,
-    CLASSES,
     CONDITIONS,
     CONSUMER,
     COUNTED,
-    DAEMON_SETS,
-    DOMAIN_STATUS,
     DOMAINS,
     DRIVER_ENTRIES,
     EVENTS,
@@ -21,17 +18,14 @@ from docs.from_code.rights.line import (
     IGNORED,
     INVENTORIES,
     INVENTORY_STATUS,
-    LEASES,
     METADATA,
     ONLY_CONTROLLER,
     ONLY_NODE,
     OWN_ENTRY,
     POLICIES,
-    POLICY_STATUS,
     RBAC,
     SLICES,
     SPEC_OF_INVENTORY,
-    TEMPLATES,
     UNALLOCATED,
     VALIDATION,
     Account,
@@ -61,37 +55,10 @@ def plugin() -> Iterator[Line]:
         changes=(*SPEC_OF_INVENTORY, {"metadata/annotations/a": "b"}))
     yield Line(me, "create update", INVENTORIES, "of its own node", by="inventories", on="node-1", changes=(FINALIZER,
         owners(name="node-2"), owners(kind="Pod"), owners(blockOwnerDeletion=True)))
-    yield Line(me, "delete deletecollection", INVENTORIES, "any", by=RBAC, on="node-1")
-    yield Line(me, "update patch", INVENTORY_STATUS, "any", by=RBAC, on="node-1", changes=CONDITIONS,
-        setups=ONLY_CONTROLLER)
-    yield Line(me, "get list watch", POLICIES, "any", by=RBAC, on="ml", setups=ONLY_CONTROLLER)
-    yield Line(me, "get create update patch delete", POLICIES, "any", by=RBAC, on="ml",
-        changes={"spec/publish": True}, setups=ONLY_NODE)
-    yield Line(me, "create update patch delete", POLICIES, "any", by=RBAC, on="ml", changes={"spec/publish": True},
-        setups=ONLY_CONTROLLER)
-    yield Line(me, "update patch", POLICY_STATUS, "any", by=RBAC, on="ml", changes={"status/nodes": 1})
     yield from _plugin_claims()
     yield from _plugin_events()
     yield Line(me, "list watch", DOMAINS, "of all namespaces", "whether the domain of a claim is ready on the node",
         setups=ONLY_CONTROLLER)
-    for verbs, resource, on in (
-        ("create update patch delete", CLAIMS, "default/here"),
-        ("patch", CLAIM_STATUS, "default/here"),
-        ("update patch delete", "nodes", "node-1"),
-        ("update patch", "nodes/status", "node-1"),
-        ("get list watch create update patch delete", "pods", "default/victim"),
-        ("update patch", "pods/status", "default/victim"),
-        ("get list create update delete", CLASSES, "gpu.nvidia.com"),
-        ("get list create delete", TEMPLATES, "default/theirs"),
-        ("get list create update patch delete", LEASES, "gpu-dra/gpu-dra-driver-controller"),
-        ("get list create update patch delete", DAEMON_SETS, "gpu-dra/plugin"),
-        ("get list update delete", EVENTS, "default/plugins"),
-    ):
-        yield Line(me, verbs, resource, "any", by=RBAC, on=on)
-    yield Line(me, "list create update patch delete deletecollection", SLICES, "any", by=RBAC, on="node-1",
-        setups=ONLY_CONTROLLER)
-    yield Line(me, "create update patch delete", DOMAINS, "any", by=RBAC, on="default/train", setups=ONLY_CONTROLLER)
-    yield Line(me, "update patch", DOMAIN_STATUS, "any", by=RBAC, on="default/train", setups=ONLY_CONTROLLER)
 
 
 def _plugin_claims() -> Iterator[Line]:
@@ -181,5 +148,4 @@ def node_publisher() -> Iterator[Line]:
         changes={"spec/driver": "gpu.nvidia.com"})
     yield Line(me, "create patch", SLICES, "with finalizers", by="slices", on="node-1", changes=FINALIZER,
         setups=ONLY_NODE)
-    yield Line(me, "deletecollection update", SLICES, "any", by=RBAC, on="node-1", setups=ONLY_NODE)
     yield Line(Account.ADMIN, "create", SLICES, "of this driver", by="slices", on="node-1", setups=ONLY_NODE)
