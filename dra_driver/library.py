@@ -18,7 +18,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.checking.findings import Finding, Severity
 from dra_driver.cli.offline import CURRENT_VERSION, LONGEST_S, deadline, objects_of_models, world_of_documents
 from dra_driver.errors import DriverError, InvalidInput
-from dra_driver.explain.explain import Answer, Explanation
+from dra_driver.explain.explain import Answer, Explanation, Scope
 from dra_driver.explain.subjects import Explained, explained, subject_of
 from dra_driver.explain.wording import sentences, workload_sentences
 from dra_driver.explain.workloads import WorkloadExplanation, owned_pods
@@ -112,7 +112,7 @@ def explain(
     named = subject_of(subject) if subject is not None else None
     end = deadline(timeout_s)
     workloads = () if world.live else owned_pods(world)
-    return tuple(explained(world, workloads, named, namespace, (), Limit(enough=end), end))
+    return tuple(explained(world, workloads, named, namespace, Scope(enough=end, limit=Limit(enough=end))))
 
 
 def text_of(answer: Explained, width: int = 100) -> str:

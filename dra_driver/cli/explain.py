@@ -24,7 +24,7 @@ from dra_driver.cli.offline import (
 )
 from dra_driver.cli.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
-from dra_driver.explain.explain import Answer
+from dra_driver.explain.explain import Answer, Scope
 from dra_driver.explain.subjects import SAY_WHAT, WORDS, Explained, ExplainedKind, explained, parts_of, subject_of
 from dra_driver.explain.wording import sentences, workload_sentences
 from dra_driver.explain.workloads import Workload, WorkloadExplanation, owned_pods
@@ -119,8 +119,8 @@ def explain(
             workloads = (workload,)
         else:
             world = live.ask_world(*where)
-    nodes, limit = None if devices else tuple(node), limit_of(steps, timeout_s)
-    answers = explained(world, workloads, subject, namespace, nodes, limit, deadline(_LONGEST_S))
+    scope = Scope(None if devices else tuple(node), deadline(_LONGEST_S), limit_of(steps, timeout_s))
+    answers = explained(world, workloads, subject, namespace, scope)
     if not answers:
         raise InvalidInput("there is no pod and no claim that waits", about="the files")
     _print(answers, output)

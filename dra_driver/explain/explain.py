@@ -5,7 +5,7 @@ prints (documented in docs/explain.md, stable). Pure.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
 from dra_driver.allocation.search import Limit
@@ -154,28 +154,26 @@ def _device_data(node: str, verdict: DeviceVerdict) -> JsonObject:
     }
 
 
-def _never() -> bool:
-    return False
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How far an explanation goes. `devices_of` names the nodes whose devices are listed; None is all nodes. `enough`
+    is asked between attempts at finding what would fit, and ends them. `limit` is that of the search on each node."""
+
+    devices_of: Collection[str] | None = ()
+    enough: Callable[[], bool] = lambda: False
+    limit: Limit = field(default_factory=Limit)
 
 
-def explain_pod(
-    world: World,
-    key: Key,
-    *,
-    devices_of: Collection[str] | None = (),
-    enough: Callable[[], bool] = _never,
-    limit: Limit = Limit(),  # noqa: B008 - it is immutable
-) -> Explanation:
-    """Raises NoSuchObject when the world has no such pod.
+BRIEF = Scope()
 
-    `devices_of` names the nodes whose devices are listed; None is all nodes. `enough` is asked between attempts
-    at finding what would fit, and ends them. `limit` is that of the search on each node.
-    """
+
+def explain_pod(world: World, key: Key, scope: Scope = BRIEF) -> Explanation:
+    """Raises NoSuchObject when the world has no such pod."""
     pod = world.pods.get(key)
     if pod is None:
         raise NoSuchObject(f"there is no such pod{_elsewhere(key, world.pods)}", about=f"pod {'/'.join(key)}")
     entries = (*claims_of(world, pod), *_extended(world, pod))
-    return _explained(world, key, pod, entries, devices_of, enough, limit)
+    return _explained(world, key, pod, entries, scope)
 
 
 def _extended(world: World, pod: Pod) -> Iterator[PodClaim]:
@@ -186,19 +184,12 @@ def _extended(world: World, pod: Pod) -> Iterator[PodClaim]:
         yield PodClaim("", claim)
 
 
-def explain_claim(
-    world: World,
-    key: Key,
-    *,
-    devices_of: Collection[str] | None = (),
-    enough: Callable[[], bool] = _never,
-    limit: Limit = Limit(),  # noqa: B008 - it is immutable
-) -> Explanation:
+def explain_claim(world: World, key: Key, scope: Scope = BRIEF) -> Explanation:
     """As `explain_pod`, of a claim alone: a pod that uses it may have more wishes."""
     claim = world.claims.get(key)
     if claim is None:
         raise NoSuchObject(f"there is no such claim{_elsewhere(key, world.claims)}", about=f"claim {'/'.join(key)}")
-    return _explained(world, key, None, (PodClaim("", claim),), devices_of, enough, limit)
+    return _explained(world, key, None, (PodClaim("", claim),), scope)
 
 
 def _elsewhere(key: Key, known: Iterable[Key]) -> str:
@@ -206,18 +197,10 @@ def _elsewhere(key: Key, known: Iterable[Key]) -> str:
     return f"; there is one in namespace {others[0]}" if others else ""
 
 
-def _explained(
-    world: World,
-    key: Key,
-    pod: Pod | None,
-    entries: tuple[PodClaim, ...],
-    devices_of: Collection[str] | None,
-    enough: Callable[[], bool],
-    limit: Limit,
-) -> Explanation:
+def _explained(world: World, key: Key, pod: Pod | None, entries: tuple[PodClaim, ...], scope: Scope) -> Explanation:
     claims = tuple({claim_key(entry.claim): entry.claim for entry in entries if entry.claim is not None}.values())
     answer = _answer(world, pod, claims)
-    judge = NodeJudge(world, pod, claims, limit)
+    judge = NodeJudge(world, pod, claims, scope.limit)
     verdicts: tuple[NodeVerdict, ...] = ()
     findings: tuple[WaitFinding, ...] = ()
     if answer is None:
@@ -241,7 +224,7 @@ def _explained(
         stopped = any(finding.stops for finding in findings)
         answer = Answer.FITS if any(verdict.fits for verdict in verdicts) and not stopped else Answer.WAITS
         if answer is Answer.WAITS and verdicts and not hopeless:
-            changes = suggestions(world, pod, entries, verdicts, replace(limit, enough=enough))
+            changes = suggestions(world, pod, entries, verdicts, replace(scope.limit, enough=scope.enough))
     return Explanation(
         "Pod" if pod is not None else "ResourceClaim",
         *key,
@@ -253,7 +236,7 @@ def _explained(
         _groups(verdicts),
         findings,
         changes,
-        _devices(world, judge, devices_of) if answer in (Answer.WAITS, Answer.FITS) and not hopeless else (),
+        _devices(world, judge, scope.devices_of) if answer in (Answer.WAITS, Answer.FITS) and not hopeless else (),
         world.unread,
         ready=pod.ready if pod is not None and answer is Answer.SCHEDULED else None,
     )

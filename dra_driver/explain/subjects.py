@@ -1,15 +1,13 @@
 """What can be explained, how people name it, and which explanation it gets. Pure."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World, claim_key, claims_of
 from dra_driver.api.core import Key
 from dra_driver.errors import InvalidInput, NoSuchObject
-from dra_driver.explain.explain import Explanation, explain_claim, explain_pod
+from dra_driver.explain.explain import Explanation, Scope, explain_claim, explain_pod
 from dra_driver.explain.hardware import explain_gpu, explain_node
 from dra_driver.explain.workloads import Workload, WorkloadExplanation, explain_workload
 
@@ -84,13 +82,10 @@ def explained(
     workloads: Sequence[Workload],
     subject: Subject | None,
     namespace: str | None,
-    nodes: Collection[str] | None,
-    limit: Limit,
-    enough: Callable[[], bool],
+    scope: Scope,
 ) -> list[Explained]:
-    """The subject, or all that waits. `nodes`, `limit` and `enough` are as `devices_of` and others of `explain_pod`.
-    Raises InvalidInput for a subject that does not exist."""
-    unknown = [node for node in nodes or () if node not in world.nodes]
+    """The subject, or all that waits. Raises InvalidInput for a subject that does not exist."""
+    unknown = [node for node in scope.devices_of or () if node not in world.nodes]
     if unknown:
         raise InvalidInput(f"there is no node {unknown[0]}", about="--node")
     if subject is not None and subject.kind is ExplainedKind.GPU:
@@ -98,22 +93,21 @@ def explained(
     if subject is not None and subject.kind is ExplainedKind.NODE:
         return [explain_node(world, subject.name)]
     key = (namespace or "default", subject.name if subject is not None else "")
-    how: dict[str, Any] = {"devices_of": nodes, "enough": enough, "limit": limit}
     match subject:
         case Subject(ExplainedKind.POD):
-            return [explain_pod(world, key, **how)]
+            return [explain_pod(world, key, scope)]
         case Subject(ExplainedKind.CLAIM):
-            return [explain_claim(world, key, **how)]
+            return [explain_claim(world, key, scope)]
         case Subject(workload=kind):
             chosen = [workload for workload in workloads if (workload.kind, workload.key) == (kind, key)]
             if not chosen:
                 raise NoSuchObject("there is none in the files", about=f"{kind} {'/'.join(key)}")
-            return [explain_workload(world, chosen[0], **how)]
-    return _all_that_waits(world, workloads, namespace, how)
+            return [explain_workload(world, chosen[0], scope)]
+    return _all_that_waits(world, workloads, namespace, scope)
 
 
 def _all_that_waits(
-    world: World, workloads: Sequence[Workload], namespace: str | None, how: dict[str, Any]
+    world: World, workloads: Sequence[Workload], namespace: str | None, scope: Scope
 ) -> list[Explained]:
     """Pods of workloads together, other pods, and claims that no pod uses."""
     together = {key: workload for workload in workloads for key in workload.pods if len(workload.pods) > 1}
@@ -125,12 +119,12 @@ def _all_that_waits(
             continue
         workload = together.get(pod.key)
         if workload is None:
-            answers[pod.key] = explain_pod(world, pod.key, **how)
+            answers[pod.key] = explain_pod(world, pod.key, scope)
         elif workload not in answers:
-            answers[workload] = explain_workload(world, workload, **how)
+            answers[workload] = explain_workload(world, workload, scope)
     alone = [
         key
         for key, claim in world.claims.items()
         if claim.status.allocation is None and key not in used and namespace in (None, key[0])
     ]
-    return [*answers.values(), *(explain_claim(world, key, **how) for key in alone)]
+    return [*answers.values(), *(explain_claim(world, key, scope) for key in alone)]

@@ -5,14 +5,13 @@ shows how many of them fit at once, and why the next does not.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dra_driver.allocation.offline import place_pod
-from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World, claims_of
 from dra_driver.api.core import Key, ObjectCondition, Pod
-from dra_driver.explain.explain import Answer, Explanation, claim_state, explain_pod
+from dra_driver.explain.explain import BRIEF, Answer, Explanation, Scope, claim_state, explain_pod
 from dra_driver.explain.findings import WaitFinding
 from dra_driver.explain.verdicts import NodeVerdict, ReasonCode, Sentence
 from dra_driver.grouping import grouped
@@ -85,28 +84,17 @@ def _state(explanation: Explanation) -> str:
     return "fits"
 
 
-def explain_workload(
-    world: World,
-    workload: Workload,
-    *,
-    devices_of: Collection[str] | None = (),
-    enough: Callable[[], bool] = lambda: False,
-    limit: Limit = Limit(),  # noqa: B008 - it is immutable
-) -> WorkloadExplanation:
-    """Arguments as of `explain_pod`, which is asked at most twice for each kind of pod that waits."""
-
-    def explained(world: World, pod: Pod) -> Explanation:
-        return explain_pod(world, pod.key, devices_of=devices_of, enough=enough, limit=limit)
-
+def explain_workload(world: World, workload: Workload, scope: Scope = BRIEF) -> WorkloadExplanation:
+    """As `explain_pod`, which is asked at most twice for each kind of pod that waits."""
     pods = [world.pods[key] for key in sorted(workload.pods, key=_natural)]
-    explanations = [explained(world, pod) for pod in pods if not pod.waits]
+    explanations = [explain_pod(world, pod.key, scope) for pod in pods if not pod.waits]
     kinds = grouped((pod for pod in pods if pod.waits), lambda pod: pod.spec.model_dump_json())
     for waiting in kinds.values():
-        first = explained(world, waiting[0])
+        first = explain_pod(world, waiting[0].key, scope)
         while waiting and first.answer is not Answer.WAITS:
-            placed, world = place_pod(world, waiting[0], limit)
+            placed, world = place_pod(world, waiting[0], scope.limit)
             if placed.node is None:
-                first = explained(world, waiting[0])
+                first = explain_pod(world, waiting[0].key, scope)
                 break
             explanations.append(_placed(world, waiting.pop(0), placed.node))
         explanations += [replace(first, name=pod.name) for pod in waiting]

@@ -8,7 +8,7 @@ from support.allocation import exactly, gpu
 from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.world import UnreadKind, World
-from dra_driver.explain.explain import Explanation, explain_claim, explain_pod
+from dra_driver.explain.explain import Explanation, Scope, explain_claim, explain_pod
 from dra_driver.explain.wording import summary
 from dra_driver.names import GPU_DRIVER
 
@@ -177,10 +177,10 @@ class Cluster:
         return loaded.world
 
     def explained(self, name: str = "train", **options: Any) -> Explanation:
-        return explain_pod(self.world, ("team-a", name), **options)
+        return explain_pod(self.world, ("team-a", name), Scope(**options))
 
     def explained_claim(self, name: str = "gpu", **options: Any) -> Explanation:
-        return explain_claim(self.world, ("team-a", name), **options)
+        return explain_claim(self.world, ("team-a", name), Scope(**options))
 
     def why(self, name: str = "train") -> str:
         """In one line."""

@@ -32,7 +32,7 @@ from dra_driver.cli.top.board import FOLLOWED, Board, Known
 from dra_driver.cli.ui.history import History
 from dra_driver.cli.ui.pages import MOST_EXPLAINED, Address, NodeDetail, Place, Reasons, Seen, gpu_named, node_of
 from dra_driver.errors import ClusterError, DriverError, NotFound
-from dra_driver.explain.explain import explain_pod
+from dra_driver.explain.explain import Scope, explain_pod
 from dra_driver.explain.wording import sentences, summary
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange
@@ -262,7 +262,7 @@ class Watched:
 
 def _reasons(world: World, namespace: str, name: str) -> Reasons:
     try:
-        explanation = explain_pod(world, (namespace, name), enough=deadline(_SUGGESTIONS_S))
+        explanation = explain_pod(world, (namespace, name), Scope(enough=deadline(_SUGGESTIONS_S)))
     except DriverError as error:
         return Reasons(f"It cannot be explained: {error}", (str(error),))
     return Reasons(summary(explanation), sentences(explanation, _WIDTH))

@@ -11,7 +11,7 @@ from support.rows import examples, rows
 from dra_driver.allocation.loading import ANY_NODE, pods_of_workload, world_of
 from dra_driver.allocation.offline import allocate_all
 from dra_driver.allocation.world import claims_of
-from dra_driver.explain.explain import explain_claim, explain_pod
+from dra_driver.explain.explain import Scope, explain_claim, explain_pod
 from dra_driver.explain.wording import sentences
 
 type Obj = dict[str, Any]
@@ -159,6 +159,6 @@ def test_whatever_is_written_in_a_file_is_explained_or_refused(data: st.DataObje
     world = world_of(objects).world
     allocate_all(world)
     for key in world.pods:
-        assert sentences(explain_pod(world, key, devices_of=None))
+        assert sentences(explain_pod(world, key, Scope(devices_of=None)))
     for key in world.claims:
         assert sentences(explain_claim(world, key))
