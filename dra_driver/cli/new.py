@@ -7,7 +7,7 @@ everything else to standard error, so `dractl new … | kubectl apply -f -` is s
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -340,25 +340,37 @@ def _asked(intent: Intent) -> Intent:
     if kind == 1:
         intent = _asked_of(intent, "mig", "Which profile, as 1g.10gb?", "1g.10gb")
     elif kind == 2:
-        intent = replace(intent, share=_asked_share(intent.form))
+        intent = _asked_share(intent)
     intent = _asked_of(intent, "gpu", "Which model, as h100? Leave it empty for any.", "")
     if intent.form is ObjectForm.CLASS:
         return intent
-    count = typer.prompt("How many?", default=1, type=int, err=True)
-    intent = replace(intent, count=count)
-    if kind == 0 and count > 1 and typer.confirm("Connected by NVLink?", default=False, err=True):
+    intent = _asked_of(intent, "count", "How many?", "1", _count)
+    if kind == 0 and intent.devices > 1 and typer.confirm("Connected by NVLink?", default=False, err=True):
         intent = replace(intent, same=Same.NVLINK)
     if intent.workload is None and typer.confirm("With a pod that uses it?", default=True, err=True):
         intent = replace(intent, workload=WorkloadKind.POD)
     return intent
 
 
-def _asked_of(intent: Intent, field: str, text: str, default: str) -> Intent:
-    """With an answer that is not refused."""
+def _text(answer: str) -> str | None:
+    return answer or None
+
+
+def _count(answer: str) -> int:
+    if not answer.isdecimal():
+        raise InvalidInput(f"{answer!r} is not a whole number")
+    return int(answer)
+
+
+def _asked_of(intent: Intent, field: str, text: str, default: str, read: Callable[[str], object] = _text) -> Intent:
+    """With an answer that is not refused. `read` raises InvalidInput."""
     while True:
-        fields: dict[str, Any] = {field: _question(text, default) or None}
-        answered = replace(intent, **fields)
-        if not (problems := refusals(answered, known_gpus())):
+        try:
+            fields: dict[str, Any] = {field: read(_question(text, default))}
+            problems = refusals(answered := replace(intent, **fields), known_gpus())
+        except InvalidInput as error:
+            problems = (str(error),)
+        if not problems:
             return answered
         for problem in problems:
             messages.print(problem, markup=False, soft_wrap=True)
@@ -368,10 +380,11 @@ def _somebody_is_there() -> bool:
     return sys.stdin.isatty()
 
 
-def _asked_share(form: ObjectForm) -> ShareIntent:
-    if form is ObjectForm.CLASS:
-        return ShareIntent()
-    return parse_share(_question("How much, as cores=50,memory=8Gi or shares=1?", "cores=50,memory=8Gi"))
+def _asked_share(intent: Intent) -> Intent:
+    if intent.form is ObjectForm.CLASS:
+        return replace(intent, share=ShareIntent())
+    text = "How much, as cores=50,memory=8Gi or shares=1?"
+    return _asked_of(intent, "share", text, "cores=50,memory=8Gi", parse_share)
 
 
 def _question(text: str, default: str) -> str:

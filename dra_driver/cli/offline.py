@@ -12,10 +12,11 @@ from dra_driver.allocation.loading import objects_of_workload, world_of
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World
+from dra_driver.api.core import DEFAULT_NAMESPACE
 from dra_driver.api.documents import Document
 from dra_driver.api.gpupolicy import rules_among
 from dra_driver.api.inventory import NodeInventorySpec
-from dra_driver.api.meta import NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import NODES, PODS, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import NodeSelection, PublishingPolicy
 from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.files import read_files, shipped_classes
@@ -100,7 +101,28 @@ def _expanded(document: Document) -> list[JsonObject]:
     obj = document.obj
     if not document.kind and isinstance(obj.get("slices"), list):
         return [item for item in (obj.get("inventory"), *obj["slices"]) if isinstance(item, dict)]
-    return list(objects_of_workload(obj)) or [obj]
+    return list(objects_of_workload(obj)) or _objects_of_framework(obj) or [obj]
+
+
+def _objects_of_framework(obj: JsonObject) -> list[JsonObject]:
+    """The pods of a LeaderWorkerSet, PyTorchJob and others, as the simulated cluster makes them; none of other kinds,
+    and of objects that are not valid, which is for `dractl check` to say."""
+    if "." not in str(obj.get("apiVersion")) or not isinstance(obj.get("spec"), dict):
+        return []
+    # The simulated cluster takes longer to import than most files take to explain.
+    from dra_driver.simulation.workloads.frameworks import FRAMEWORKS
+
+    kind = (obj.get("apiVersion"), obj.get("kind"))
+    framework = next((item for item in FRAMEWORKS if (item.resource.api_version, item.resource.kind) == kind), None)
+    if framework is None:
+        return []
+    try:
+        owner = {**obj, "metadata": {"namespace": DEFAULT_NAMESPACE, "uid": "made", **obj["metadata"]}}
+        children = list(framework.children(owner, ()))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return []
+    pods = [child for child in children if child["kind"] == PODS.kind]
+    return pods + [made for child in children for made in objects_of_workload(child)]
 
 
 def objects_of_models(models: str, objects: Sequence[JsonObject]) -> list[JsonObject]:

@@ -117,3 +117,44 @@ def test_an_object_without_a_name_is_a_mistake_in_the_file_and_no_traceback(
     obj = {**workload, "kind": kind, "metadata": metadata}
     result = _run(tmp_path, obj, _claim("b"), _slice("a", gpu("gpu-0")))
     assert result.exception is None or isinstance(result.exception, SystemExit | DriverError), result.exception
+
+
+def _with_gpus(count: int) -> Obj:
+    return {"spec": {"containers": [{"name": "m", "image": "x", "resources": {"limits": {"nvidia.com/gpu": count}}}]}}
+
+
+FRAMEWORKS = {
+    "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": (
+        {"replicas": 2, "leaderWorkerTemplate": {"size": 2, "workerTemplate": _with_gpus(4)}},
+        ["a-0", "a-0-1", "a-1", "a-1-1"],
+    ),
+    "ray.io/v1 RayJob": (
+        {"rayClusterSpec": {"headGroupSpec": {"template": _with_gpus(1)}, "workerGroupSpecs": []}},
+        ["a-raycluster-head-0"],
+    ),
+    "kubeflow.org/v2beta1 MPIJob": (
+        {"mpiReplicaSpecs": {"Launcher": {"template": _with_gpus(1)}, "Worker": {"template": _with_gpus(1)}}},
+        ["a-launcher-0", "a-worker-0"],
+    ),
+    "batch.volcano.sh/v1alpha1 Job": (
+        {"tasks": [{"name": "t", "replicas": 2, "template": _with_gpus(2)}]},
+        ["a-t-0", "a-t-1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FRAMEWORKS)
+def test_a_workload_of_a_framework_counts_with_all_its_pods(kind: str, tmp_path: Path) -> None:
+    spec, pods = FRAMEWORKS[kind]
+    version, name = kind.split()
+    workload = {"apiVersion": version, "kind": name, "metadata": {"name": "a"}, "spec": spec}
+    result = _run(tmp_path, workload, options=("--nodes", "dgx-h100:2", "-o", "json"))
+    assert result.exit_code == Status.DONE
+    assert sorted(one["name"] for one in json.loads(result.stdout)) == pods
+
+
+def test_a_workload_that_is_not_valid_has_no_pods(tmp_path: Path) -> None:
+    for spec in ({"pytorchReplicaSpecs": {"Worker": 3}}, {"pytorchReplicaSpecs": {"Worker": {"template": {}}}}):
+        broken = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a"}, "spec": spec}
+        result = _run(tmp_path, broken, options=("--nodes", "t4"))
+        assert isinstance(result.exception, DriverError) and "there is no waiting pod" in str(result.exception)

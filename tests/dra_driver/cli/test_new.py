@@ -96,6 +96,7 @@ def test_a_wrong_combination_ends_with_status_2_and_a_line_for_each_reason(capsy
         ("1\nh100\n2\ny\nn\n", ["--gpu", "h100", "--count", "2", "--same", "nvlink"]),
         ("2\n3g.40gb\n\n1\ny\n", ["--mig", "3g.40gb", "--count", "1", "--pod"]),
         ("2\n9x\n3g.40gb\n\n1\ny\n", ["--mig", "3g.40gb", "--count", "1", "--pod"]),
+        ("3\ncore=1\ncores=25\nl40s\nmany\n0\n1\nn\n", ["--share", "cores=25", "--gpu", "l40s", "--count", "1"]),
         ("9\n3\ncores=25\nl40s\n1\nn\n", ["--share", "cores=25", "--gpu", "l40s", "--count", "1"]),
     ],
 )
