@@ -26,6 +26,7 @@ from kubelet_plugin.simulation.recorded.format import read_record, write_record
 from kubelet_plugin.simulation.recorded.node import RECORD, adopt_recorded, of_node, state_of, write_tree
 from kubelet_plugin.simulation.state import (
     MIG_CONFIGURATION_CHANGED,
+    XID,
     Client,
     DriverState,
     GpuState,
@@ -157,15 +158,10 @@ class SimulatedHost:
             health = state.gpus[index].health
             state.gpus[index].health = type(health).model_validate(health.model_dump() | facts)
 
-    def inject_event(self, index: int, data: int, kind: int = 8, *, mig_uuid: str | None = None) -> None:
-        """An NVML event of a GPU, or of one MIG device of it; for the default kind `data` is the number of an Xid."""
+    def inject_event(self, index: int, xid: int) -> None:
+        """NVML's event of a GPU for an Xid with this number."""
         with self.edit() as state:
-            gpu = state.gpus[index]
-            if mig_uuid is None:
-                add_event(state, gpu.uuid, kind, data)
-                return
-            instance, item = mig_device(gpu, mig_uuid)
-            add_event(state, gpu.uuid, kind, data, instance.id, item.id)
+            add_event(state, state.gpus[index].uuid, XID, xid)
 
     # Fabric Manager
 

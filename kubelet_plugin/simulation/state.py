@@ -276,30 +276,17 @@ class NodeState(_Data):
         raise KeyError(uuid)
 
 
-MIG_CONFIGURATION_CHANGED = 0x100
-"""NVML event."""
+XID, MIG_CONFIGURATION_CHANGED = 8, 0x100
+"""NVML events."""
 
 _EVENTS_KEPT = 64
 """Of all GPUs: who waits looks every few milliseconds, and the state is read before every answer."""
 
 
-def add_event(
-    state: NodeState,
-    uuid: str,
-    kind: int,
-    data: int,
-    gpu_instance: int = 0xFFFFFFFF,
-    compute_instance: int = 0xFFFFFFFF,
-) -> None:
+def add_event(state: NodeState, uuid: str, kind: int, data: int, **instances: int) -> None:
+    """`instances` are the ids of an event of a MIG device, by the names that `NvmlEvent` has for them."""
     number = state.events[-1].number + 1 if state.events else 1
-    event = NvmlEvent(
-        number=number,
-        uuid=uuid,
-        type=kind,
-        data=data,
-        gpu_instance=gpu_instance,
-        compute_instance=compute_instance,
-    )
+    event = NvmlEvent(number=number, uuid=uuid, type=kind, data=data, **instances)
     state.events = [*state.events, event][-_EVENTS_KEPT:]
 
 

@@ -22,8 +22,9 @@ from support.mishaps import (
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.nvml_session import Crash
-from kubelet_plugin.simulation.partitions import PartitionRefused
+from kubelet_plugin.simulation.partitions import PartitionRefused, mig_device
 from kubelet_plugin.simulation.profiles import load_mig_table, load_profile, profile_names
+from kubelet_plugin.simulation.state import XID, add_event
 
 DIVISIBLE = tuple(name for name in profile_names() if load_profile(name).gpu.mig is not None)
 IN_USE, RESET_REQUIRED = 19, 16
@@ -453,7 +454,10 @@ class TestWhatIsLeft:
             one.nvml.nvmlEventSetWait_v2(events, 1)
         h100.make_instance(0, "1g.10gb", 0)
         assert one.nvml.nvmlEventSetWait_v2(events, 1000).eventType == 0x100
-        h100.inject_event(0, 31, mig_uuid=one.uuids()[0])
+        with h100.edit() as state:
+            instance, item = mig_device(state.gpus[0], one.uuids()[0])
+            ids = {"gpu_instance": instance.id, "compute_instance": item.id}
+            add_event(state, state.gpus[0].uuid, XID, 31, **ids)
         data = one.nvml.nvmlEventSetWait_v2(events, 1000)
         assert (data.eventType, data.eventData) == (8, 31)
         assert (data.gpuInstanceId, data.computeInstanceId) == (h100.state.gpus[0].instances[0].id, 0)
