@@ -8,7 +8,6 @@ from pathlib import Path
 import grpc.aio
 import pytest
 import pytest_asyncio
-from support.mishaps import bind_gpu
 from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_plugin, short_folder
 
 from dra_driver.errors import NodeNotReady
@@ -182,7 +181,7 @@ async def test_what_killed_instances_left_goes_with_the_next_start_and_nothing_e
         others = [of_pods / "other.sock", registrations / "other.example.com-reg.sock"]
         for path in (*dead, *others):
             with socket.socket(socket.AF_UNIX) as killed:
-                bind_gpu(killed, str(path))
+                killed.bind(str(path))
         (of_pods / "dra-notes.sock").write_text("no socket")
         async with running_plugin(kubelet_root, pod_uid="new") as new:
             await eventually(lambda: registry.newest(GPU_DRIVER).endpoint == str(new.sockets.dra))
