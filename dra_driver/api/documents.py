@@ -9,14 +9,25 @@ parsers. Pure: from text to documents; `dra_driver.cli.files` reads files.
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import yaml
 
-from dra_driver.api.manifest_nodes import TEMPLATE, BadDocument, Text, TextPlace, composed, syntax_error, walked
+from dra_driver.api.manifest_nodes import (
+    DEEPEST,
+    TEMPLATE,
+    BadDocument,
+    Text,
+    TextPlace,
+    composed,
+    syntax_error,
+    walked,
+)
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.plain_values import Values
+from dra_driver.api.plain_values import Values, plain_value
 from dra_driver.errors import InvalidInput
 
 
@@ -38,13 +49,12 @@ class SourceText:
 class Document:
     """One object as written. `obj` is plain, unchecked JSON data: `metadata` may be a number.
 
-    `index` counts the objects of the file from 0, items of lists each for themselves. `line` is where it begins.
+    `index` counts the objects of the file from 0, items of lists each for themselves.
     What the document does not have is empty: `api_version`, `kind`, `name`; `namespace` is None.
     """
 
     file: str
     index: int
-    line: int
     api_version: str
     kind: str
     namespace: str | None
@@ -55,6 +65,13 @@ class Document:
     """Which of the YAML documents of `_text` it is in."""
     _prefix: str = field(repr=False)
     """Path in it: `items[3]`; empty for the whole document."""
+    _line: int | None = field(repr=False)
+    """None if the text was not read as YAML."""
+
+    @property
+    def line(self) -> int:
+        """Where it begins."""
+        return self._line or self.place()[0]
 
     @property
     def title(self) -> str:
@@ -78,7 +95,7 @@ class Document:
         name = metadata.get("name") if isinstance(metadata, dict) else None
         return replace(
             self,
-            line=self.place(path)[0],
+            _line=self.place(path)[0],
             api_version=str(obj.get("apiVersion", "")),
             kind=str(obj.get("kind", "")),
             name=name if isinstance(name, str) else "",
@@ -105,7 +122,7 @@ class Document:
     def _located(self, path: str) -> tuple[TextPlace, yaml.Node | None]:
         nodes = self._text.nodes()
         if self._number >= len(nodes):
-            return (self.line, 1), None
+            return (self._line or self._text.lines_before + 1, 1), None
         _, root, _ = walked(nodes[self._number], self._prefix)
         marked, node, rest = walked(root, path)
         return self._text.place_of(marked), None if rest else node
@@ -200,13 +217,15 @@ def _chunks(text: str) -> Iterator[tuple[int, int, str]]:
 
 def _documents(source: Text, first: int) -> list[Document]:
     """The objects of a text, numbered from `first`; empty documents are skipped."""
+    data = _as_json(source.text)
+    if data is not None:
+        # What is wrong with an item of a list has a place as YAML.
+        with suppress(BadDocument):
+            return list(_expanded(_Where(source, 0, "", None), data, first))
     try:
         nodes = list(composed(source))
     except yaml.YAMLError as error:
-        data = _as_json(source.text)
-        if data is None:
-            raise syntax_error(source, error) from error
-        return list(_expanded(_Where(source, 0, "", None), data, first))
+        raise syntax_error(source, error) from error
     documents: list[Document] = []
     for number, node in enumerate(nodes):
         value = Values(source).value(node)
@@ -220,20 +239,63 @@ def _documents(source: Text, first: int) -> list[Document]:
 
 
 def _as_json(text: str) -> JsonObject | None:
-    """JSON has escapes that YAML lacks (surrogate pairs). Such a document is read without the places of its fields."""
+    """The object that a JSON text is, with the values that it has as YAML. None for what only YAML describes well: no
+    JSON, a key that is given twice, half of a surrogate pair, and what is nested too deep.
+
+    Slices of 5,000 nodes are 50 MB of JSON, which takes libyaml half a minute and this a second. JSON also has escapes
+    that YAML lacks (surrogate pairs); such a document has no places of its fields.
+    """
     if not text.lstrip().startswith("{"):
         return None
     try:
-        data = json.loads(text)
-        json.dumps(data, ensure_ascii=False).encode()  # half of a surrogate pair is not a character
+        data = json.loads(
+            text,
+            object_pairs_hook=_each_key_once,
+            parse_int=_integer,
+            parse_float=plain_value,
+            parse_constant=str,
+        )
+        if _SURROGATE.search(text):
+            json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
-    return data if isinstance(data, dict) else None
+    return data if isinstance(data, dict) and _is_shallow(data) else None
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SHORT = 18
+"""Digits of an integer of 64 bits, whose value is the same in YAML."""
+
+
+def _each_key_once(pairs: list[tuple[str, object]]) -> JsonObject:
+    """Raises ValueError for a key that is given twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _integer(text: str) -> object:
+    return int(text) if len(text) <= _SHORT else plain_value(text)
+
+
+def _is_shallow(data: JsonObject) -> bool:
+    level: list[Any] = [data]
+    for _ in range(DEEPEST):
+        level = [
+            value
+            for item in level
+            for value in (item.values() if isinstance(item, dict) else item)
+            if isinstance(value, dict | list)
+        ]
+        if not level:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """The position of an object. `node` is None in JSON that is not YAML."""
+    """The position of an object. `node` is None in JSON, which is read as YAML only when a place is asked for."""
 
     source: Text
     number: int
@@ -270,7 +332,6 @@ def _document(where: _Where, obj: JsonObject, index: int) -> Document:
     return Document(
         source.file,
         index,
-        source.place_of(where.node)[0] if where.node is not None else source.lines_before + 1,
         _text(obj.get("apiVersion")),
         _text(obj.get("kind")),
         _text(named.get("namespace")) or None,
@@ -279,6 +340,7 @@ def _document(where: _Where, obj: JsonObject, index: int) -> Document:
         source,
         where.number,
         where.prefix,
+        None if where.node is None else source.place_of(where.node)[0],
     )
 
 

@@ -1,5 +1,6 @@
 """A world from files: manifests, slices and other objects, for commands that ask no cluster."""
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -78,6 +79,8 @@ def world_in(files: Sequence[str], kubernetes: str, models: str | None) -> World
     files say; the labels of a node are those of the Node of its name in the files, and without one it has all labels
     that policies select. Raises InvalidInput with all objects that are not valid, and UnreadableFile.
     """
+    # As in `dra_driver.cli.session`: what is read stays until the command ends.
+    gc.disable()
     return world_of_documents(read_files(files).raise_problems(), kubernetes, models)
 
 
@@ -86,12 +89,14 @@ def world_of_documents(documents: Sequence[Document], kubernetes: str, models: s
     minor = named_minor(kubernetes)
     if minor < OLDEST:
         raise InvalidInput(f"claims of resource.k8s.io/v1 need Kubernetes 1.{OLDEST} or later", about="--kubernetes")
-    about = {id(document.obj): f"{document.file}:{document.line}" for document in documents}
     objects = [obj for document in (*shipped_classes(), *documents) for obj in _expanded(document)]
     if models is not None:
         objects += objects_of_models(models, [document.obj for document in documents])
-    loaded = world_of(objects, behavior=Behavior.of(minor), about=about)
+    loaded = world_of(objects, behavior=Behavior.of(minor))
     if loaded.problems:
+        # Lines of JSON are known only when it is read once more, as YAML, which takes long.
+        about = {id(document.obj): f"{document.file}:{document.line}" for document in documents}
+        loaded = world_of(objects, behavior=Behavior.of(minor), about=about)
         raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(problem) for problem in loaded.problems])
     return loaded.world
 

@@ -234,6 +234,30 @@ def test_whatever_is_written_as_json_is_read_back(obj: dict[str, object]) -> Non
     assert one(json.dumps(obj, indent=2, ensure_ascii=False)).obj == obj
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.dictionaries(NAMES, VALUES, max_size=3), max_size=3), st.sampled_from([None, 1]))
+def test_json_is_read_as_the_yaml_that_it_is(items: list[dict[str, object]], indent: int | None) -> None:
+    obj = {"kind": "List", "items": items, "numbers": [2**64, -(2**63), 1e300, 0.5]}
+    text = json.dumps(obj, indent=indent, ensure_ascii=False)
+    as_json, as_yaml = (read_documents(start + text, "f").raise_problems() for start in ("\n", "# YAML\n"))
+    assert [document.obj for document in as_json] == [document.obj for document in as_yaml]
+    assert [document.line for document in as_json] == [document.line for document in as_yaml]
+
+
+@rows(
+    "text, says",
+    [
+        ('{"kind": "Pod", "kind": "Job"}', "`kind` is given twice"),
+        ('{"kind": "List", "items": [{}, 5]}', "items[1] is not an object"),
+        ('{"a": ' * 250 + "1" + "}" * 250, "nested deeper than 200 levels"),
+        ('{"kind": "Pod"} rest', "is not YAML"),
+    ],
+)
+def test_json_that_cannot_be_read_has_a_place_as_in_yaml(text: str, says: str) -> None:
+    bad = problem(f"kind: Pod\n---\n{text}")
+    assert says in str(bad) and bad.line == 3
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(st.text(max_size=200) | st.binary(max_size=200))
 def test_reading_never_raises(text: str | bytes) -> None:
