@@ -14,7 +14,6 @@ it: MPS control daemons, nvidia-smi and nvidia-imex. The simulated ones are not 
 
 import argparse
 import asyncio
-import json
 import os
 import socket
 import statistics
@@ -25,7 +24,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 # The folder of a script is where Python looks first.
-from _measured import memory_mib
+from _measured import memory_mib, write_record
 from prepare import NODE, TIME_SLICE, Bench
 
 from controller.webhook.configuration import CONFIGURATIONS
@@ -330,7 +329,11 @@ def main() -> None:
     figures = asyncio.run(measure(options.profiles.split(","), options.claims, options.cycles, options.rounds))
     print_table(("FIGURE", "MEDIAN"), [(name, f"{value:.1f}") for name, value in figures.items()])
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        rows = {
+            name: {"unit": "KiB" if "growth" in name else "MiB", "median": round(value, 1)}
+            for name, value in figures.items()
+        }
+        write_record(options.json, rows, kubernetes="simulated", rounds=options.rounds)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ are not installed; what they take of memory is what a node pays, and 1 MB for th
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
@@ -30,7 +29,7 @@ from typing import Any
 
 # The folder of a script is where Python looks first.
 from _kubelet import Kubelet, allocated_claim
-from _measured import memory_mib
+from _measured import memory_mib, write_record
 
 from dra_driver.api.meta import DEVICE_CLASSES, LEASES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube, endpoint_from
@@ -313,29 +312,34 @@ class Bench:
         return found
 
 
-async def measure(rounds: int, quiet_s: float) -> JsonObject:
+def _row(unit: str, median: float, late: float | None = None) -> JsonObject:
+    return {"unit": unit, "median": round(median, 2)} | ({} if late is None else {"99th percentile": round(late, 2)})
+
+
+async def measure(rounds: int, quiet_s: float) -> dict[str, JsonObject]:
     with tempfile.TemporaryDirectory(prefix="b") as folder:
         async with AsyncExitStack() as stack:
             bench = Bench(Path(folder))
             visible_s = await bench.start(stack)
-            one = bench.rounds(rounds, 1)
-            eight = bench.rounds(rounds, GPUS)
-            floor = await bench.floor()
+            times = {
+                "one claim in a call": bench.rounds(rounds, 1),
+                "eight claims in one call": bench.rounds(rounds, GPUS),
+                "the minimum": await bench.floor(),
+            }
             assert bench.plugin.pid is not None
             assert bench.controller.pid is not None
-            figures = {
-                "one claim per call, ms (p50, p99)": one,
-                "eight claims in one call, ms (p50, p99)": eight,
-                "floor, ms (p50, p99)": floor,
-                "plugin resident, MiB": memory_mib(bench.plugin.pid),
-                "controller resident, MiB": memory_mib(bench.controller.pid),
-                "plugin start to slices visible, s": visible_s,
-                "API writes an hour at rest, the Lease aside": await bench.writes_at_rest(quiet_s) * 3600 / quiet_s,
+            sizes = {
+                "plugin, resident": _row("MiB", memory_mib(bench.plugin.pid)),
+                "controller, resident": _row("MiB", memory_mib(bench.controller.pid)),
+                "plugin start to slices visible": _row("s", visible_s),
+                "API writes at rest, in an hour, without the Lease": _row(
+                    "", await bench.writes_at_rest(quiet_s) * 3600 / quiet_s
+                ),
             }
             await bench.start_again_with_policy(stack)
-            for name, found in (await bench.holds(max(rounds // 10, 10))).items():
-                figures[f"{name}, ms (p50, p99)"] = found
-            return figures
+            times |= await bench.holds(max(rounds // 10, 10))
+    calls = {f"{call}, {what}": _row("ms", *cuts) for what, found in times.items() for call, cuts in found.items()}
+    return calls | sizes
 
 
 def main() -> None:
@@ -345,15 +349,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     figures = asyncio.run(measure(options.rounds, options.quiet))
-    rows = []
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            rows += [(f"{name}: {part}", f"{p50:.2f}", f"{p99:.2f}") for part, (p50, p99) in value.items()]
-        else:
-            rows.append((name, f"{value:.2f}" if isinstance(value, float) else str(value), ""))
-    print_table(("FIGURE", "P50", "P99"), rows)
+    columns = ("median", "99th percentile", "unit")
+    rows = [(name, *(str(row.get(column, "")) for column in columns)) for name, row in figures.items()]
+    print_table(("FIGURE", *map(str.upper, columns)), rows)
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        write_record(options.json, figures, kubernetes="simulated", rounds=options.rounds)
 
 
 if __name__ == "__main__":
