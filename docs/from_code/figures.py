@@ -1,5 +1,4 @@
-"""Tables of figures in pages, made from the recorded runs in `benchmarks/records`. Without a record a table is
-empty."""
+"""Tables of figures in pages, made from the recorded runs in `benchmarks/records`; empty without a record."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -103,7 +102,10 @@ TABLES: Mapping[str, Table] = {
 
 
 def figures(name: str, records: Path = RECORDS) -> str:
-    """The table of this name with a line that says which run it is; empty without a record. Raises KeyError for a row that does not exist."""
+    """The table of this name with a line that says which run it is; empty without a record.
+
+    Raises KeyError for a row that does not exist.
+    """
     shown = TABLES[name]
     file = records / f"{shown.record}.json"
     if not file.exists():
