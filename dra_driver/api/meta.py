@@ -147,6 +147,8 @@ REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True)
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", True)
 JOBS = Resource("batch", "v1", "jobs", "Job", True)
 CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", True)
+WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS, DAEMON_SETS, JOBS, CRON_JOBS)
+"""Kubernetes' own kinds that make pods."""
 RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True)
 NODES = Resource("", "v1", "nodes", "Node", False)
 PODS = Resource("", "v1", "pods", "Pod", True)

@@ -8,11 +8,11 @@ from pathlib import Path
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.loading import pods_of_workload, typed_pod, world_of
 from dra_driver.allocation.world import UnreadKind, World
+from dra_driver.api import meta
 from dra_driver.api.core import Key, ObjectCondition
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CRON_JOBS,
-    DAEMON_SETS,
     DEPLOYMENTS,
     DEVICE_CLASSES,
     JOBS,
@@ -25,7 +25,6 @@ from dra_driver.api.meta import (
     RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
     RESOURCE_SLICES,
-    STATEFUL_SETS,
     JsonObject,
     Resource,
 )
@@ -50,7 +49,7 @@ _LISTS = frozenset({"ints", "bools", "strings", "versions"})
 
 
 JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", True)
-WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, REPLICA_SETS, JOBS, CRON_JOBS, JOB_SETS)
+WORKLOADS = (*meta.WORKLOADS, JOB_SETS)
 _BETWEEN = {DEPLOYMENTS: REPLICA_SETS, CRON_JOBS: JOBS, JOB_SETS: JOBS}
 """What makes the pods, where it is not the workload itself."""
 

@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
+from dra_driver.api.gpu_settings import Strict
 from dra_driver.api.gpupolicy import is_policy, policies_among, rules_among
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
@@ -43,7 +44,6 @@ from dra_driver.api.meta import (
     SECRETS,
     SERVICE_ACCOUNTS,
     JsonObject,
-    Model,
     Resource,
 )
 from dra_driver.api.policy import PublishingPolicy
@@ -61,11 +61,7 @@ from dra_driver.simulation.workloads.frameworks import is_up
 CLUSTER_FILE = "cluster.yaml"
 
 
-class _Strict(Model):
-    model_config = ConfigDict(**{**Model.model_config, "extra": "forbid"})
-
-
-class _Node(_Strict):
+class _Node(Strict):
     profile: str
     count: int = Field(default=1, ge=1, le=1000)
     labels: dict[str, str] = Field(default_factory=dict)
@@ -74,7 +70,7 @@ class _Node(_Strict):
     nics: bool = False
 
 
-class _Cluster(_Strict):
+class _Cluster(Strict):
     nodes: list[_Node] = Field(min_length=1)
 
 
