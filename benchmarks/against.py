@@ -50,6 +50,7 @@ from kubelet_plugin.simulation.host import open_simulated
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from support.mishaps import load_driver, remove_driver_files
 from support.mock_nvml import write_driver_root
 from support.real_api_server import RealApiServer, assets_folder, start, write_kubeconfig
 
@@ -223,8 +224,8 @@ def write_host(root: Path) -> None:
     """A node of eight H100s whose driver comes in a container: the kernel's files are simulated, NVML is the mock."""
     simulated = open_simulated(root, "dgx-h100")
     library = write_driver_root(root / DRIVER_ROOT, "h100")
-    simulated.load_driver(library.name.removeprefix("libnvidia-ml.so."), libraries=False)
-    simulated.remove_driver_files()
+    load_driver(simulated, library.name.removeprefix("libnvidia-ml.so."), libraries=False)
+    remove_driver_files(simulated)
     config = root / DRIVER_ROOT / "config/config.yaml"
     said = json.loads(config.read_text())
     for device, gpu in zip(said["devices"], simulated.state.gpus, strict=True):
