@@ -92,6 +92,7 @@ _REMEDIES = {
     "RecoveryAction GpuReset": f"wait until its pods have ended, {_RESET}",
     "RecoveryAction DrainAndReset": f"wait until its pods have ended, {_RESET}",
     "RecoveryAction NodeReboot": "drain and reboot {node}",
+    "RecoveryAction SystemReboot": "drain and reboot {node}",
     "RecoveryAction": "follow `GPU Recovery Action` in the output of nvidia-smi -q -i {pci} on {node}",
     "Unmonitored": "upgrade the NVIDIA driver: this version reports no events, so faults are detected late",
     "PrepareFailed": "end what the message names on {node}; after five minutes the GPU is tried again",

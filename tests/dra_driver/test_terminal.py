@@ -2,11 +2,13 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import rows
 
-from dra_driver.terminal import Sheet, Shown, fitting, shortened
+from dra_driver.errors import DriverError, InvalidInput, NoSuchObject, Unreachable
+from dra_driver.terminal import Sheet, Shown, Status, fitting, plain_errors, shortened
 
 SHEET = Sheet(
     [{"NODE": "gpu-node-with-a-long-name-0001", "GPUS": 8, "PRODUCT": "H100", "PROBLEMS": ("GPU 1: it is lost",)}],
@@ -64,3 +66,13 @@ def test_programs_get_all_columns_by_names_of_their_own() -> None:
     sheet = Sheet([{"LARGEST MIG": None, "AGE": Shown("3d", "2026")}], "", keys={"AGE": "created"}, wide=("AGE",))
     assert sheet.data() == [{"largestMig": None, "created": "2026"}]
     assert sheet.lines(None)[0].plain == "LARGEST MIG"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(NoSuchObject("m"), Status.NO), (InvalidInput("m"), Status.USAGE), (Unreachable("m"), Status.UNREACHABLE)],
+)
+def test_a_name_that_does_not_exist_is_the_answer_no(error: DriverError, status: Status) -> None:
+    with pytest.raises(SystemExit) as ended, plain_errors():
+        raise error
+    assert ended.value.code == status

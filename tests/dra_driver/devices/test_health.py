@@ -4,7 +4,7 @@ from support.rows import rows
 
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition
-from dra_driver.devices.health import affecting, judged, taints, worst, xid_condition, xid_severity
+from dra_driver.devices.health import affecting, judged, remedy, taints, worst, xid_condition, xid_severity
 
 DRIVER = "gpu.nvidia.com"
 T0, T1 = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
@@ -75,3 +75,13 @@ def test_that_no_partition_could_be_made_is_felt_by_those_that_do_not_exist_yet(
     assert affecting([failed], None) == affecting([failed], "MIG-a") == ()
     (taint,) = taints([failed], HealthPolicy(evict=True), DRIVER)
     assert (taint.key, taint.effect) == ("gpu.nvidia.com/prepare-failed", "NoSchedule")
+
+
+def test_what_the_nvidia_driver_asks_for_is_what_the_remedy_says() -> None:
+    def says(action: str) -> str:
+        return remedy(a_condition("RecoveryAction", value=action), "node-1", "0000:1b:00.0")
+
+    assert says("NodeReboot") == says("SystemReboot") == "drain and reboot node-1"
+    for action in ("GpuReset", "DrainAndReset"):
+        assert "nvidia-smi --gpu-reset -i 0000:1b:00.0" in says(action)
+    assert "`GPU Recovery Action`" in says("DrainP2P")

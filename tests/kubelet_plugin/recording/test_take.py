@@ -1,6 +1,7 @@
 """What a record has of a node, and what it never has; a driver that hangs; `dractl record` and the use of its file."""
 
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,16 @@ def test_a_bundle_that_is_taken_for_a_record_says_where_its_record_is(host: Simu
     run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4", "--archive", str(file))
     with pytest.raises(InvalidInput, match=r"tar xzf .* gpu-dra-bundle/node/record.tar.gz"):
         read_record(file)
+
+
+def test_a_bundle_without_a_name_is_named_by_the_time(
+    host: SimulatedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4")
+    (file,) = tmp_path.glob("gpu-dra-bundle-*.tar.gz")
+    assert re.fullmatch(r"gpu-dra-bundle-\d{8}-\d{6}\.tar\.gz", file.name)
+    assert re.search(rf"{file.name}: [1-9]\d* KiB", done.stderr)
 
 
 def test_a_simulated_node_that_is_not_there_yet_is_made(tmp_path: Path) -> None:
