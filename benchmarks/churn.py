@@ -42,7 +42,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.checking.knowledge import objects_of_inventory
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Mirror
+from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.names import GPU_DRIVER
 
 FAST = ("--kube-api-qps=2000", "--kube-api-burst=2000")
@@ -262,12 +262,12 @@ class Cluster:
     async def placed(self, template: str, count: int) -> tuple[float, float, float]:
         """Pods bound in a second, the scheduler's processor time for one in ms, and its memory in MiB."""
         bound: dict[str, float] = {}
-        pods = Mirror(
-            self.kube,
-            PODS,
-            keep=lambda obj: obj["spec"].get("nodeName"),
-            on_change=lambda change: bound.setdefault(change.key[1], time.monotonic()) if change.after else None,
-        )
+
+        def saw(change: MirrorChange[str | None]) -> None:
+            if change.after is not None:
+                bound.setdefault(change.key[1], time.monotonic())
+
+        pods = Mirror(self.kube, PODS, keep=lambda obj: obj["spec"].get("nodeName"), on_change=saw)
         claims = Mirror(self.kube, RESOURCE_CLAIMS, keep=lambda obj: obj["metadata"]["annotations"])
         tasks = [asyncio.create_task(mirror.run()) for mirror in (pods, claims)]
         try:

@@ -40,7 +40,7 @@ from dra_driver.names import GPU_DRIVER
 LOST = 500
 """Nodes that are deleted at once; at most half of all."""
 SETTLE_S = 3.0
-DYNAMIC: JsonObject = {"mig": [{"mode": "Dynamic"}]}
+DYNAMIC: JsonObject = {"mode": "Dynamic"}
 
 UNITS = {
     "first publish, nodes join": "s",
@@ -222,18 +222,19 @@ class Wire:
 
 
 class Bench:
-    """A cluster of nodes, and what is published of them with `rules`."""
+    """A cluster of nodes, and what is published of them with a rule for MIG."""
 
-    def __init__(self, nodes: Nodes, rules: JsonObject) -> None:
+    def __init__(self, nodes: Nodes, mig: JsonObject | None) -> None:
         self.nodes = nodes
-        self._rules = rules
-        policy = PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules})
+        self._mig = mig
+        rules = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", "mig": [] if mig is None else [mig]}
+        policy = PublishingPolicy.of(rules)
         objects = objects_of_inventory(spec_of(0), name_of(0), policy, {})
         self._for_each_node = sum(obj["kind"] == RESOURCE_SLICES.kind for obj in objects)
 
-    async def set_rules(self) -> None:
-        if self._rules:
-            await self.nodes.kube.create(GPU_POLICIES, _gpu_policy("rules", self._rules))
+    async def set_policy(self) -> None:
+        if self._mig is not None:
+            await self.nodes.kube.create(GPU_POLICIES, _gpu_policy("mig", {"mig": self._mig}))
 
     async def published(self) -> None:
         wanted = self.nodes.count * self._for_each_node
@@ -294,11 +295,11 @@ def _gpu_policy(name: str, spec: JsonObject) -> JsonObject:
     return {**kind, "metadata": {"name": name}, "spec": spec}
 
 
-async def controller_starts(count: int, rules: JsonObject) -> Figures:
+async def controller_starts(count: int, mig: JsonObject | None) -> Figures:
     """Into a cluster whose plugins have been running for an hour."""
     async with cluster(count) as (nodes, kubeconfig, log):
-        bench = Bench(nodes, rules)
-        await bench.set_rules()
+        bench = Bench(nodes, mig)
+        await bench.set_policy()
         await nodes.report(registered_ago_s=3600.0)
         started = time.monotonic()
         async with Controller.running(kubeconfig, log):
@@ -311,11 +312,11 @@ async def controller_starts(count: int, rules: JsonObject) -> Figures:
         }
 
 
-async def life(count: int, rules: JsonObject, rest_s: float) -> Figures:
+async def life(count: int, mig: JsonObject | None, rest_s: float) -> Figures:
     """Nodes join a controller, and all that happens afterwards."""
     async with cluster(count) as (nodes, kubeconfig, log):
-        bench = Bench(nodes, rules)
-        await bench.set_rules()
+        bench = Bench(nodes, mig)
+        await bench.set_policy()
         async with Controller.running(kubeconfig, log) as controller:
             figures = await _joined(bench, controller)
             figures |= await _changed(bench, controller)
@@ -419,8 +420,8 @@ async def _restarted(bench: Bench, kubeconfig: Path, log: Path) -> Figures:
     }
 
 
-async def measure(count: int, rules: JsonObject, rest_s: float) -> Figures:
-    return await controller_starts(count, rules) | await life(count, rules, rest_s)
+async def measure(count: int, mig: JsonObject | None, rest_s: float) -> Figures:
+    return await controller_starts(count, mig) | await life(count, mig, rest_s)
 
 
 def main() -> None:
@@ -430,10 +431,10 @@ def main() -> None:
     parser.add_argument("--rest-s", type=float, default=60.0, help="how long to watch it rest (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file, after each size")
     options = parser.parse_args()
-    rules = DYNAMIC if options.mig else {}
+    mig = DYNAMIC if options.mig else None
     record = Record(UNITS, options.json, kubernetes=version())
     for count in map(int, options.nodes.split(",")):
-        record.add(f"{count:,} nodes", asyncio.run(measure(count, rules, options.rest_s)))
+        record.add(f"{count:,} nodes", asyncio.run(measure(count, mig, options.rest_s)))
 
 
 if __name__ == "__main__":

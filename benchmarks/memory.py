@@ -37,7 +37,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.kube.client import Kube
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
-from dra_driver.simulation.cluster import Process
+from dra_driver.simulation.processes import Process
 from dra_driver.terminal import print_table
 from kubelet_plugin.imex import probe
 from kubelet_plugin.imex.probe import ProbeFolder

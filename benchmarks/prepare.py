@@ -34,7 +34,7 @@ from _measured import memory_mib, write_record
 from dra_driver.api.meta import DEVICE_CLASSES, LEASES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.runtime.files import write_durably
-from dra_driver.simulation.cluster import Process
+from dra_driver.simulation.processes import Process
 from dra_driver.terminal import print_table
 from kubelet_plugin.simulation.host import open_simulated
 

@@ -254,7 +254,7 @@ def test_json_is_read_as_the_yaml_that_it_is(items: list[dict[str, object]], ind
     ],
 )
 def test_json_that_cannot_be_read_has_a_place_as_in_yaml(text: str, says: str) -> None:
-    bad = problem(f"kind: Pod\n---\n{text}")
+    bad = problem(f"\n\n{text}")
     assert says in str(bad) and bad.line == 3
 
 
