@@ -188,6 +188,9 @@ class Bench:
 
     async def start_again_with_policy(self, stack: AsyncExitStack) -> None:
         """Plugin and controller, with parts on all GPUs, and shares of the last two."""
+        # A GPU that a claim has keeps the sharing that it has.
+        for claim in self.claims:
+            await self.kube.delete(RESOURCE_CLAIMS, claim["metadata"]["name"], namespace="default")
         await self.plugin.stop()
         await self.controller.stop()
         file = self.folder / "policy.yaml"
