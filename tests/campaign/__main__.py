@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,8 @@ from campaign.run import Outcome, run
 from campaign.world import World, shim
 
 _SHRINK_S = 90.0
+_MOST_EVIDENCE = 400_000
+"""Characters of a log or of the objects that are kept, the last ones."""
 _LIFE = 400
 """Sequences after which a world is made again, so that what adds up is seen by the test of this and not by chance."""
 
@@ -91,11 +93,14 @@ async def shrunken(worlds: Worlds, failed: Sequence_) -> tuple[Sequence_, bool]:
     return smallest, True
 
 
-def keep(folder: Path, failed: Sequence_, smallest: Sequence_, again: bool, outcome: Outcome, world: World) -> None:
+def keep(
+    folder: Path, failed: Sequence_, smallest: Sequence_, again: bool, outcome: Outcome, evidence: Mapping[str, str]
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     data = {"violation": outcome.violation, "fails again": again, **smallest.to_data(), "all": failed.to_data()}
     (folder / f"{failed.seed}.json").write_text(json.dumps(data, indent=1))
-    (folder / f"{failed.seed}.log").write_text(world.node.log.read_text(errors="replace")[-200_000:])
+    for name, text in evidence.items():
+        (folder / f"{failed.seed}.{name}").write_text(text[-_MOST_EVIDENCE:])
     print(f"VIOLATION seed {failed.seed} ({failed.layout}): {outcome.violation}")
     print(f"  fails again alone: {again}; make campaign REPLAY={folder / f'{failed.seed}.json'}")
     for step in smallest.steps:
@@ -114,11 +119,9 @@ async def work(first: int, step: int, sequences: int, minutes: float, folder: Pa
             totals.seen += outcome.seen
             if outcome.violation is not None:
                 violations += 1
-                log = world.node.log.read_text(errors="replace")
+                evidence = await world.evidence()
                 smallest, again = await shrunken(worlds, planned)
-                world.node.folder.mkdir(parents=True, exist_ok=True)
-                world.node.log.write_text(log)
-                keep(folder, planned, smallest, again, outcome, world)
+                keep(folder, planned, smallest, again, outcome, evidence)
                 print(f"{count} sequences", flush=True)
             if "LOG" in os.environ:
                 steps = "; ".join(map(str, planned.steps))

@@ -5,6 +5,7 @@ plugins' disks fail, kills them after the n-th change of a file, and moves their
 """
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -32,7 +33,18 @@ from support.plugin_process import NodeUnderTest, Plugin, PluginForks
 from support.shipped import create_definitions
 
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.meta import GPU_POLICIES, NAMESPACES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
+    DAEMON_SETS,
+    GPU_POLICIES,
+    NAMESPACES,
+    NODE_INVENTORIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+)
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, WAITING_TAINT, gpu_device_names
@@ -143,6 +155,7 @@ class World:
         self._forks: PluginForks
         self._controllers: Forks | None = None
         self._killed: set[int] = set()
+        self._daemons: Daemons | None = None
         self.uuids = [gpu.uuid for gpu in self.host.state.gpus]
         """In the order of the layout's roles."""
         self._make_static()
@@ -213,6 +226,8 @@ class World:
                 if status != -signal.SIGKILL and plugin.pid not in self._killed:
                     log = self.node.log.read_text(errors="replace").splitlines()
                     raise Violation(f"the plugin ended by itself with status {status}: {' '.join(log[-6:])[-1500:]}")
+        if self._daemons is not None and self._daemons.failure is not None:
+            raise RuntimeError("the campaign's own DaemonSet controller has ended") from self._daemons.failure
         if self.controller.ended is not None:
             log = (self.folder / "controller.log").read_text(errors="replace").splitlines()
             raise Violation(f"the controller ended by itself: {' '.join(log[-12:])[-1500:]}")
@@ -246,6 +261,16 @@ class World:
         for pid in oracle.daemons(self.place):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    async def evidence(self) -> dict[str, str]:
+        """What tells why a sequence failed: logs, and the cluster's objects as they are now, by file name."""
+        kinds = (NODES, PODS, DAEMON_SETS, COMPUTE_DOMAINS, RESOURCE_CLAIMS, NODE_INVENTORIES, RESOURCE_SLICES)
+        objects = {kind.plural: (await self.kube.list(kind)).items for kind in kinds}
+        return {
+            "log": self.node.log.read_text(errors="replace"),
+            "controller.log": (self.folder / "controller.log").read_text(errors="replace"),
+            "objects.json": json.dumps(objects, indent=1),
+        }
 
     async def restart_controller(self) -> None:
         await self.controller.stop(kill=True)
@@ -354,7 +379,7 @@ class World:
     async def _domains(self, stack: AsyncExitStack) -> None:
         cluster = DomainCluster(self.kube)
         self.domains = [await cluster.domain("d", namespace=TEAM)]
-        await stack.enter_async_context(tended(self.kube, Daemons(self.kube)))
+        self._daemons = await stack.enter_async_context(tended(self.kube, Daemons(self.kube)))
 
     async def _of_both_modes(self) -> tuple[Device, ...]:
         """The devices of changing GPUs, whole and in parts, which exclude each other."""

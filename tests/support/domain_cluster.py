@@ -176,6 +176,8 @@ class Daemons:
         self._changed = asyncio.Event()
         self._addresses = 0
         self.broken: set[str] = set()
+        self.failure: BaseException | None = None
+        """What ended `run`, which nobody awaits while tests work."""
         watch = lambda _: self._changed.set()  # noqa: E731
         self._sets = Reflector(kube, DAEMON_SETS, on_change=watch)
         self._nodes = Reflector(kube, NODES, on_change=watch)
@@ -183,6 +185,13 @@ class Daemons:
         self._domains = Reflector(kube, COMPUTE_DOMAINS, on_change=watch)
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        except Exception as error:
+            self.failure = error
+            raise
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for reflector in (self._sets, self._nodes, self._pods, self._domains):
                 tasks.create_task(reflector.run())
