@@ -89,15 +89,24 @@ class TimeSlices:
         return Made()
 
     def undo(self, hold: TimeSlice, records: Records, boot_id: str) -> None:
-        """Back to Default; nothing to do after a reboot, or on a GPU that is gone. Raises NodeNotReady."""
+        """Back to Default; nothing to do after a reboot, or on a GPU that is gone or divided. Raises NodeNotReady.
+
+        A GPU in MIG mode has no time slice, and refuses to be given one. The reset that switches the mode forgets it.
+        """
         record = records.get(hold)
         if record is not None and record.boot_id != boot_id:
             return
         try:
             self._set(hold.gpu, INTERVALS["Default"])
         except HardwareError as error:
+            if error.code == NvmlCode.NOT_SUPPORTED and self._is_divided(hold.gpu):
+                return
             if error.code not in _GPU_IS_GONE or self._nvml.bound(hold.gpu.pci_bus_id):
                 raise
+
+    def _is_divided(self, gpu: GpuIdentity) -> bool:
+        mode = self._nvml.use(gpu, lambda nvml: nvml.mig(gpu.uuid).mode())
+        return mode is not None and mode.on
 
     def _set(self, gpu: GpuIdentity, interval: int) -> None:
         words = ("compute-policy", "-i", gpu.uuid, "--set-timeslice", str(interval))

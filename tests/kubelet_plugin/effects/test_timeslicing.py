@@ -104,6 +104,24 @@ def test_a_lost_gpu_cannot_be_set_and_what_it_has_is_taken_back_when_it_is_well_
     _effect(host).undo(hold, _made(hold), _BOOT)
 
 
+def test_a_gpu_that_is_divided_has_none_to_take_back(tmp_path: Path) -> None:
+    """The record of an earlier claim can come back into the journal from the log of holds, when it was lost."""
+    host = create_host(tmp_path / "divided", "dgx-h100")
+    host.set_mig(0, 1)
+    hold = TimeSlice(_gpu(host), "Long")
+    _effect(host).undo(hold, _made(hold), _BOOT)
+    with pytest.raises(HardwareError, match="Not Supported"):
+        _effect(host).make(hold, {})
+
+
+def test_one_that_refuses_for_another_reason_keeps_its_record(host: SimulatedHost) -> None:
+    with host.edit() as state:
+        state.model.compute_capability = (6, 1)
+    hold = TimeSlice(_gpu(host), "Short")
+    with pytest.raises(HardwareError, match="Not Supported"):
+        _effect(host).undo(hold, _made(hold), _BOOT)
+
+
 @pytest.mark.parametrize("gone", ["driver", "gpu"])
 def test_what_left_the_driver_needs_no_undoing(host: SimulatedHost, gone: str) -> None:
     hold = TimeSlice(_gpu(host), "Short")
