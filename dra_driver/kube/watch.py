@@ -102,6 +102,8 @@ class Mirror[T]:
         self._backoff = backoff or Backoff()
         self._sleep = sleep
         self._versions: dict[Key, str] = {}
+        self._invalid: dict[Key, str] = {}
+        """Versions of objects that `keep` could not read, so that the log names each once."""
         self._position: str | None = None
         self._progress = False
         self._just_listed = False
@@ -197,17 +199,22 @@ class Mirror[T]:
         key, version = key_of(obj), str(obj["metadata"].get("resourceVersion"))
         if self._versions.get(key) == version:
             return
-        self._versions[key] = version
         try:
             before, after = self.objects.get(key), self._keep(obj)
         except Exception as error:  # noqa: BLE001 - one object must not stop the copy of the others
-            _log.warning("an object is invalid", resource=self._resource.plural, key=key, error=repr(error))
+            # It is read again with the next list, because perhaps only this answer was damaged.
+            if self._invalid.get(key) != version:
+                self._invalid[key] = version
+                _log.warning("an object is invalid", resource=self._resource.plural, key=key, error=repr(error))
             return
+        self._invalid.pop(key, None)
+        self._versions[key] = version
         self.objects[key] = after
         self._on_change(MirrorChange(key, before, after, listed))
 
     def _forget(self, key: Key, *, listed: bool) -> None:
         self._versions.pop(key, None)
+        self._invalid.pop(key, None)
         before = self.objects.pop(key, None)
         if before is not None:
             self._on_change(MirrorChange(key, before, None, listed))

@@ -250,6 +250,21 @@ async def test_an_object_that_cannot_be_read_costs_the_others_nothing(error: Exc
     assert [line["key"] for line in logs if line["event"] == "an object is invalid"] == [("", "a")]
 
 
+async def test_an_object_of_a_damaged_answer_is_read_with_the_next_list() -> None:
+    """A broken proxy spoiled the answer: the object itself has not changed, so no watch ever brings it again."""
+    followed = Followed(listing(3, obj("a", 1), obj("b", 2)), Gone("expired"), listing(3, obj("a", 1), obj("b", 2)))
+    damaged = iter([True, False])
+
+    def keep(item: JsonObject) -> str:
+        if item["metadata"]["name"] == "a" and next(damaged):
+            raise KeyError("spec")
+        return str(item["metadata"]["resourceVersion"])
+
+    followed.mirror = Mirror(followed.script, NODES, keep=keep, sleep=followed._sleep)
+    await followed.run()
+    assert followed.mirror.objects == {("", "a"): "1", ("", "b"): "2"}
+
+
 async def test_other_tasks_run_between_the_objects_of_a_list_and_who_is_woken_finds_it_complete() -> None:
     """The lease is renewed meanwhile. The webhook looks at its one object when it is woken, and not again for long."""
     woken, complete = asyncio.Event(), list[bool]()
