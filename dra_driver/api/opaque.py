@@ -114,24 +114,23 @@ def _problem(
     kind: type[DeviceConfig], field: str, location: tuple[int | str, ...], type_: str, message: str, value: object
 ) -> InvalidConfig:
     """An error of pydantic in the driver's wording: what is wrong, what is allowed, and a likely correction."""
-    whole = _schema(kind.kind)
-    path, outer, block = field, whole, whole
+    path, outer, block = field, _schema(kind.kind), _schema(kind.kind)
     for name in map(str, location):
         if name == "[key]":
             continue
-        outer, block = block, _fields(block, whole).get(name, {})
+        outer, block = block, _fields(block).get(name, {})
         path += f".{name}" if "properties" in outer else f"[{name}]"
     if type_ == "unexpected_keyword_argument":
-        known, name = _fields(outer, whole), str(location[-1])
+        known, name = _fields(outer), str(location[-1])
         allowed = f"{'must be one of' if len(known) > 1 else 'the only one is'} {listed(known)}"
-        deeper = next(_paths_to(name, outer, whole), None)
+        deeper = next(_paths_to(name, outer), None)
         guess = meant(name, known) or (f"; did you mean `{deeper}`?" if deeper is not None else "")
         return InvalidConfig(f"unknown field; {allowed}{guess}", field=path)
     must = _MUST.get(type_) or message.removeprefix("Value error, ")
     if type_ == "literal_error":
         must = f"must be one of {listed(block['enum'])}{meant(value, block['enum'])}"
     if type_ == "dataclass_type":
-        must = f"must be an object with {listed(_fields(block, whole))}"
+        must = f"must be an object with {listed(_fields(block))}"
     if isinstance(value, str) and value.isdecimal() and type_ == "int_type":
         must += ", without quotes"
     return InvalidConfig(f"is {shown(value)}; {must}" if must.startswith("must ") else must, field=path)
@@ -139,27 +138,32 @@ def _problem(
 
 @cache
 def _schema(kind: str) -> JsonObject:
-    """Remembered, because each wrong field of a config asks again."""
-    return adapter(kind).json_schema()
+    """Of a config, without null and references. Remembered, because each wrong field of a config asks again."""
+    whole = adapter(kind).json_schema()
+    return _resolved(whole, whole.get("$defs", {}))
 
 
-def _fields(block: JsonObject, whole: JsonObject) -> dict[str, JsonObject]:
-    """Fields of a part of the schema `whole`, by wire name and in order, without null and references."""
-    return {name: _resolved(schema, whole) for name, schema in block.get("properties", {}).items()}
-
-
-def _resolved(schema: JsonObject, whole: JsonObject) -> JsonObject:
+def _resolved(schema: JsonObject, definitions: JsonObject) -> JsonObject:
     options = [option for option in schema.get("anyOf", [schema]) if option != {"type": "null"}]
     reference = options[0].get("$ref")
-    resolved: JsonObject = whole["$defs"][reference.rpartition("/")[2]] if reference is not None else options[0]
-    return resolved
+    block: JsonObject = definitions[reference.rpartition("/")[2]] if reference is not None else options[0]
+    if "properties" not in block:
+        return block
+    fields = {name: _resolved(inner, definitions) for name, inner in block["properties"].items()}
+    return {**block, "properties": fields}
 
 
-def _paths_to(name: str, block: JsonObject, whole: JsonObject) -> Iterator[str]:
+def _fields(block: JsonObject) -> dict[str, JsonObject]:
+    """Of a part of a schema, by wire name and in order."""
+    fields: dict[str, JsonObject] = block.get("properties", {})
+    return fields
+
+
+def _paths_to(name: str, block: JsonObject) -> Iterator[str]:
     """For a field that was written too far out, which indentation does."""
-    for own, inner in _fields(block, whole).items():
-        yield from (f"{own}.{name}" for _ in (1,) if name in _fields(inner, whole))
-        yield from (f"{own}.{path}" for path in _paths_to(name, inner, whole))
+    for own, inner in _fields(block).items():
+        yield from (f"{own}.{name}" for _ in (1,) if name in _fields(inner))
+        yield from (f"{own}.{path}" for path in _paths_to(name, inner))
 
 
 # -- several configs

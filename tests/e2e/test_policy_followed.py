@@ -29,7 +29,7 @@ from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 from dra_driver.terminal import Status
 from kubelet_plugin.commands.simulate import act
 from kubelet_plugin.simulation.host import SimulatedHost
-from kubelet_plugin.simulation.state import MIG_CONFIGURATION_CHANGED
+from kubelet_plugin.simulation.state import MIG_CONFIGURATION_CHANGED, add_event
 
 NODE = "dgx-a100-80-1"
 DYNAMIC = PublishingPolicy.of({"mig": [{"gpus": {"products": ["NVIDIA A100*"]}, "mode": "Dynamic"}]})
@@ -79,7 +79,8 @@ async def all_gpus(cluster: SimulatedCluster, action: str, *arguments: str) -> N
     host = cluster.node_folder(NODE) / "host"
     for number in range(8):
         await asyncio.to_thread(act, host, action, [str(number), *arguments], None)
-    await asyncio.to_thread(SimulatedHost(host).inject_event, 0, 0, MIG_CONFIGURATION_CHANGED)
+    with SimulatedHost(host).edit() as state:
+        add_event(state, state.gpus[0].uuid, MIG_CONFIGURATION_CHANGED, 0)
 
 
 async def finding(cluster: SimulatedCluster, *command: str) -> tuple[int, list[JsonObject]]:

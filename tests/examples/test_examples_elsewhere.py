@@ -14,7 +14,6 @@ from dra_driver.bundled import FEATURES_FOLDER
 from dra_driver.checking.knowledge import (
     inventory_of_model,
     objects_of_inventory,
-    objects_of_model,
     with_shared_switches,
 )
 from dra_driver.terminal import Status
@@ -95,7 +94,7 @@ def roots_of(slices: list[JsonObject]) -> dict[str, str]:
 
 
 def test_a_gpu_comes_with_a_network_device_of_its_pcie_root_or_not_at_all(tmp_path: Path) -> None:
-    gpus = objects_of_model("dgx-h100", "node-1")
+    gpus = objects_of_inventory(inventory_of_model("dgx-h100"), "node-1", PublishingPolicy.EVERYTHING, {})
     some = sorted(roots_of(gpus).values())[:2]
     file = tmp_path / "slices.yaml"
     near = [*gpus, nics("node-1", some)]
