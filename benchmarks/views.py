@@ -27,7 +27,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -319,6 +319,10 @@ def top(kubeconfig: Path, nodes: int) -> dict[str, float]:
     used = 100 * (processor_s(terminal.process.pid) - cpu) / (time.monotonic() - begun)
     rss = memory_mib(terminal.process.pid)
     os.write(terminal.descriptor, b"q")
+    # It cannot end while what it draws is not read.
+    with suppress(OSError):
+        while terminal.read(20.0):
+            pass
     terminal.process.wait(10)
     return {
         "top: first screen": first,

@@ -82,7 +82,9 @@ class CoreModel(Model):
     @model_validator(mode="before")
     @classmethod
     def _without_null(cls, value: Any) -> Any:
-        return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+        if not isinstance(value, dict) or None not in value.values():
+            return value  # as nearly always
+        return {key: item for key, item in value.items() if item is not None}
 
 
 class OwnerReference(CoreModel):

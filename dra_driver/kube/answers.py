@@ -32,37 +32,53 @@ def decoded(content: bytes, about: str) -> Any:
 def an_object(answer: Any, about: str) -> JsonObject:
     """The decoded answer if it is an object or a list of objects; raises Unreachable for other answers, such as a
     proxy's."""
-    if isinstance(answer, dict) and isinstance(metadata := answer.get("metadata"), dict):
-        parts = map(answer.get, ("spec", "status", "data"))
-        # Clients send these two back.
-        texts = map(metadata.get, ("resourceVersion", "continue"))
-        if answer.get("kind") == "Status" or (
-            all(part is None or isinstance(part, dict) for part in parts)
-            and all(text is None or isinstance(text, str) for text in texts)
-        ):
-            return answer
+    if _is_object(answer):
+        return answer  # type: ignore[no-any-return]
     raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
 
 
 def a_stored_object(answer: Any, about: str) -> JsonObject:
     """Like `an_object`, with the name, UID and version of a stored object, and metadata of the expected types."""
-    metadata = an_object(answer, about)["metadata"]
-    texts = [metadata.get(key) for key in ("name", "uid", "resourceVersion")]
-    maps = [metadata.get("labels"), metadata.get("annotations")]
-    owners = metadata.get("ownerReferences") or []
-    if (
-        all(isinstance(text, str) and text for text in texts)
-        and isinstance(metadata.get("namespace") or "", str)
-        and all(entry is None or _is_text_map(entry) for entry in maps)
-        and isinstance(owners, list)
-        and all(isinstance(owner, dict) for owner in owners)
-    ):
+    if _is_object(answer) and _is_of_stored(answer["metadata"]):
         return answer  # type: ignore[no-any-return]
     raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
 
 
+# Each of tens of thousands of objects of a large cluster is looked at, so these ask for each field by itself.
+
+
+def _is_object(answer: Any) -> bool:
+    if not (isinstance(answer, dict) and isinstance(metadata := answer.get("metadata"), dict)):
+        return False
+    return answer.get("kind") == "Status" or (
+        isinstance(answer.get("spec"), dict | None)
+        and isinstance(answer.get("status"), dict | None)
+        and isinstance(answer.get("data"), dict | None)
+        # Clients send these two back.
+        and isinstance(metadata.get("resourceVersion"), str | None)
+        and isinstance(metadata.get("continue"), str | None)
+    )
+
+
+def _is_of_stored(metadata: JsonObject) -> bool:
+    owners = metadata.get("ownerReferences")
+    return (
+        _is_text(metadata.get("name"))
+        and _is_text(metadata.get("uid"))
+        and _is_text(metadata.get("resourceVersion"))
+        and isinstance(metadata.get("namespace"), str | None)
+        and _is_text_map(metadata.get("labels"))
+        and _is_text_map(metadata.get("annotations"))
+        and (not owners or (isinstance(owners, list) and all(isinstance(owner, dict) for owner in owners)))
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
 def _is_text_map(entry: Any) -> bool:
-    return isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values())
+    return entry is None or (isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values()))
 
 
 def a_list(answer: Any, about: str) -> list[JsonObject]:
