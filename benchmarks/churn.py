@@ -29,7 +29,7 @@ from _measured import Record, memory_mib, processor_s
 from support import real_scheduler
 from support.real_api_server import RealApiServer
 
-from dra_driver.api.inventory import GpuFacts, MigProfileFacts
+from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
     NODES,
@@ -41,6 +41,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.checking.knowledge import objects_of_inventory
+from dra_driver.devices.counters import engines
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.names import GPU_DRIVER
@@ -143,7 +144,7 @@ def _nvidia_devices(gpu: GpuFacts) -> Iterator[JsonObject]:
     yield _nvidia_gpu(gpu) | _draws(gpu, _whole(gpu))
     assert gpu.mig is not None
     for profile in gpu.mig.profiles:
-        engines = _engines(profile)
+        has = engines(profile)
         name = profile.name.replace(".", "").replace("+", "-")
         attributes = {"type": "mig", "parentUUID": gpu.uuid, "profile": profile.name}
         for start in profile.starts:
@@ -151,28 +152,16 @@ def _nvidia_devices(gpu: GpuFacts) -> Iterator[JsonObject]:
             yield {
                 "name": f"gpu-{gpu.minor}-mig-{name}-{profile.id}-{start}",
                 "attributes": {key: {"string": value} for key, value in attributes.items()} | _nvidia_common(gpu),
-                "capacity": {_camel(key): {"value": str(value)} for key, value in engines.items()},
-                **_draws(gpu, engines | memory_slices),
+                "capacity": {_camel(key): {"value": str(value)} for key, value in has.items()},
+                **_draws(gpu, has | memory_slices),
             }
-
-
-def _engines(profile: MigProfileFacts) -> dict[str, int]:
-    return {
-        "memory": profile.memory_bytes,
-        "multiprocessors": profile.multiprocessors,
-        "copy-engines": profile.copy_engines,
-        "decoders": profile.decoders,
-        "encoders": profile.encoders,
-        "jpeg-engines": profile.jpeg_engines,
-        "ofa-engines": profile.ofa_engines,
-    }
 
 
 def _whole(gpu: GpuFacts) -> dict[str, int]:
     """The largest amounts of all profiles, and every memory slice."""
     assert gpu.mig is not None
-    engines = [_engines(profile) for profile in gpu.mig.profiles]
-    largest = {key: max(one[key] for one in engines) for key in engines[0]}
+    amounts = [engines(profile) for profile in gpu.mig.profiles]
+    largest = {key: max(amount[key] for amount in amounts) for key in amounts[0]}
     return largest | {f"memory-slice-{index}": 1 for index in range(8)}
 
 

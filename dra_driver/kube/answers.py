@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import ssl
-from typing import Any
+from typing import Any, TypeGuard
 
 import aiohttp
 from pydantic_core import from_json
@@ -33,21 +33,21 @@ def an_object(answer: Any, about: str) -> JsonObject:
     """The decoded answer if it is an object or a list of objects; raises Unreachable for other answers, such as a
     proxy's."""
     if _is_object(answer):
-        return answer  # type: ignore[no-any-return]
+        return answer
     raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
 
 
 def a_stored_object(answer: Any, about: str) -> JsonObject:
     """Like `an_object`, with the name, UID and version of a stored object, and metadata of the expected types."""
     if _is_object(answer) and _is_of_stored(answer["metadata"]):
-        return answer  # type: ignore[no-any-return]
+        return answer
     raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
 
 
-# Each of tens of thousands of objects of a large cluster is looked at, so these ask for each field by itself.
+# They run for each of the tens of thousands of objects of a large cluster, so they name each field instead of looping.
 
 
-def _is_object(answer: Any) -> bool:
+def _is_object(answer: Any) -> TypeGuard[JsonObject]:
     if not (isinstance(answer, dict) and isinstance(metadata := answer.get("metadata"), dict)):
         return False
     return answer.get("kind") == "Status" or (

@@ -91,7 +91,8 @@ class TimeSlices:
     def undo(self, hold: TimeSlice, records: Records, boot_id: str) -> None:
         """Back to Default; nothing to do after a reboot, or on a GPU that is gone or divided. Raises NodeNotReady.
 
-        A GPU in MIG mode has no time slice, and refuses to be given one. The reset that switches the mode forgets it.
+        A GPU in MIG mode refuses to be given a time slice. Not seen on hardware: whether an earlier one comes back when
+        the mode is off again.
         """
         record = records.get(hold)
         if record is not None and record.boot_id != boot_id:
