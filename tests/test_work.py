@@ -14,6 +14,7 @@ import pytest
 import yaml
 from support.calls import calls
 from support.configs import decode_config
+from support.installation import Installation
 from support.inventories import gpu, inventory_spec, mig
 from support.mig import gpu_of
 from support.reviews import BAD, CLASSES, a_review, an_object, body_of, config
@@ -37,9 +38,11 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.checking.check import check
 from dra_driver.checking.knowledge import Knowledge, sites_of_kinds
+from dra_driver.cli.doctor import shipped_checks
 from dra_driver.devices import mig as packing
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.devices.offers import MOST_DEVICES, offers
+from dra_driver.doctor.findings import Verdict, examined
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.migrate import ManifestText, migrate
 from dra_driver.migration.model import Options
@@ -224,6 +227,17 @@ def migrating(size: int) -> Callable[[], object]:
     return lambda: migrate(sources, Options())
 
 
+def examining(size: int) -> Callable[[], object]:
+    installation = Installation()
+    installation.grow(size)
+    cluster = installation.cluster
+
+    def found() -> None:
+        assert not [item for item in examined(shipped_checks(), cluster) if item.verdict is Verdict.PROBLEM]
+
+    return found
+
+
 TABLE = {
     # From a node.
     "read an inventory": Work(reading_inventory, (32, MOST_GPUS), 50_000),
@@ -243,7 +257,8 @@ TABLE = {
         compiling(lambda size: f"device.driver.matches('{'(a|aa)+' * size}')"), (600, 1200), 1_000_000
     ),
     "read a config": Work(reading_config, (250, 500), 100_000),
-    # From a file. Files have no limit, so only the growth counts.
+    # From a cluster, and from a file. They have no limit, so only the growth counts.
+    "examine a cluster": Work(examining, (100, 200), 1_000_000),
     "read a policy": Work(reading_policy, (50, 100), 1_000_000),
     "follow rules of a policy": Work(following_rules, (500, 1000), 1_000_000),
     "check claims of a file": Work(checking, (50, 100), 10_000_000),

@@ -7,6 +7,7 @@ Reading files and clusters is for commands (`dra_driver.cli`).
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from dra_driver.allocation.behavior import CURRENT, Behavior
@@ -22,6 +23,7 @@ from dra_driver.api.gpu_settings import HealthPolicy, WaitingGpu
 from dra_driver.api.inventory import GpuFacts, Limitation, NodeInventoryStatus
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import (
+    Capacity,
     DeviceClass,
     DeviceTaintRule,
     ResourceClaim,
@@ -29,10 +31,9 @@ from dra_driver.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dra_driver.cel.device import CelDevice
 from dra_driver.errors import InvalidInput
 from dra_driver.names import DeviceId
-from dra_driver.quantity import Quantity
+from dra_driver.quantity import Quantity, Version
 
 ANY_NODE = "any-node"
 """Stands for every node where slices are for all nodes and no node is known."""
@@ -255,13 +256,26 @@ def _named(obj: JsonObject) -> JsonObject:
 def _check_amounts(published: PublishedSlice) -> None:
     """Raises ValueError for a quantity or version that is none."""
     for device in published.spec.devices or ():
-        CelDevice(published.spec.driver, device)
+        for attribute in device.attributes.values():
+            for version in (attribute.version, *(attribute.versions or ())):
+                if version is not None:
+                    Version.parse(version)
         for consumed in device.consumes_counters or ():
-            for capacity in consumed.counters.values():
-                Quantity.parse(capacity.value)
+            _check_capacities(consumed.counters)
+        _check_capacities(device.capacity)
     for counters in published.spec.shared_counters or ():
-        for capacity in counters.counters.values():
-            Quantity.parse(capacity.value)
+        _check_capacities(counters.counters)
+
+
+def _check_capacities(capacities: Mapping[str, Capacity]) -> None:
+    for capacity in capacities.values():
+        _check_quantity(capacity.value)
+
+
+@lru_cache(1 << 12)
+def _check_quantity(text: str) -> None:
+    """Thousands of devices have the same few amounts."""
+    Quantity.parse(text)
 
 
 def _check_requests(spec: ResourceClaimSpec) -> None:

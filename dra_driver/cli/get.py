@@ -40,7 +40,7 @@ _TOGETHER_S = 0.3
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Something to show. Namespace and labels select objects of `subject`. Without the `required` there is no answer;
-    the `others` make it better."""
+    the `others` make it better, and those that are `drawn` matter to the map only."""
 
     words: tuple[str, ...]
     subject: Resource
@@ -49,6 +49,12 @@ class Kind:
     required: tuple[Resource, ...] = ()
     title: str | None = None
     """How its rows are named; None: as kubectl names objects of `subject`."""
+    drawn: tuple[Resource, ...] = ()
+
+    def read_for(self, form: "Form") -> tuple[Resource, ...]:
+        """All that an answer in this form is made of."""
+        drawn = self.drawn if form is Form.HTML else ()
+        return tuple(dict.fromkeys((self.subject, *self.others, *drawn)))
 
     def named(self, row: Sequence[str]) -> str:
         """As kubectl writes names, so that it also reads them: without the namespace."""
@@ -59,8 +65,10 @@ class Kind:
 
 
 _PUBLISHED = (RESOURCE_SLICES, RESOURCE_CLAIMS)
+_WITHOUT_PODS = tuple(kind for kind in SHOWN if kind != PODS)
+"""A table of nodes names no pods, and pods are most of what a large cluster has."""
 KINDS = (
-    Kind(("nodes", "node", "no"), NODES, SHOWN, sheets.nodes, _PUBLISHED),
+    Kind(("nodes", "node", "no"), NODES, _WITHOUT_PODS, sheets.nodes, _PUBLISHED, drawn=(PODS,)),
     Kind(("devices", "device", "gpus", "gpu"), NODES, SHOWN, device_sheets.devices, _PUBLISHED, "device"),
     Kind(
         ("claims", "claim", "resourceclaims", "resourceclaim"), RESOURCE_CLAIMS, (RESOURCE_SLICES, PODS), sheets.claims
@@ -186,7 +194,7 @@ def get(
     template = read_template(output.partition("=")[2]) if form is Form.JSONPATH else ()
     asked = Asked(datetime.now(UTC), 0, drivers, {*more, *(names or ())}, labels, node, free, every)
     printer = Printer(chosen, form, lambda data: filled(template, data), asks_names=bool(asked.names))
-    question = Question(chosen, asked, {chosen.subject: (namespace, labels)})
+    question = Question(chosen, chosen.read_for(form), asked, {chosen.subject: (namespace, labels)})
     if watch:
         try:
             ask(kubeconfig, context, lambda kube: question.followed(kube, printer))
@@ -241,12 +249,9 @@ class Question:
     """What to ask a cluster for, once or as long as it changes."""
 
     kind: Kind
+    reads: tuple[Resource, ...]
     asked: Asked
     selected: Mapping[Resource, Selection]
-
-    @property
-    def _kinds(self) -> tuple[Resource, ...]:
-        return tuple(dict.fromkeys((self.kind.subject, *self.kind.others)))
 
     @property
     def _required(self) -> tuple[Resource, ...]:
@@ -257,7 +262,7 @@ class Question:
         """Raises InvalidInput if the cluster does not know the kind."""
         _, minor = await kube.server_version()
         try:
-            objects = await read_objects(kube, self._kinds, self._required, selected=self.selected)
+            objects = await read_objects(kube, self.reads, self._required, selected=self.selected)
         except NotFound as error:
             raise self._unknown(error) from error
         return self.kind.answer(objects, replace(self.asked, minor=minor))
@@ -271,7 +276,7 @@ class Question:
     async def followed(self, kube: Kube, printer: "Printer") -> None:
         """Until cancelled."""
         _, minor = await kube.server_version()
-        following = Following(kube, of_kinds(self._kinds), selected=self.selected)
+        following = Following(kube, of_kinds(self.reads), selected=self.selected)
         async with following.running():
             try:
                 await following.until_read(self._required)

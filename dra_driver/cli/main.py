@@ -77,6 +77,7 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
 
 
 def _configure_logging() -> None:
+    import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
     from dra_driver.runtime.telemetry import configure_logging
 
     configure_logging("error", "console")

@@ -17,7 +17,7 @@ from dra_driver.api.core import DEFAULT_NAMESPACE
 from dra_driver.api.documents import Document
 from dra_driver.api.gpupolicy import rules_among
 from dra_driver.api.inventory import NodeInventorySpec
-from dra_driver.api.meta import NODES, PODS, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import NODE_INVENTORIES, NODES, PODS, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import NodeSelection, PublishingPolicy
 from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.files import read_files, shipped_classes
@@ -112,7 +112,8 @@ def _expanded(document: Document) -> list[JsonObject]:
 def _objects_of_framework(obj: JsonObject) -> list[JsonObject]:
     """The pods of a LeaderWorkerSet, PyTorchJob and others, as the simulated cluster makes them; none of other kinds,
     and of objects that are not valid, which is for `dractl check` to say."""
-    if "." not in str(obj.get("apiVersion")) or not isinstance(obj.get("spec"), dict):
+    group = str(obj.get("apiVersion")).partition("/")[0]
+    if "." not in group or group in _PLAIN_GROUPS or not isinstance(obj.get("spec"), dict):
         return []
     # The simulated cluster takes longer to import than most files take to explain.
     from dra_driver.simulation.workloads.frameworks import FRAMEWORKS
@@ -128,6 +129,10 @@ def _objects_of_framework(obj: JsonObject) -> list[JsonObject]:
         return []
     pods = [child for child in children if child["kind"] == PODS.kind]
     return pods + [made for child in children for made in objects_of_workload(child)]
+
+
+_PLAIN_GROUPS = (RESOURCE_SLICES.group, NODE_INVENTORIES.group)
+"""They have no frameworks, and most objects of a large cluster are theirs."""
 
 
 def objects_of_models(models: str, objects: Sequence[JsonObject]) -> list[JsonObject]:

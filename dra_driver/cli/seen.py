@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
@@ -62,12 +62,15 @@ def _with_shown_attributes(obj: JsonObject) -> ResourceSlice:
     """Most of a large cluster are attributes that nothing here shows or selects by."""
 
     def shown(attributes: JsonObject | None) -> JsonObject:
-        return {
-            name: value for name, value in (attributes or {}).items() if name.rpartition("/")[2] in SHOWN_ATTRIBUTES
-        }
+        return {name: value for name, value in (attributes or {}).items() if _is_shown(name)}
 
     devices = [{**device, "attributes": shown(device.get("attributes"))} for device in obj["spec"].get("devices") or ()]
     return ResourceSlice.of({**obj, "spec": {**obj["spec"], "devices": devices}})
+
+
+@lru_cache(1 << 10)
+def _is_shown(attribute: str) -> bool:
+    return attribute.rpartition("/")[2] in SHOWN_ATTRIBUTES
 
 
 READ_AS: Mapping[Resource, Callable[[JsonObject], Any]] = {

@@ -2,7 +2,7 @@
 driver is installed at all decides which others make sense. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def why_moot(cluster: ClusterView) -> str | None:
     """Why a check of an installation has nothing to check. None if there is an installation, or that is not known."""
     if _undecided(cluster):
         return None
-    if not _our_objects(cluster):
+    if not any(names for _, names in _our_objects(cluster)):
         return "not installed"
     return None if _runs(cluster) else "no program of this driver runs"
 
@@ -49,21 +49,19 @@ def _undecided(cluster: ClusterView) -> list[Unread]:
     return [unread for part in parts if (unread := cluster.unread(part)) is not None]
 
 
-def _our_objects(cluster: ClusterView) -> dict[str, list[str]]:
-    """Names of the driver's objects by kind, without those that NVIDIA's own driver may have left."""
+def _our_objects(cluster: ClusterView) -> Iterator[tuple[str, list[str]]]:
+    """Names of the driver's objects by kind, without those that NVIDIA's own driver may have left. One kind after the
+    other, because there may be thousands of objects, and the first kind may be enough."""
+    yield "DaemonSet", [str(plugin) for plugin in cluster.plugins]
+    yield "Deployment", [str(controller) for controller in cluster.controllers]
+    yield "CustomResourceDefinition", [item.metadata.name for item in cluster.definitions.items if _is_our_crd(item)]
+    yield "NodeInventory", [inventory.metadata.name for inventory in cluster.inventories.items]
+    yield "Pod", [str(pod) for pod in cluster.pods.items if pod.program is not None]
+    yield "DeviceClass", [item.metadata.name for item in cluster.classes.items if _is_our_class(item.metadata)]
+    yield "ResourceSlice", [slice_.name for slice_ in cluster.slices.items if slice_.ours]
+    yield "ValidatingWebhookConfiguration", [webhook.metadata.name for webhook in cluster.webhooks.items]
     policies = [item for item in cluster.admission_policies.items if INVENTORY_GROUP in dict(item.resources)]
-    names = {
-        "DaemonSet": [str(plugin) for plugin in cluster.plugins],
-        "Deployment": [str(controller) for controller in cluster.controllers],
-        "CustomResourceDefinition": [item.metadata.name for item in cluster.definitions.items if _is_our_crd(item)],
-        "NodeInventory": [inventory.metadata.name for inventory in cluster.inventories.items],
-        "Pod": [str(pod) for pod in cluster.pods.items if pod.program is not None],
-        "DeviceClass": [item.metadata.name for item in cluster.classes.items if _is_our_class(item.metadata)],
-        "ResourceSlice": [slice_.name for slice_ in cluster.slices.items if slice_.ours],
-        "ValidatingWebhookConfiguration": [webhook.metadata.name for webhook in cluster.webhooks.items],
-        "ValidatingAdmissionPolicy": [policy.metadata.name for policy in policies],
-    }
-    return {kind: of_kind for kind, of_kind in names.items() if of_kind}
+    yield "ValidatingAdmissionPolicy", [policy.metadata.name for policy in policies]
 
 
 def _is_our_crd(definition: CustomResource) -> bool:
@@ -77,7 +75,8 @@ def _is_our_class(metadata: ObjectMeta) -> bool:
 
 
 def installation(cluster: ClusterView) -> Judgment:
-    names, undecided = _our_objects(cluster), _undecided(cluster)
+    names = {kind: of_kind for kind, of_kind in _our_objects(cluster) if of_kind}
+    undecided = _undecided(cluster)
     if names and (undecided or _runs(cluster)):
         # If no node has reported, the check `plugin-nodes` says so.
         unread = cluster.unread("daemon_sets") or cluster.unread("pods")

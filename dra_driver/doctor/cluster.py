@@ -7,6 +7,7 @@ sees what its maker saw.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -222,9 +223,10 @@ class OperatorResource(CoreModel):
         return value is None or bool(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterView(ClusterFacts):
-    """The facts, and the objects of each kind."""
+    """The facts, and the objects of each kind. What follows from all objects of a kind is found once: checks ask for it
+    with each of thousands of objects."""
 
     nodes: SeenKind[Node] = NOTHING
     inventories: SeenKind[NodeInventory] = NOTHING
@@ -259,12 +261,12 @@ class ClusterView(ClusterFacts):
 
     # -- this driver's parts
 
-    @property
+    @cached_property
     def plugins(self) -> tuple[AppsWorkload, ...]:
         """The DaemonSets of the node plugin: usually one, none if plugins run without a DaemonSet."""
         return tuple(daemon_set for daemon_set in self.daemon_sets.items if daemon_set.program == KUBELET_PLUGIN)
 
-    @property
+    @cached_property
     def controllers(self) -> tuple[AppsWorkload, ...]:
         return tuple(deployment for deployment in self.deployments.items if deployment.program == CONTROLLER)
 
@@ -275,7 +277,7 @@ class ClusterView(ClusterFacts):
         places += [pod.metadata.namespace for pod in self.pods.items if pod.program is not None]
         return next((place for place in places if place), "NAMESPACE")
 
-    @property
+    @cached_property
     def driver(self) -> str:
         return self.driver_given or self.plugin_setting("--driver-name") or GPU_DRIVER
 
@@ -291,11 +293,11 @@ class ClusterView(ClusterFacts):
 
     # -- nodes
 
-    @property
+    @cached_property
     def node_names(self) -> frozenset[str]:
         return frozenset(node.name for node in self.nodes.items)
 
-    @property
+    @cached_property
     def gpu_nodes(self) -> tuple[Node, ...]:
         """Nodes that have a plugin or should: selected by our DaemonSet, or with an inventory. If neither exists, nodes
         with a GPU label."""

@@ -7,6 +7,7 @@ searched for text that looks like a credential. It is better to remove too much 
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
@@ -116,7 +117,19 @@ def _value(key: str, value: Any) -> Any:
         return value
     if key == "caBundle" and value:
         return REDACTED
-    return REDACTED if value and _SENSITIVE_KEY.fullmatch(key) else redacted_text(value)
+    if value and _is_sensitive(key):
+        return REDACTED
+    return _redacted_value(value) if len(value) <= _LONGEST_REMEMBERED else redacted_text(value)
+
+
+_LONGEST_REMEMBERED = 256
+"""Objects have the same short values again and again: products, versions, amounts."""
+_redacted_value = lru_cache(1 << 16)(redacted_text)
+
+
+@lru_cache(1 << 12)
+def _is_sensitive(key: str) -> bool:
+    return _SENSITIVE_KEY.fullmatch(key) is not None
 
 
 def _entries(key: str, value: JsonObject) -> JsonObject:

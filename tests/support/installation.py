@@ -1,5 +1,7 @@
 """A healthy installation of the driver as API objects, for tests of what is found when something in it is not well."""
 
+import json
+import re
 from collections.abc import AsyncGenerator
 from copy import deepcopy
 from dataclasses import replace
@@ -89,6 +91,16 @@ class Installation:
     def add(self, plural: str, obj: Obj) -> Obj:
         self.objects.setdefault(plural, {})[obj["metadata"]["name"]] = obj
         return obj
+
+    def grow(self, nodes: int) -> None:
+        """More nodes like the first, each with a claim and its pod."""
+        for number in range(nodes):
+            for plural, name in (
+                *(("nodes", "gpu-1"), ("nodeinventories", "gpu-1"), ("resourceslices", "slice-gpu-1")),
+                *(("pods", "plugin-gpu-1"), ("pods", "train"), ("resourceclaims", "train")),
+            ):
+                text = json.dumps(self.objects[plural][name])
+                self.add(plural, json.loads(re.sub(r"(?<=[-\"])(gpu-1|train)(?=\")", rf"\1-more-{number}", text)))
 
     def drop(self, plural: str, name: str) -> None:
         del self.objects[plural][name]

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from support.allocation import claim, device_class, exactly, gpu, held, published, snapshot
 from support.rows import examples
 
-from dra_driver.allocation import Allocated, NodeView, Snapshot, Usage, allocate
 from dra_driver.allocation.headroom import DeviceRoom, Headroom, Largest, Shape
+from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.requests import Cause
-from dra_driver.allocation.search import Limit
+from dra_driver.allocation.search import Allocated, Limit, allocate
+from dra_driver.allocation.snapshot import Snapshot, Usage
 from dra_driver.api.resource import Allocation
 from dra_driver.checking.knowledge import sites_of_models
 from dra_driver.names import GPU_DRIVER

@@ -11,7 +11,9 @@ from support.configs import decode_config
 from support.rows import examples, rows
 from support.shipped import classes
 
-from dra_driver.allocation import Allocated, Catalog, NodeView, Snapshot, allocate
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.search import Allocated, allocate
+from dra_driver.allocation.snapshot import Catalog, Snapshot
 from dra_driver.api.config import GpuConfig, MigDeviceConfig
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import DEVICE_CLASSES, NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject

@@ -204,6 +204,21 @@ async def test_what_may_not_be_read_is_left_out_with_a_message(
     assert json.loads(text)[0]["devices"][0]["containers"] == []
 
 
+@rows("form, pods", [("table", False), ("json", False), ("html", True)])
+async def test_of_nodes_only_the_map_asks_for_pods(
+    form: str, pods: bool, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, asked = Kube.list, set()
+
+    async def noting(self: Kube, resource: Resource, **how: Any) -> Any:
+        asked.add(resource)
+        return await listed(self, resource, **how)
+
+    monkeypatch.setattr(Kube, "list", noting)
+    await dractl("get", "nodes", "--kubeconfig", str(kubeconfig), "-o", form)
+    assert (PODS in asked) is pods
+
+
 @rows("words, title", [(("nodes",), "NODE"), (("no",), "NODE"), (("gpu",), "NODE"), (("ResourceClaims",), "NAMESPACE")])
 async def test_kinds_have_the_words_of_kubectl(words: tuple[str, ...], title: str, kubeconfig: Path) -> None:
     _, text = await dractl("get", *words, "--kubeconfig", str(kubeconfig))
