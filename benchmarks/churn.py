@@ -54,7 +54,8 @@ CLAIMS = {
     "a whole GPU": f"{OWN}.type == 'gpu'",
     "a 1g.10gb": f"{OWN}.type == 'mig' && {OWN}.profile == '1g.10gb'",
 }
-TEMPLATES = ("whole", "part")
+TEMPLATES = {"whole": "gpu", "part": "mig"}
+"""With the type of the devices that the claim can get."""
 
 UNITS = {
     "slices of a node": "",
@@ -184,6 +185,7 @@ SETS: dict[str, Callable[[], list[JsonObject]]] = {
     "default, 3 attributes": lambda: with_attributes(published(), "type", "productName", "uuid"),
     "dynamic MIG": lambda: published(DYNAMIC),
     "dynamic MIG, 2 profiles": lambda: published({**DYNAMIC, "profiles": ["1g.10gb", "3g.40gb"]}),
+    "dynamic MIG, 1 profile alone": lambda: published({**DYNAMIC, "profiles": ["1g.10gb"], "wholeGpu": False}),
     "dynamic MIG, 3 attributes": lambda: with_attributes(published(DYNAMIC), "type", "productName", "profile"),
     "dynamic MIG, no counters": lambda: without_counters(published(DYNAMIC)),
     "NVIDIA": lambda: of_nvidia(mig=False),
@@ -308,8 +310,11 @@ async def measure(nodes: int, pods: int, slices: list[JsonObject]) -> dict[str, 
             async with real_scheduler.client(server) as kube:
                 cluster = Cluster(server, kube)
                 await cluster.furnish(nodes, slices)
-                for template, claim in zip(TEMPLATES, CLAIMS, strict=True):
-                    if template == "whole" or figures["devices of a node"] > len(spec_of(0).gpus):
+                there = {
+                    device["attributes"]["type"]["string"] for item in slices for device in item.get("devices") or ()
+                }
+                for (template, kind), claim in zip(TEMPLATES.items(), CLAIMS, strict=True):
+                    if kind in there:
                         rate, processor_ms, memory = await cluster.placed(template, pods)
                         figures[f"{claim}: pods a second"] = rate
                         figures[f"{claim}: scheduler's processor time for a pod"] = processor_ms

@@ -103,8 +103,9 @@ GPU_POLICY = CustomDefinition(
         (
             "!has(self.mig) || self.mig.mode == 'Dynamic'"
             " || !(has(self.mig.profiles) || has(self.mig.computeInstances)"
+            " || has(self.mig.wholeGpu) && !self.mig.wholeGpu"
             " || has(self.mig.modeChange) && self.mig.modeChange != 'Never')",
-            "mode Static offers what exists; profiles, computeInstances and modeChange are for mode Dynamic",
+            "mode Static offers what exists; profiles, computeInstances, wholeGpu and modeChange are for mode Dynamic",
         ),
         (
             f"!has(self.sharing) || self.sharing.all(s, s.strategy == 'Exclusive' ? {_WAYS} == 0 : {_WAYS} == 1)",

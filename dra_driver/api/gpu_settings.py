@@ -41,15 +41,19 @@ class MigSettings(Strict):
     """Profiles of GPU instances, as shell patterns; None is all."""
     compute_instances: list[str] = Field(default_factory=list)
     """Compute instances that are parts of a GPU instance, `1c.3g.40gb`; all of one GPU instance profile."""
+    whole_gpu: bool = True
+    """Whether the whole GPU is offered beside its partitions, while its MIG mode is off."""
     mode_change: Literal["Never", "WhenIdle"] = "Never"
     """Whether the driver may reset a GPU that nothing uses to switch its MIG mode, if the model needs that (A100,
     A30). Alpha, and never seen on hardware."""
 
     @model_validator(mode="after")
     def _fits_the_mode(self) -> Self:
-        if self.mode == "Static" and (self.profiles is not None or self.compute_instances or self.changes_mode):
+        dynamic = self.profiles is not None or self.compute_instances or self.changes_mode or not self.whole_gpu
+        if self.mode == "Static" and dynamic:
             raise ValueError(
-                "mode Static offers what exists; profiles, computeInstances and modeChange are for mode Dynamic"
+                "mode Static offers what exists; profiles, computeInstances, wholeGpu and modeChange are for mode"
+                " Dynamic"
             )
         parents = {_parent_profile(name) for name in self.compute_instances}
         if len(parents) > 1:

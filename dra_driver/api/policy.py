@@ -18,6 +18,7 @@ mig:                            # default: only MIG devices that an administrato
   mode: Dynamic                 # the GPU, and every partition that it supports
   profiles: ["1g.*", "3g.40gb"] # default: all
   computeInstances: ["1c.3g.40gb"]
+  wholeGpu: true                # false: only the partitions, also while MIG mode is off
   modeChange: Never             # WhenIdle: may reset an idle GPU to switch its MIG mode (A100, A30)
 sharing:                        # several claims can share a GPU, or each MIG device
 - gpus: {products: ["Tesla T4"]}

@@ -7,7 +7,7 @@ instances that are parts of one GPU instance, and separate shares of a full GPU.
 than one (`_Scale`), a device alone on it takes all of it, and one of `n` that fit together takes an n-th: so nothing
 else fits beside even one of them. Parts take slots inside the GPU instance too, so that two do not take the same.
 
-GPUs whose published devices cannot get in each other's way have no counters. Pure.
+GPUs whose published devices cannot get in each other's way, because all of them fit, have no counters. Pure.
 Source: KEP-4815 (partitionable devices); the numbers are NVML's.
 """
 
@@ -85,9 +85,14 @@ def gpu_counters(gpu: GpuFacts, published: Sequence[Offer]) -> GpuCounters | Non
         totals, consumption = _partitioned(gpu.mig, published)
     else:
         totals, consumption = _shared(gpu, published)
-    if not consumption:
+    if all(_all_fit(counter, amount, consumption) for counter, amount in totals.items()):
         return None
     return GpuCounters(f"{gpu.name}-counters", totals, consumption)
+
+
+def _all_fit(counter: str, amount: int, consumption: Mapping[str, Amounts]) -> bool:
+    """Whether the counter refuses no device, even if claims have all of them."""
+    return sum(taken.get(counter, 0) for taken in consumption.values()) <= amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,9 +132,10 @@ class _Look:
         return rule
 
     def _dynamic(self, mig: MigFacts, rule: MigRule) -> list[Offer]:
+        whole = [self._full()] if rule.whole_gpu else []
         if not (mig.enabled or mig.switchable):
             self._note_mode(mig, rule)
-            return [self._full()]
+            return whole
         for instance in mig.instances:
             self._note(
                 LimitationCause.FOREIGN_INSTANCE,
@@ -147,13 +148,14 @@ class _Look:
             self._note(LimitationCause.NO_SUCH_PROFILE, "no MIG profile of this GPU is one that the rule names", rule)
         partitions = fitting_beside_foreign(possible, mig)
         # An administrator who enabled MIG mode wants it on: it is never disabled to give the full GPU away.
-        return partitions if mig.enabled or mig.instances else [*partitions, self._full()]
+        return partitions if mig.enabled or mig.instances else [*partitions, *whole]
 
     def _note_mode(self, mig: MigFacts, rule: MigRule) -> None:
         """Why MIG mode is off. While the node's plugin is about to switch it, there is nothing to do about that."""
         if not rule.changes_mode or self._gpu.virtualization is not None:
             mode = "is set to on and waits for a reset of the GPU" if mig.pending else "is off, and needs a reset"
-            self._note(LimitationCause.RESET_NEEDED, f"only the whole GPU is offered because MIG mode {mode}", rule)
+            only = "only the whole GPU" if rule.whole_gpu else "nothing"
+            self._note(LimitationCause.RESET_NEEDED, f"{only} is offered because MIG mode {mode}", rule)
         elif mig.obstacle is not None:
             self._note_obstacle(mig.obstacle, "on", rule)
 

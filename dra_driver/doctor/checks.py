@@ -138,6 +138,7 @@ _JUDGES: dict[str, Callable[[ClusterView], Judgment]] = {
     "slices-complete": publishing.slices_complete,
     "slices-alive": publishing.slices_alive,
     "slices-ours": publishing.slices_ours,
+    "counter-sets": publishing.counter_sets,
     "policy": configuration.policy,
     "webhook": configuration.webhook,
     "admission-policies": configuration.admission_policies,

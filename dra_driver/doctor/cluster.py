@@ -193,6 +193,7 @@ class SliceSeen:
     ours: bool
     """Whether it has the label of this driver's publisher."""
     devices: tuple[str, ...]
+    has_counter_sets: bool = False
 
     @classmethod
     def of(cls, obj: JsonObject) -> "SliceSeen":
@@ -207,6 +208,7 @@ class SliceSeen:
             spec.get("nodeName"),
             (metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER,
             tuple(str(item.get("name")) for item in spec.get("devices") or ()),
+            bool(spec.get("sharedCounters")),
         )
 
 

@@ -172,6 +172,19 @@ def slices_alive(cluster: ClusterView) -> Judgment:
     return "every slice belongs to an existing node, and those of this driver to a registered plugin"
 
 
+_SLOWED_MINORS = (35, 36)
+"""Their kube-scheduler reads the counter sets of all nodes for each node that it looks at, and searches all slices for
+the rest of each of these pools. Source: kubernetes/kubernetes#138917, which ends this, in 1.37."""
+_MANY_NODES_WITH_COUNTERS = 30
+
+
+def counter_sets(cluster: ClusterView) -> Judgment:
+    nodes = {item.node_name for item in cluster.slices.items if item.has_counter_sets and item.node_name is not None}
+    if len(nodes) >= _MANY_NODES_WITH_COUNTERS and cluster.server.minor in _SLOWED_MINORS:
+        yield wrong("slow", nodes=len(nodes), version=cluster.server.version)
+    return f"{len(nodes)} node(s) have counter sets"
+
+
 def slices_ours(cluster: ClusterView) -> Judgment:
     theirs = (slice_ for slice_ in cluster.slices.items if slice_.driver == cluster.driver and not slice_.ours)
     names = sorted(slice_.name for slice_ in theirs)

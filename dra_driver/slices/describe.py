@@ -44,7 +44,7 @@ def publishable(
     for _, group in groupby(offers, key=lambda offer: offer.gpu.uuid):
         devices = list(group)
         gpu = devices[0].gpu
-        if not features.partitionable:
+        if not features.partitionable and gpu_counters(gpu, devices) is not None:
             devices, dropped = _without_counters(devices)
             notes += [
                 Note(LimitationCause.NO_PARTITIONABLE_DEVICES, _DROPPED[kind], gpu, rule_of(gpu, kind))

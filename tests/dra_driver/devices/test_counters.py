@@ -155,6 +155,27 @@ def test_devices_that_cannot_get_in_each_others_way_have_no_counters() -> None:
     assert counted(gpu(0, mig=mig(enabled=True, instances=instances)))[0] is None
 
 
+@given(st.data())
+def test_partitions_have_counters_if_and_only_if_the_hardware_refuses_all_of_them_at_once(data: st.DataObject) -> None:
+    model = data.draw(st.sampled_from(MODELS))
+    names = [profile.name for profile in table_profiles(model)]
+    offered = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
+    rule = {"mode": "Dynamic", "profiles": offered, "wholeGpu": False}
+    counters, found = counted(gpu_of(model), mig=[rule])
+    assert found
+    assert (counters is None) is (refusal(model, list(found)) is None)
+
+
+def test_partitions_of_one_profile_fit_beside_each_other_and_not_beside_the_whole_gpu() -> None:
+    rule = {"mode": "Dynamic", "profiles": ["1g.10gb"]}
+    counters, found = counted(gpu_of("h100-80"), mig=[rule])
+    assert counters is not None
+    assert [offer.kind for offer in found].count(DeviceKind.GPU) == 1
+    counters, found = counted(gpu_of("h100-80"), mig=[{**rule, "wholeGpu": False}])
+    assert counters is None
+    assert [offer.kind for offer in found] == [DeviceKind.MIG] * 7
+
+
 def test_a_gpu_its_shares_and_its_twin_for_virtual_machines_share_one_counter() -> None:
     facts = gpu(0, passthrough=PassthroughFacts(iommu_group=1))
     counters, _ = counted(facts, sharing=[{"strategy": "MPS", "replicas": 2}], passthrough=[{}])

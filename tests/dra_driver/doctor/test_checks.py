@@ -438,6 +438,25 @@ def operator(it: Installation) -> None:
     it.add("clusterpolicies", {"metadata": {"name": "cluster-policy"}, "spec": {"devicePlugin": {}}})
 
 
+@finds("counter-sets/slow")
+def many_nodes_with_partitions(it: Installation) -> None:
+    it.grow(28)
+    for found in it.objects["resourceslices"].values():
+        found["spec"]["sharedCounters"] = [{"name": "counters"}]
+
+
+@finds()
+def some_nodes_with_partitions(it: Installation) -> None:
+    many_nodes_with_partitions(it)
+    del it.slice()["spec"]["sharedCounters"]
+
+
+@finds("server-version/too-new")
+def many_nodes_with_partitions_of_a_server_whose_scheduler_is_fast(it: Installation) -> None:
+    many_nodes_with_partitions(it)
+    new_server(it)
+
+
 # -- claims
 
 

@@ -75,6 +75,14 @@ def test_without_counters_a_gpu_is_offered_without_its_partitions() -> None:
     assert list(selected(gpu(0, mig=mig(enabled=True)), NO_COUNTERS, mig=DYNAMIC)) == []
 
 
+def test_without_counters_partitions_that_all_fit_are_offered() -> None:
+    rule = {"mode": "Dynamic", "profiles": ["1g.10gb"], "wholeGpu": False}
+    found = selected(gpu_of("h100-80"), NO_COUNTERS, mig=[rule])
+    assert len(found) == 7
+    assert told(gpu_of("h100-80"), NO_COUNTERS, mig=[rule]) == ()
+    assert list(selected(gpu_of("h100-80"), NO_COUNTERS, mig=[{**rule, "profiles": ["1g.10gb", "7g.80gb"]}])) == []
+
+
 def test_without_counters_a_gpu_is_not_offered_to_virtual_machines_too() -> None:
     facts = gpu(0, passthrough=IOMMU)
     assert list(selected(facts, ALL_FEATURES, passthrough=[{}])) == [GPU, f"{GPU}-vfio"]
@@ -125,8 +133,10 @@ def worlds(draw: st.DrawFn) -> tuple[list[GpuFacts], PublishingPolicy]:
             )
         )
     parts = draw(st.sampled_from([[], ["1c.3g.40gb", "2c.3g.40gb"], ["1c.2g.48gb"]]))
+    dynamic = {"mode": "Dynamic", "computeInstances": parts}
+    few = {**dynamic, "profiles": ["1g.*gb"], "wholeGpu": draw(st.booleans())}
     rules = {
-        "mig": draw(st.sampled_from([[], [{"mode": "Dynamic", "computeInstances": parts}]])),
+        "mig": draw(st.sampled_from([[], [dynamic], [few]])),
         "sharing": draw(sharing_rules),
         "passthrough": draw(st.sampled_from([[], [{}]])),
     }
