@@ -15,18 +15,15 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from controller.webhook.certificates import ServingCertificate
 from controller.webhook.configuration import PATH
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import NodeNotReady
-
-type _Handlers = web.Server
-type _Connection = web.RequestHandler
+from dra_driver.runtime.connections import Connections, listening_socket
 
 _LARGEST = 8 * 1024 * 1024
 """Maximum bytes of a review: two objects of at most 1.5 MiB in storage, which can be twice as long in JSON."""
@@ -90,18 +87,22 @@ class ReviewServer:
         await runner.setup()
         assert runner.server is not None
         try:
-            with _listening(self._host.strip("[]"), self._port) as listening:
-                accepting = asyncio.create_task(connections.accept(listening, runner.server))
-                try:
-                    yield int(listening.getsockname()[1])
-                finally:
-                    self._draining = True
-                    await asyncio.sleep(self._drain_s)
-                    accepting.cancel()
-                    await asyncio.wait([accepting])
+            with self._listening() as listening:
+                async with connections.accepting(listening, runner.server):
+                    try:
+                        yield int(listening.getsockname()[1])
+                    finally:
+                        self._draining = True
+                        await asyncio.sleep(self._drain_s)
         finally:
             await runner.cleanup()
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _listening(self) -> socket.socket:
+        try:
+            return listening_socket(self._host.strip("[]"), self._port)
+        except OSError as error:
+            raise NodeNotReady(f"cannot serve the webhook: {error}", about=f"port {self._port}") from error
 
     def _listening_context(self) -> ssl.SSLContext:
         """Without a certificate; each new connection gets the current context. Loading another certificate into the
@@ -146,19 +147,6 @@ class ReviewServer:
             del self._begun[review]
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Without a host: all addresses, including IPv6 if the node has it."""
-    family = socket.AF_INET6 if ":" in host or (not host and socket.has_dualstack_ipv6()) else socket.AF_INET
-    try:
-        listening = socket.create_server(
-            (host, port), family=family, backlog=128, dualstack_ipv6=family == socket.AF_INET6 and not host
-        )
-    except OSError as error:
-        raise NodeNotReady(f"cannot serve the webhook: {error}", about=f"port {port}") from error
-    listening.setblocking(False)
-    return listening
-
-
 def _bare_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -177,103 +165,3 @@ def tls_context(certificate: ServingCertificate) -> ssl.SSLContext:
     finally:
         os.close(file)
     return context
-
-
-# -- connections. Every client that reaches the port can open connections, and each costs memory before it sends a byte.
-# Therefore there is a limit for all, and a time limit for the first request. At the limit a new connection replaces the
-# oldest idle one, because API servers send a request at once. asyncio and aiohttp have no such limits.
-
-MOST_CONNECTIONS = 128
-"""An API server opens one for each concurrent review. Each costs about 300 KiB (buffers for TLS)."""
-FIRST_REQUEST_S = 10.0
-"""For the TLS handshake, and again for the header of the first request."""
-_PAUSE_S = 0.1
-
-
-class Connections:
-    """The connections of one server, `handlers`. `watching` is for its application."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._context = context
-        self._silent: dict[_Connection, asyncio.Task[None]] = {}
-        """Connections that have sent no request yet, oldest first, with the tasks of their handshakes."""
-        self._working: set[_Connection] = set()
-        self._closing: set[_Connection] = set()
-        self._idle = asyncio.Event()
-        """Set after each answer."""
-
-    def watching(self) -> Middleware:
-        """A connection is not closed during a review."""
-
-        @web.middleware
-        async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
-            connection = request.protocol
-            self._silent.pop(connection, None)
-            self._working.add(connection)
-            try:
-                return await handler(request)
-            finally:
-                self._working.discard(connection)
-                self._idle.set()
-
-        return watched
-
-    async def accept(self, listening: socket.socket, handlers: _Handlers) -> None:
-        """Accepts connections until cancelled."""
-        loop = asyncio.get_running_loop()
-        try:
-            while True:
-                try:
-                    accepted, _ = await loop.sock_accept(listening)
-                except OSError:
-                    # The client has already disconnected, or the process has no file descriptors left for a moment.
-                    await asyncio.sleep(_PAUSE_S)
-                    continue
-                await self._make_room(handlers)
-                connection = handlers()
-                self._silent[connection] = asyncio.create_task(self._open(accepted, connection))
-        finally:
-            for connection in tuple(self._silent):
-                self._close(connection)
-
-    async def _make_room(self, handlers: _Handlers) -> None:
-        while True:
-            connected = handlers.connections
-            self._closing.intersection_update(connected)
-            self._silent = {
-                connection: opening
-                for connection, opening in self._silent.items()
-                if connection in connected or not opening.done()
-            }
-            if len({*connected, *self._silent} - self._closing) < MOST_CONNECTIONS:
-                return
-            busy = self._working | self._closing
-            oldest = next((waiting for waiting in (*self._silent, *connected) if waiting not in busy), None)
-            if oldest is not None:
-                self._close(oldest)
-            else:
-                self._idle.clear()
-                await self._idle.wait()
-
-    async def _open(self, accepted: socket.socket, connection: _Connection) -> None:
-        loop = asyncio.get_running_loop()
-        # A connection that ends during the handshake has no request.
-        with suppress(OSError, TimeoutError):
-            await loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=FIRST_REQUEST_S
-            )
-            loop.call_later(FIRST_REQUEST_S, self._close_silent, connection)
-
-    def _close_silent(self, connection: _Connection) -> None:
-        if connection in self._silent:
-            self._close(connection)
-
-    def _close(self, connection: _Connection) -> None:
-        """At once, because a graceful end of TLS would wait for the client."""
-        opening = self._silent.pop(connection, None)
-        if opening is not None:
-            opening.cancel()
-        if connection.transport is not None:
-            assert isinstance(connection.transport, asyncio.Transport)
-            connection.transport.abort()
-            self._closing.add(connection)

@@ -6,6 +6,7 @@ state that it names. Without a valid secret there is nothing but a form that ask
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from dra_driver.cli.ui.parts import Page, changes
 from dra_driver.cli.ui.viewers import Refusal, Viewers
 from dra_driver.cli.ui.watched import Watched
 from dra_driver.errors import InvalidInput
+from dra_driver.runtime.connections import Connections, listening_socket
 
 _FOLDER = Path(__file__).parent
 _KINDS = {"ui.css": "text/css", "ui.js": "text/javascript"}
@@ -66,6 +68,14 @@ class Listening:
     tls: SSLContext | None = None
 
 
+def _listening_on(where: Listening) -> socket.socket:
+    try:
+        return listening_socket(where.host, where.port)
+    except OSError as error:
+        message = f"the port cannot be used: {error.strerror}; choose another with --port"
+        raise InvalidInput(message, about=f"{where.host}:{where.port}") from error
+
+
 class UiServer:
     def __init__(self, watched: Watched, viewers: Viewers, listening: Listening) -> None:
         self._watched = watched
@@ -80,21 +90,20 @@ class UiServer:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[int]:
         """Yields the port. Raises InvalidInput if it is in use."""
-        app = web.Application(client_max_size=_MOST_BODY)
+        where = self._listening
+        connections = Connections(where.tls)
+        app = web.Application(client_max_size=_MOST_BODY, middlewares=[connections.watching()])
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
+        assert runner.server is not None
         try:
-            where = self._listening
-            try:
-                await web.TCPSite(runner, where.host, where.port, ssl_context=where.tls).start()
-            except OSError as error:
-                message = f"the port cannot be used: {error.strerror}; choose another with --port"
-                raise InvalidInput(message, about=f"{where.host}:{where.port}") from error
-            port = int(runner.addresses[0][1])
-            # Browsers keep cookies by host, not by port, so two servers on one machine need different names.
-            self._cookie = f"dractl-ui-{port}"
-            yield port
+            with _listening_on(where) as listening:
+                async with connections.accepting(listening, runner.server):
+                    port = int(listening.getsockname()[1])
+                    # Browsers keep cookies by host, not by port, so two servers on one machine need different names.
+                    self._cookie = f"dractl-ui-{port}"
+                    yield port
         finally:
             await runner.cleanup()
 

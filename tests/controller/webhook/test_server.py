@@ -270,7 +270,7 @@ async def test_a_connection_without_a_request_makes_room_and_one_that_is_worked_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Half a handshake, half a header, and an idle connection are all closed at the limit; API servers get through."""
-    monkeypatch.setattr("controller.webhook.server.MOST_CONNECTIONS", 8)
+    monkeypatch.setattr("dra_driver.runtime.connections.MOST_CONNECTIONS", 8)
     certificate, begun, end = made(), threading.Event(), threading.Event()
 
     def slow(body: bytes) -> JsonObject:
@@ -310,10 +310,10 @@ async def half_a_header(
 
 
 async def test_a_connection_that_sends_no_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.webhook.server.FIRST_REQUEST_S", 0.05)
+    monkeypatch.setattr("dra_driver.runtime.connections.FIRST_REQUEST_S", 0.05)
     certificate = made()
     async with served(certificate) as (_, port):
-        monkeypatch.setattr("controller.webhook.server.FIRST_REQUEST_S", 0.05)
+        monkeypatch.setattr("dra_driver.runtime.connections.FIRST_REQUEST_S", 0.05)
         plain, _ = await asyncio.open_connection("127.0.0.1", port)
         half, _ = await half_a_header(certificate, port)
         async with asyncio.timeout(60):

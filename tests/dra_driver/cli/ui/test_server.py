@@ -9,7 +9,7 @@ import socket
 import ssl
 import weakref
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +223,22 @@ async def test_streams_are_bounded(visitor: Visitor, monkeypatch: pytest.MonkeyP
     async with visitor.follows("/"):
         assert (await visitor.get("/", Accept="text/event-stream"))[0] == 503
         assert (await visitor.get("/"))[0] == 200
+
+
+async def test_connections_without_a_request_make_room_and_pages_that_are_followed_do_not(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_driver.runtime.connections.MOST_CONNECTIONS", 4)
+    port = int(visitor.root.rpartition(":")[2])
+    async with visitor.follows("/") as said, asyncio.timeout(60):
+        await said.get()
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
+        assert (await visitor.get("/"))[0] == 200
+        for reader, _ in silent[:8]:
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        for _, writer in silent:
+            writer.close()
 
 
 async def test_a_port_in_use_is_a_mistake_of_the_user(kube: Kube) -> None:
