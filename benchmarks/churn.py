@@ -1,6 +1,6 @@
 """How many pods a second the real kube-scheduler gives GPUs, by what the nodes' slices have.
 
-    KUBEBUILDER_ASSETS=FOLDER python benchmarks/churn.py [--nodes 1000] [--pods 300] [--only NAME] [--json FILE]
+    KUBEBUILDER_ASSETS=FOLDER python benchmarks/churn.py [--nodes 50] [--pods 60] [--only NAME] [--json FILE]
 
 FOLDER has etcd, kube-apiserver, kube-controller-manager and kube-scheduler. Nodes have eight H100s each. Their slices
 are those that this driver publishes with several policies, and those of NVIDIA's driver, written after its sources
@@ -326,12 +326,13 @@ async def measure(nodes: int, pods: int, slices: list[JsonObject]) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--pods", type=int, default=300, help="of each kind of claim (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=50)
+    parser.add_argument("--pods", type=int, default=60, help="of each kind of claim (default: %(default)s)")
     parser.add_argument("--only", action="append", choices=SETS, help="a set of slices; may be repeated (default: all)")
+    parser.add_argument("--kubernetes", default=version(), help="its name in the record (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file, after each set")
     options = parser.parse_args()
-    record = Record(UNITS, options.json, kubernetes=version(), nodes=options.nodes, pods=options.pods)
+    record = Record(UNITS, options.json, kubernetes=options.kubernetes, nodes=options.nodes, pods=options.pods)
     for name in options.only or SETS:
         record.add(name, asyncio.run(measure(options.nodes, options.pods, SETS[name]())))
 

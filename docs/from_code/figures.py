@@ -97,6 +97,15 @@ TABLES: Mapping[str, Table] = {
         ),
     ),
     "pods": Table("churn"),
+    "pods-next": Table(
+        "churn_138917",
+        rows=(
+            "a whole GPU: pods a second",
+            "a whole GPU: scheduler's processor time for a pod",
+            "a 1g.10gb: pods a second",
+            "a 1g.10gb: scheduler's processor time for a pod",
+        ),
+    ),
     "domains": Table("computedomains"),
 }
 

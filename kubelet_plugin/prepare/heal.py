@@ -156,11 +156,13 @@ class Healer:
         return RepairReport()
 
     async def _put_aside_damage(self) -> RepairReport:
+        if not self._journal.exists and await self._executor.claims_with_file():
+            # An administrator removed the journal, but not the CDI files of its claims. That must be known although the
+            # disk may be full: what belongs to no claim is removed.
+            self._journal.presume_lost()
         damage = await self._journal.put_aside_damage()
         await self._executor.remove_leftovers()
-        if not self._journal.exists and await self._executor.claims_with_file():
-            # An administrator removed the journal, but not the CDI files of its claims.
-            await self._journal.commit(lambda journal: replace(journal, incomplete=True))
+        if not self._journal.exists and self._journal.current.incomplete:
             return RepairReport(("the journal is missing although claims are prepared: it is made again",))
         return RepairReport(tuple(f"damage in the journal was put aside: {item.reason}" for item in damage))
 

@@ -154,6 +154,10 @@ class JournalFile:
             self._seen = seen = self._read()
         return seen.journal
 
+    def presume_lost(self) -> None:
+        """Without a file, claims are missing: it was removed since it was written."""
+        self._known, self._seen = self._known or self._without_file(), None
+
     def remove_leftovers(self) -> None:
         """Remove temporary files of processes that were killed, of all files in the folder. Raises NodeNotReady."""
         remove_temporaries(self._folder, "")
@@ -197,10 +201,11 @@ class JournalFile:
         if self._compared and not journal.damage and self.exists:
             return journal, ()
         logged, bad = self._log.read()
-        lost = {hold: record for hold, record in logged.items() if hold not in journal.holds}
+        stored = journal.holds if self.exists else {}
+        lost = {hold: record for hold, record in logged.items() if hold not in stored}
         # Without a journal the claims of these holds are lost, too.
         incomplete = journal.incomplete or (bool(lost) and not self.exists)
-        whole = replace(journal, damage=(), holds={**journal.holds, **lost}, incomplete=incomplete)
+        whole = replace(journal, damage=(), holds={**lost, **journal.holds}, incomplete=incomplete)
         if lines := [damage.line for damage in journal.damage if damage.line]:
             side = self._folder / DAMAGED
             write_durably(side, (read_if_present(side) or b"") + b"".join(b"%s\n" % line for line in lines))
@@ -232,7 +237,11 @@ class JournalFile:
     def _without_file(self) -> Journal:
         """No instance removes the file. If an administrator does, no claim loses its GPU: the next commit writes the
         file again, and because of `incomplete` the API server is asked for what another instance wrote meanwhile."""
-        return Journal({}) if self._known is None else replace(self._known, incomplete=True, damage=())
+        if self._known is None:
+            # Holds that were made are of claims that were written.
+            logged, _ = self._log.read()
+            return Journal({}, holds=logged, incomplete=bool(logged))
+        return replace(self._known, incomplete=True, damage=())
 
     def _signature(self) -> tuple[int, int, int] | None:
         try:
@@ -271,6 +280,10 @@ class JournalStore:
     def exists(self) -> bool:
         """Whether there is a journal; there is none at the first start, and after an administrator removed it."""
         return self._file.exists
+
+    def presume_lost(self) -> None:
+        """If there is no journal: claims are missing in it, so it is `incomplete`. Nothing is written for that."""
+        self._file.presume_lost()
 
     @property
     def current(self) -> Journal:

@@ -430,6 +430,30 @@ async def test_what_cannot_be_cleared_keeps_the_plugin_from_nothing(
         await prepare_one(service, bench.long("train"))
 
 
+@pytest.mark.parametrize("sharing", [None, {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}])
+async def test_a_journal_that_is_missing_while_the_disk_is_full_costs_no_claim_what_it_has(
+    bench: HoldBench, monkeypatch: pytest.MonkeyPatch, sharing: Any
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise NodeNotReady("the disk is full")
+
+    ref = bench.claim("train", device_name(1), sharing=sharing)
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+    before, holds = bench.cdi.path(ref.uid).read_text(), set(bench.hardware.holds)
+    (bench.state / JOURNAL).unlink()
+    monkeypatch.setattr("kubelet_plugin.prepare.store.write_durably", fails)
+    async with bench.plugin() as service:
+        await service.sweep()
+        assert bench.cdi.path(ref.uid).read_text() == before
+        assert set(bench.hardware.holds) == holds
+        monkeypatch.undo()
+        await prepare_one(service, ref)
+        assert [*service.held] == [ref.uid]
+        assert not bench.journal.incomplete
+    assert set(bench.hardware.holds) == holds
+
+
 async def test_what_went_while_nobody_watched_is_made_again_at_start(bench: HoldBench) -> None:
     ref = bench.claim("train", device_name(2), share="a")
     async with bench.plugin() as service:

@@ -79,6 +79,13 @@ def test_one_of_the_two_records_is_enough_for_every_hold(tmp_path: Path, damaged
         assert JournalFile(tmp_path).settle() == (), how
 
 
+def test_without_a_journal_claims_are_missing_if_the_log_has_holds(tmp_path: Path) -> None:
+    assert not JournalFile(tmp_path).current().incomplete
+    with_holds(tmp_path)
+    (tmp_path / JOURNAL).unlink()
+    assert JournalFile(tmp_path).current().incomplete
+
+
 def test_what_is_undone_is_known_as_gone(tmp_path: Path) -> None:
     with_holds(tmp_path)
     JournalFile(tmp_path).transact([lambda journal: replace(journal, held={}, holds={})])
