@@ -163,6 +163,7 @@ class Running:
         deadline = time.monotonic() + self._patience_s
         waiting = {one.ref["uid"]: one for one in claims if one.args.get("binds")}
         while waiting:
+            await self._world.serving()  # the kill of an earlier step may come as late as this
             for uid, one in list(waiting.items()):
                 claim = await self._world.kube.get(RESOURCE_CLAIMS, one.ref["name"], TEAM)
                 if binding_failure(claim) is not None:
