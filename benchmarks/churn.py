@@ -262,7 +262,7 @@ class Cluster:
         claims = Mirror(self.kube, RESOURCE_CLAIMS, keep=lambda obj: obj["metadata"]["annotations"])
         tasks = [asyncio.create_task(mirror.run()) for mirror in (pods, claims)]
         try:
-            await claims.synced.wait()
+            await asyncio.gather(claims.synced.wait(), pods.synced.wait())
             before, already = len(claims.objects), len(bound)
             await self._all(self._pod(f"{template}-{number}", template) for number in range(count))
             async with asyncio.timeout(BOUND_S):
