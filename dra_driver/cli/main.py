@@ -3,6 +3,7 @@
 `dra_driver.cli.overview` has the commands, and answers `dractl --help` without Typer.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -19,7 +20,9 @@ from dra_driver.cli.overview import LazyCommand, commands, overview, version_lin
 def load(command: LazyCommand) -> Any:
     """The command, ready to be run."""
     module, _, attribute = command.target.partition(":")
+    gc.disable()  # while modules are imported there is no garbage
     function = getattr(import_module(module), attribute)
+    gc.enable()
     around = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     around.callback()(_nothing)
     if isinstance(function, typer.Typer):

@@ -35,6 +35,9 @@ FORBIDDEN = (401, 403)
 def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[["Kube"], Awaitable[T]]) -> T:
     """Run `question` against the cluster. Raises UnreadableFile without a kubeconfig, and ClusterError or InvalidInput
     as the client does."""
+    # What a question reads stays until the command ends. Collections of garbage would look at all of it again and
+    # again, which is half of the time in a cluster with 1,000 nodes. Commands that stay switch them on again.
+    gc.disable()
     # The HTTP client takes longer to import than files take to explain.
     from dra_driver.kube.client import Kube
     from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
@@ -47,9 +50,6 @@ def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[["Ku
         async with Kube(endpoint_from(files, context)) as kube:
             return await question(kube)
 
-    # What a question reads stays until the command ends. Collections of garbage would look at all of it again and
-    # again, which is half of the time in a cluster with 1,000 nodes. Commands that stay switch them on again.
-    gc.disable()
     return asyncio.run(connected())
 
 
