@@ -132,7 +132,8 @@ def test_a_policy_waits_for_the_pod_that_uses_a_gpu_and_then_holds(services: Ser
     ("spec", "mistake"),
     [
         ({"mig": {"mode": "Sideways"}}, "spec.mig.mode"),
-        ({"mig": {"mode": "Static", "profiles": ["1g.*"]}}, "computeInstances and modeChange are for mode Dynamic"),
+        ({"mig": {"mode": "Static", "profiles": ["1g.*"]}}, "wholeGpu and modeChange are for mode Dynamic"),
+        ({"mig": {"mode": "Static", "wholeGpu": False}}, "wholeGpu and modeChange are for mode Dynamic"),
         ({"mig": {"mode": "Static", "modeChange": "WhenIdle"}}, "modeChange are for mode Dynamic"),
         ({"mig": {"mode": "Dynamic", "modeChange": "Always"}}, "spec.mig.modeChange"),
         ({"sharing": [{"strategy": "MPS"}]}, "exactly one of replicas, capacity and unlimited"),
