@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.headroom import Headroom, Largest, Shape
@@ -11,6 +11,7 @@ from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Pod
+from dra_driver.api.gpupolicy import SeenPolicy
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
@@ -33,9 +34,6 @@ from dra_driver.cli.usage import (
     published_gpus,
 )
 from dra_driver.grouping import grouped
-
-if TYPE_CHECKING:
-    from dra_driver.api.gpupolicy import SeenPolicy
 
 TAINT_RULES = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
@@ -75,20 +73,13 @@ def _is_shown(attribute: str) -> bool:
     return attribute.rpartition("/")[2] in SHOWN_ATTRIBUTES
 
 
-def _policy(obj: JsonObject) -> "SeenPolicy":
-    # Most commands show none, and its fields are many.
-    from dra_driver.api.gpupolicy import SeenPolicy
-
-    return SeenPolicy.of(obj)
-
-
 READ_AS: Mapping[Resource, Callable[[JsonObject], Any]] = {
     RESOURCE_SLICES: _with_shown_attributes,
     RESOURCE_CLAIMS: ResourceClaim.of,
     NODES: NodeView.read,
     NODE_INVENTORIES: _without_gpus,
     PODS: _with_claims,
-    GPU_POLICIES: _policy,
+    GPU_POLICIES: SeenPolicy.of,
     COMPUTE_DOMAINS: ComputeDomain.of,
     **dict.fromkeys(TAINT_RULES, DeviceTaintRule.of),
 }

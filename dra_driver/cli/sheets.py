@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.gpupolicy import FOLLOWED, SeenPolicy
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     GPU_POLICIES,
@@ -28,9 +28,6 @@ from dra_driver.cli.usage import (
 )
 from dra_driver.domains.status import READY
 from dra_driver.terminal import Row, Sheet, Shown, age_cell, memory_cell
-
-if TYPE_CHECKING:
-    from dra_driver.api.gpupolicy import SeenPolicy
 
 # -- nodes
 
@@ -98,9 +95,7 @@ def policies(objects: Objects, asked: Asked) -> Answer:
     )
 
 
-def _policy_row(policy: "SeenPolicy") -> Row:
-    from dra_driver.api.gpupolicy import FOLLOWED  # as in `seen`: other tables do without
-
+def _policy_row(policy: SeenPolicy) -> Row:
     status = policy.status
     followed = condition_of(status.conditions, FOLLOWED)
     waiting = list(map(str, status.waiting))

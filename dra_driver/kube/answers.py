@@ -9,11 +9,11 @@ import os
 import ssl
 from typing import Any, TypeGuard
 
+import aiohttp
 from pydantic_core import from_json
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
-from dra_driver.kube.http import aiohttp
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import aiohttp
 from pydantic_core import PydanticSerializationError, to_json
 
 from dra_driver.api.meta import JsonObject, Resource
@@ -32,7 +33,6 @@ from dra_driver.kube.answers import (
     unreachable,
 )
 from dra_driver.kube.endpoint import Endpoint, endpoint_from
-from dra_driver.kube.http import aiohttp
 
 __all__ = ["Endpoint", "Kube", "Listing", "WatchEvent", "endpoint_from"]
 

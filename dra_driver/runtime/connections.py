@@ -18,7 +18,7 @@ type _Handlers = web.Server
 type _Connection = web.RequestHandler
 
 MOST_CONNECTIONS = 128
-"""An API server opens one for each concurrent review. Each costs about 300 KiB (buffers for TLS)."""
+"""To a webhook, an API server opens one for each concurrent review. Each costs about 300 KiB (buffers for TLS)."""
 FIRST_REQUEST_S = 10.0
 """For the TLS handshake, and again for the header of the first request."""
 _PAUSE_S = 0.1
