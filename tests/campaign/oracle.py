@@ -123,10 +123,17 @@ class ModeWitness:
         self._seen: dict[tuple[str, int, int], Mapping[str, tuple[int, int]]] = {}
         """By a CDI file's name, inode and time: the modes when it was seen first."""
         self._last: Mapping[str, tuple[int, int]] = {}
+        self._judged: object = None
+        """The files as they were when a look found all in order."""
         self.switches = 0
 
     def look(self, place: Place) -> list[str]:
-        before, files = self._modes(place), _identities(place.cdi)
+        files = _identities(place.cdi)
+        facts = (place.host / "sim" / "state.json").stat()
+        looked_at = files, facts.st_ino, facts.st_mtime_ns
+        if looked_at == self._judged:
+            return []
+        before = self._modes(place)
         held = holdings(place)
         there = [file for file in _identities(place.cdi) if file in files]
         after = self._modes(place)
@@ -143,6 +150,7 @@ class ModeWitness:
                     problems.append(f"MIG mode of {address} became {now} while {file[0]} holds it")
                 if now is not None and now[0] != now[1]:
                     problems.append(f"{file[0]} holds {address} while its MIG mode is being switched: {now}")
+        self._judged = None if problems else looked_at
         return problems
 
     def _modes(self, place: Place) -> dict[str, tuple[int, int]]:
@@ -163,13 +171,12 @@ def in_mode(start: Mapping[str, object], uuids: Collection[str], *, on: bool) ->
 
 
 def leftovers(place: Place, start: Mapping[str, object]) -> list[str]:
-    """What is not as at the start though no claim is there any more."""
+    """Files and hardware that are not as at the start though no claim is there any more. See also `daemons`."""
     found = [f"CDI folder has {path.name}" for path in _listed(place.cdi)]
     temporary = [path for path in place.state.rglob("*") if path.name.endswith(".tmp") or path.name.startswith(".")]
     found += [f"temporary file {path.relative_to(place.state)}" for path in temporary]
     found += [f"device metadata {path.name}" for path in _listed(place.state / "dra-device-metadata")]
     found += [f"MPS folder {path.name}" for path in _listed(place.state / "mps")]
-    found += [f"MPS daemon {pid}" for pid in daemons(place)]
     now = standing(place)
     if now.keys() != start.keys():
         found.append(f"GPUs {sorted(start)} became {sorted(now)}")

@@ -32,7 +32,7 @@ _CALL_S = 4.0
 """When kubelet gives up here; its own deadline is 45 s."""
 _PATIENCE_S = 90.0
 """How long a node may take to be right again when nothing fails any more: its slowest retry comes after a minute."""
-_PAUSE_S = 0.02
+_PAUSE_S = 0.05
 _WATCH_S = 0.03
 _PENDING_S = 0.1
 _PENDING_LOOKS = 10
@@ -425,11 +425,17 @@ class Running:
     async def _at_rest(self) -> None:
         """No claim is there. What a release could not undo at once, the plugin retries; a mode, it switches."""
         deadline = time.monotonic() + self._patience_s
-        while left := [*oracle.leftovers(self._world.place, self._world.expected()), *await self._remembered()]:
+        while left := await self._left():
             await self._look()
             if time.monotonic() > deadline:
                 raise Violation("left behind: " + "; ".join(left))
             await asyncio.sleep(_PAUSE_S)
+
+    async def _left(self) -> list[str]:
+        """What is left of claims. Daemons last and when nothing else is left: all of /proc is read for them."""
+        place = self._world.place
+        left = [*oracle.leftovers(place, self._world.expected()), *await self._remembered()]
+        return left or [f"MPS daemon {pid}" for pid in oracle.daemons(place)]
 
     async def _remembered(self) -> list[str]:
         """Claims that the controller, the journal or the record of reports still has."""
