@@ -20,7 +20,7 @@ from dra_driver.allocation.world import DeviceReport, Quota, UnreadKind, World, 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import DEFAULT_NAMESPACE, Key, Node, ObjectCondition, Pod
 from dra_driver.api.gpu_settings import HealthPolicy, WaitingGpu
-from dra_driver.api.inventory import GpuFacts, Limitation, NodeInventoryStatus
+from dra_driver.api.inventory import GpuFacts, Limitation, NodeInventorySpec, NodeInventoryStatus
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import (
     Capacity,
@@ -217,7 +217,8 @@ class _Builder:
         self.limitations[node] = tuple(status.limitations)
         self.waiting[node] = tuple(status.policy.waiting) if status.policy is not None else ()
         self.health_policies[node] = status.policy.health if status.policy is not None else HealthPolicy()
-        self.gpus[node] = tuple(GpuFacts.of(gpu, about="NodeInventory") for gpu in spec.get("gpus") or ())
+        # One that is made for a node of --nodes has the name and the limitations alone.
+        self.gpus[node] = tuple(NodeInventorySpec.of(spec, about="NodeInventory").gpus) if spec.get("gpus") else ()
 
 
 def typed_pod(obj: JsonObject) -> Pod:

@@ -13,9 +13,9 @@ size, including the status.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.meta import Condition, Model, ObjectMeta, Text, Word
@@ -203,6 +203,9 @@ class MigFacts(Model):
     """Why the mode is not switched, although the policy asks for that. None: nothing is in the way."""
     profiles: list[MigProfileFacts] = Field(default_factory=list, max_length=64)
     """Sorted by ID. Empty if the NVIDIA driver does not report them, as in a vGPU guest."""
+    profiles_of: Word | None = None
+    """The UUID of a GPU of the node, listed before, that has the same profiles. Then `profiles` is empty. Set on the
+    wire only, where the profiles of eight equal GPUs would be half of the inventory."""
     instances: list[GpuInstanceFacts] = Field(default_factory=list, max_length=16)
     """Sorted by start."""
 
@@ -289,6 +292,11 @@ class GpuFacts(Model):
     passthrough: PassthroughFacts | None = None
     health: HealthFacts = Field(default_factory=HealthFacts)
 
+    def with_profiles(self, profiles: list[MigProfileFacts], *, of: str | None = None) -> Self:
+        """A copy with other MIG profiles. Only for a GPU that has MigFacts."""
+        assert self.mig is not None, f"{self.name} has no MIG"
+        return self.model_copy(update={"mig": self.mig.model_copy(update={"profiles": profiles, "profiles_of": of})})
+
 
 class Problem(Model):
     """Why the node does not offer a GPU, or any GPU; or, as a warning, what containers lack."""
@@ -327,6 +335,8 @@ class Summary(Model):
 
 
 class NodeInventorySpec(Model):
+    """On the wire, profiles of equal GPUs are listed once (`MigFacts.profiles_of`); in memory, each GPU has its own."""
+
     node_name: Word
     boot_id: Word = Field(alias="bootID")
     driver: DriverFacts | None = None
@@ -343,6 +353,39 @@ class NodeInventorySpec(Model):
     """Whether the plugin prepares the claims of `status.bindingClaims`. None: it does not, as an older release; then
     no device may have binding conditions."""
     summary: Summary
+
+    @model_validator(mode="after")
+    def _with_profiles_of_each(self) -> Self:
+        listed: dict[str, list[MigProfileFacts]] = {}
+        for number, gpu in enumerate(self.gpus):
+            if gpu.mig is None:
+                continue
+            of = gpu.mig.profiles_of
+            profiles = gpu.mig.profiles if of is None else listed.get(of)
+            if profiles is None:
+                raise ValueError(f"profilesOf of {gpu.name}: no GPU listed before it has UUID {of}")
+            if of is not None:
+                self.gpus[number] = gpu.with_profiles(profiles)
+            listed[gpu.uuid] = profiles
+        return self
+
+    @model_serializer(mode="wrap")
+    def _with_profiles_once(self, serialize: SerializerFunctionWrapHandler) -> Any:
+        return serialize(self.model_copy(update={"gpus": _profiles_once(self.gpus)}))
+
+
+def _profiles_once(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
+    listed: list[tuple[list[MigProfileFacts], str]] = []
+    result = []
+    for gpu in gpus:
+        profiles = gpu.mig.profiles if gpu.mig is not None else []
+        same = next((uuid for known, uuid in listed if known == profiles), None)
+        if same is not None:
+            gpu = gpu.with_profiles([], of=same)
+        elif profiles:
+            listed.append((profiles, gpu.uuid))
+        result.append(gpu)
+    return result
 
 
 POLICY_FOLLOWED = "PolicyFollowed"

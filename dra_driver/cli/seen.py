@@ -61,16 +61,18 @@ def _with_claims(obj: JsonObject) -> Pod | None:
 def _with_shown_attributes(obj: JsonObject) -> ResourceSlice:
     """Most of a large cluster are attributes that nothing here shows or selects by."""
 
-    def shown(attributes: JsonObject | None) -> JsonObject:
-        return {name: value for name, value in (attributes or {}).items() if _is_shown(name)}
+    def shown(device: JsonObject) -> JsonObject:
+        attributes = device.get("attributes") or {}
+        return {**device, "attributes": {name: attributes[name] for name in _shown(tuple(attributes))}}
 
-    devices = [{**device, "attributes": shown(device.get("attributes"))} for device in obj["spec"].get("devices") or ()]
+    devices = [shown(device) for device in obj["spec"].get("devices") or ()]
     return ResourceSlice.of({**obj, "spec": {**obj["spec"], "devices": devices}})
 
 
 @lru_cache(1 << 10)
-def _is_shown(attribute: str) -> bool:
-    return attribute.rpartition("/")[2] in SHOWN_ATTRIBUTES
+def _shown(attributes: tuple[str, ...]) -> tuple[str, ...]:
+    """Most devices of a cluster have attributes of the same names."""
+    return tuple(name for name in attributes if name.rpartition("/")[2] in SHOWN_ATTRIBUTES)
 
 
 READ_AS: Mapping[Resource, Callable[[JsonObject], Any]] = {

@@ -151,24 +151,9 @@ def _admission_policy(obj: JsonObject) -> JsonObject | None:
     return obj if groups & {_DRA_GROUP, *_OUR_GROUPS} or _OUR_NAME in obj["metadata"]["name"] else None
 
 
-def _inventory(obj: JsonObject) -> NodeInventory:
-    """Without the MIG profiles of each GPU: they are half of a large cluster's data, and no check needs them."""
-    spec = obj.get("spec")
-    gpus = spec.get("gpus") if isinstance(spec, dict) else None
-    if not isinstance(gpus, list):
-        return NodeInventory.of(obj)
-    return NodeInventory.of({**obj, "spec": {**obj["spec"], "gpus": [_without_profiles(gpu) for gpu in gpus]}})
-
-
-def _without_profiles(gpu: Any) -> Any:
-    if not isinstance(gpu, dict) or not isinstance(gpu.get("mig"), dict):
-        return gpu
-    return {**gpu, "mig": {name: value for name, value in gpu["mig"].items() if name != "profiles"}}
-
-
 LISTED_KINDS = (
     ObservedKind(NODES, "nodes", Node.of, _node),
-    ObservedKind(NODE_INVENTORIES, "inventories", _inventory),
+    ObservedKind(NODE_INVENTORIES, "inventories", NodeInventory.of),
     ObservedKind(GPU_POLICIES, "gpu_policies", SeenPolicy.of),
     ObservedKind(RESOURCE_SLICES, "slices", SliceSeen.of),
     ObservedKind(RESOURCE_CLAIMS, "claims", ResourceClaim.of),

@@ -15,10 +15,10 @@ from support.real_cluster import (
     WHY_NOT,
     Services,
     devices,
-    get,
     install,
     kubectl,
     nothing_left,
+    published,
     services_of,
     until,
     wait_running,
@@ -76,10 +76,6 @@ def pod_with_claim(name: str) -> str:
         },
     }
     return yaml.safe_dump_all([claim, pod])
-
-
-def published() -> list[dict[str, Any]]:
-    return [device for item in get("resourceslices")["items"] for device in item["spec"].get("devices") or ()]
 
 
 def sharable() -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from support.real_cluster import (
     IS_THERE,
     WHY_NOT,
@@ -23,6 +24,7 @@ from support.real_cluster import (
     install,
     kubectl,
     nothing_left,
+    published,
     remove,
     server_minor,
     services_of,
@@ -165,6 +167,28 @@ def test_a_plugin_killed_while_pods_with_partitions_start_heals_and_they_run(ser
     wait_running(pods)
     remove("mig-on-demand")
     nothing_left(services)
+    until(lambda: standing(services.folder / "host") == before, "the hardware stands as before")
+
+
+@pytest.mark.parametrize("services", ["mig-on-demand"], indirect=True)
+def test_partitions_without_the_whole_gpu_run_and_have_no_counters(services: Services) -> None:
+    before = standing(services.folder / "host")
+    spec = {"priority": 1, "mig": {"mode": "Dynamic", "profiles": ["1g.10gb"], "wholeGpu": False}}
+    policy = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "small"}, "spec": spec}
+    kubectl("apply", "-f", "-", content=yaml.safe_dump(policy))
+    try:
+        until(lambda: len(published()) == 8 * 7 and is_complete(), "each GPU is seven partitions")
+        assert {device["attributes"]["profile"]["string"] for device in published()} == {"1g.10gb"}
+        assert not any(device.get("consumesCounters") for device in published())
+        assert not any(item["spec"].get("sharedCounters") for item in get("resourceslices")["items"])
+        pods = apply("mig-on-demand", lambda name: name.startswith("small"))
+        wait_running(pods)
+        assert len({device for pod in pods for device in allocated(pod)}) == len(pods) == 2
+        assert all("nvidia-cap" in inside(pod, "main", "ls -R /dev") for pod in pods)
+        remove("mig-on-demand")
+        nothing_left(services)
+    finally:
+        kubectl("delete", "gpupolicies", "small")
     until(lambda: standing(services.folder / "host") == before, "the hardware stands as before")
 
 

@@ -150,8 +150,13 @@ def forget_warnings(driver: str) -> None:
     kubectl("delete", "events", "-A", "--field-selector", told)
 
 
+def published() -> list[dict[str, Any]]:
+    """All devices of all slices."""
+    return [device for item in get("resourceslices")["items"] for device in item["spec"].get("devices") or ()]
+
+
 def devices() -> int:
-    return sum(len(item["spec"].get("devices") or ()) for item in get("resourceslices")["items"])
+    return len(published())
 
 
 def slice_versions() -> dict[str, str]:
@@ -173,9 +178,10 @@ def manifests(example: str) -> list[dict[str, Any]]:
     return documents
 
 
-def apply(example: str) -> list[tuple[str, str]]:
-    """Create an example's objects; answers namespace and name of its pods."""
-    documents = manifests(example)
+def apply(example: str, wanted: Callable[[str], bool] = bool) -> list[tuple[str, str]]:
+    """Create those of an example's objects whose names are wanted, by default all; answers namespace and name of their
+    pods."""
+    documents = [document for document in manifests(example) if wanted(document["metadata"]["name"])]
     kubectl("apply", "-f", "-", content=yaml.safe_dump_all(documents))
     return [
         (document["metadata"].get("namespace", "default"), document["metadata"]["name"])

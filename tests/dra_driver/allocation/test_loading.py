@@ -11,6 +11,7 @@ from support.rows import examples, rows
 from dra_driver.allocation.loading import ANY_NODE, pods_of_workload, world_of
 from dra_driver.allocation.offline import allocate_all
 from dra_driver.allocation.world import claims_of
+from dra_driver.checking.knowledge import inventory_of_model
 from dra_driver.explain.explain import Scope, explain_claim, explain_pod
 from dra_driver.explain.wording import sentences
 
@@ -162,3 +163,12 @@ def test_whatever_is_written_in_a_file_is_explained_or_refused(data: st.DataObje
         assert sentences(explain_pod(world, key, Scope(devices_of=None)))
     for key in world.claims:
         assert sentences(explain_claim(world, key))
+
+
+def test_each_gpu_of_an_inventory_has_its_mig_profiles() -> None:
+    """On the wire they are listed for the first GPU alone."""
+    spec = inventory_of_model("dgx-h100")
+    inventory = {"kind": "NodeInventory", "metadata": {"name": spec.node_name}, "spec": spec.to_wire()}
+    assert inventory["spec"]["gpus"][7]["mig"]["profiles"] == []
+    (gpus,) = world_of([inventory]).world.gpus.values()
+    assert list(gpus) == spec.gpus

@@ -63,3 +63,36 @@ def test_long_messages_are_cut_rather_than_refused() -> None:
     condition = HealthCondition.of({"type": "Xid", "severity": "Info", "message": "y" * 5000, "since": "now"})
     assert [len(problem.message), len(condition.message)] == [1024, 1024]
     assert problem.message.endswith("x…")
+
+
+def inventory(*profiles_and_of: tuple[list[JsonObject], str | None]) -> JsonObject:
+    """As on the wire, with a GPU for each."""
+    gpus = [
+        {
+            "uuid": f"GPU-{number}", "name": f"gpu-{number}", "minor": number, "pciBusID": f"0000:0{number}:00.0",
+            "productName": "H100", "brand": "Nvidia", "architecture": "Hopper", "cudaComputeCapability": "9.0",
+            "mig": {"enabled": False, "pending": False, "profiles": profiles} | ({"profilesOf": of} if of else {}),
+        }
+        for number, (profiles, of) in enumerate(profiles_and_of)
+    ]  # fmt: skip
+    summary = {"gpus": len(gpus), "healthy": "-", "product": "H100", "driver": "580", "clique": "-"}
+    return {"nodeName": "n", "bootID": "b", "gpus": gpus, "summary": summary}
+
+
+def test_profiles_of_equal_gpus_are_on_the_wire_once() -> None:
+    large = PROFILE | {"name": "7g.80gb", "id": 0}
+    each = [[PROFILE], [large], [PROFILE], [], [large], [PROFILE]]
+    spec = NodeInventorySpec.of(inventory(*((profiles, None) for profiles in each)))
+    wire = spec.to_wire()
+    migs = [(len(gpu["mig"]["profiles"]), gpu["mig"].get("profilesOf")) for gpu in wire["gpus"]]
+    assert migs == [(1, None), (1, None), (0, "GPU-0"), (0, None), (0, "GPU-1"), (0, "GPU-0")]
+    assert NodeInventorySpec.of(wire) == spec
+    assert spec == NodeInventorySpec.of(inventory(*((profiles, None) for profiles in each))), "writing changes nothing"
+    names = [[profile.name for profile in gpu.mig.profiles] for gpu in spec.gpus if gpu.mig is not None]
+    assert names == [[profile["name"] for profile in profiles] for profiles in each]
+
+
+@pytest.mark.parametrize("of", ["GPU-9", "GPU-1", "GPU-2"], ids=["unknown", "itself", "a later one"])
+def test_profiles_are_those_of_a_gpu_before(of: str) -> None:
+    with pytest.raises(InvalidInput, match=f"gpu-1: no GPU listed before it has UUID {of}"):
+        NodeInventorySpec.of(inventory(([PROFILE], None), ([], of), ([PROFILE], None)))

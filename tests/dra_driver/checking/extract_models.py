@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dra_driver.checking
+from dra_driver.api.inventory import NodeInventorySpec
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.reporting.reporter import wanted_spec
@@ -26,7 +27,8 @@ def inventory(profile: str) -> dict[str, Any]:
         hardware = Hardware(HostFiles(host.root), lambda: source)
         spec = wanted_spec(profile, hardware.look(), {})
         hardware.close()
-    return json.loads(json.dumps(spec))
+    # On the wire, MIG profiles of equal GPUs are not repeated; here nothing of equal GPUs is.
+    return {**spec, "gpus": [gpu.to_wire() for gpu in NodeInventorySpec.of(spec).gpus]}
 
 
 def shortened(spec: dict[str, Any]) -> dict[str, Any]:
