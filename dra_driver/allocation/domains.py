@@ -5,7 +5,7 @@ several pods, one after the other, must know it before. A domain in files counts
 controller will make, so a pod that names it can be placed and explained. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from uuid import NAMESPACE_URL, uuid5
 
 from dra_driver.allocation.snapshot import PublishedSlice
@@ -14,8 +14,6 @@ from dra_driver.api.resource import Device, ResourceClaim, ResourceClaimTemplate
 from dra_driver.domains.names import CHANNEL_CONFIG
 from dra_driver.domains.objects import workload_template
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
-
-IN_ANOTHER = "in another ComputeDomain"
 
 
 def domain_uid(claim: ResourceClaim) -> str | None:
@@ -38,15 +36,6 @@ def domains_of_pools(claims: Iterable[ResourceClaim]) -> dict[str, str]:
                 if result.driver == COMPUTE_DOMAIN_DRIVER and not result.admin_access:
                     uids[result.pool] = uid
     return uids
-
-
-def is_in_another(claims: Sequence[ResourceClaim], pools: Iterable[str], domains: Mapping[str, str]) -> bool:
-    """Whether a node with these `pools` of channels would be in two domains, if one pod got these claims there.
-
-    `domains` as `domains_of_pools` has them.
-    """
-    wanted = {uid for claim in claims if (uid := domain_uid(claim)) is not None}
-    return bool(wanted) and len(wanted | {domains[pool] for pool in pools if pool in domains}) > 1
 
 
 def with_uid(domain: ComputeDomain) -> ComputeDomain:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dra_driver.allocation.domains import IN_ANOTHER, is_in_another
+from dra_driver.allocation.domains import domain_uid
 from dra_driver.allocation.nodes import NodeView, shortage_on
 from dra_driver.allocation.placement import Placement, highest_score, place_on, unallocated
 from dra_driver.allocation.search import Limit
@@ -144,7 +144,15 @@ def placement_of(
         shortage = shortage_on(node, pod.spec, others)
         if shortage is not None:
             return f"too little {shortage}"
-    channels = (pool.name for pool in world.catalog.pools(node) if pool.driver == COMPUTE_DOMAIN_DRIVER)
-    if is_in_another(claims, channels, world.domains_of_pools):
-        return IN_ANOTHER
+    if _is_in_another_domain(world, claims, node):
+        return "in another ComputeDomain"
     return place_on(pod if pod is not None else NO_POD, claims, node, world.snapshot, limit=limit)
+
+
+def _is_in_another_domain(world: World, claims: Sequence[ResourceClaim], node: NodeView) -> bool:
+    """Whether the node would be in two ComputeDomains, if one pod got these claims there."""
+    wanted = {uid for claim in claims if (uid := domain_uid(claim)) is not None}
+    if not wanted:
+        return False  # as usual; which nodes are in domains is known only after a look at all claims
+    pools = [pool.name for pool in world.catalog.pools(node) if pool.driver == COMPUTE_DOMAIN_DRIVER]
+    return len(wanted | {world.domains_of_pools[pool] for pool in pools if pool in world.domains_of_pools}) > 1

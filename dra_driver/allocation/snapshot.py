@@ -7,7 +7,7 @@ Source: kubernetes/dynamic-resource-allocation, pool gathering of the structured
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
@@ -447,6 +447,11 @@ class Usage:
     @classmethod
     def of(cls, allocations: Iterable[Allocation]) -> "Usage":
         return cls().plus(*allocations)
+
+    def replaced(self, pools: Collection[PoolId], by: "Usage") -> "Usage":
+        """With what `by` has of these pools."""
+        others = {pool: used for pool, used in self.pools.items() if pool not in pools}
+        return Usage(others | {pool: by.pools[pool] for pool in pools if pool in by.pools})
 
     def plus(self, *allocations: Allocation) -> "Usage":
         """With more allocations; this one stays as it is."""

@@ -5,7 +5,7 @@ What could not be read is said in `unread`, so that an answer can say what it do
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,13 +13,20 @@ from typing import Any
 from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.domains import domains_of_pools
 from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
+from dra_driver.allocation.snapshot import Catalog, PoolId, PublishedSlice, Snapshot, Usage
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import DEFAULT_NAMESPACE, Key, ObjectCondition, Pod
 from dra_driver.api.gpu_settings import HealthPolicy, WaitingGpu
 from dra_driver.api.inventory import GpuFacts, Limitation
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import Device, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
+from dra_driver.api.resource import (
+    Allocation,
+    Device,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+)
 from dra_driver.errors import InvalidInput
 from dra_driver.names import DeviceId
 
@@ -98,9 +105,7 @@ class World:
 
     @cached_property
     def usage(self) -> Usage:
-        return Usage.of(
-            claim.status.allocation for claim in self.claims.values() if claim.status.allocation is not None
-        )
+        return Usage.of(_allocations(self.claims.values()))
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -132,24 +137,67 @@ class World:
                 found[pod.node].append(pod)
         return {node: tuple(pods) for node, pods in found.items()}
 
+    @cached_property
+    def _claims_by_pool(self) -> Mapping[PoolId, frozenset[Key]]:
+        """Claims that have devices of the pool."""
+        found: dict[PoolId, set[Key]] = defaultdict(set)
+        for key, claim in self.claims.items():
+            for pool in _pools_of(claim):
+                found[pool].add(key)
+        return {pool: frozenset(keys) for pool, keys in found.items()}
+
     def with_claim(self, claim: ResourceClaim) -> "World":
         """With this version of the claim."""
-        return self._keeping_catalog(claims={**self.claims, claim_key(claim): claim})
+        return self._with_claims({claim_key(claim): claim})
 
     def with_pod(self, pod: Pod) -> "World":
         """With this version of the pod."""
-        return self._keeping_catalog(pods={**self.pods, pod.key: pod})
+        by_node = dict(self.pods_by_node)
+        before = self.pods.get(pod.key)
+        if before is not None and before.node in by_node:
+            by_node[before.node] = tuple(other for other in by_node[before.node] if other.key != pod.key)
+        if pod.node is not None and not pod.is_done:
+            by_node[pod.node] = (*by_node.get(pod.node, ()), pod)
+        derived = {"pods_by_node": by_node, "usage": self.usage, "_claims_by_pool": self._claims_by_pool}
+        return self._changed(derived, pods={**self.pods, pod.key: pod})
 
     def without_allocations(self, keys: Iterable[Key]) -> "World":
         """As if these claims held nothing."""
-        freed = {key: released(self.claims[key]) for key in keys if key in self.claims}
-        return self._keeping_catalog(claims={**self.claims, **freed})
+        return self._with_claims({key: released(self.claims[key]) for key in keys if key in self.claims})
 
-    def _keeping_catalog(self, **changes: Any) -> "World":
+    def _with_claims(self, changed: Mapping[Key, ResourceClaim]) -> "World":
+        """What claims hold is found out again only of the pools that these claims are about: there may be tens of
+        thousands of others."""
+        claims = {**self.claims, **changed}
+        before = {key: self.claims[key] for key in changed if key in self.claims}
+        about = frozenset(pool for claim in (*before.values(), *changed.values()) for pool in _pools_of(claim))
+        by_pool = dict(self._claims_by_pool)
+        for pool in about:
+            keys = by_pool.get(pool, frozenset()) | changed.keys()
+            by_pool[pool] = frozenset(key for key in keys if pool in _pools_of(claims[key]))
+        holding = (claims[key] for key in {key for pool in about for key in by_pool[pool]})
+        usage = self.usage.replaced(about, Usage.of(_allocations(holding)))
+        derived = {"pods_by_node": self.pods_by_node, "usage": usage, "_claims_by_pool": by_pool}
+        return self._changed(derived, claims=claims)
+
+    def _changed(self, derived: Mapping[str, Any], **changes: Any) -> "World":
+        """`derived` are properties that are known. Slices are the same, so what was found out about pools and selectors
+        holds."""
         changed = replace(self, **changes)
-        # Same slices, so what was found out about pools and selectors holds.
-        changed.__dict__["catalog"] = self.catalog
+        changed.__dict__.update(derived, catalog=self.catalog)
         return changed
+
+
+def _allocations(claims: Iterable[ResourceClaim]) -> Iterator[Allocation]:
+    return (claim.status.allocation for claim in claims if claim.status.allocation is not None)
+
+
+def _pools_of(claim: ResourceClaim) -> frozenset[PoolId]:
+    """Those that it has devices of."""
+    allocation = claim.status.allocation
+    if allocation is None:
+        return frozenset()
+    return frozenset((result.driver, result.pool) for result in allocation.devices.results)
 
 
 def released(claim: ResourceClaim) -> ResourceClaim:

@@ -57,7 +57,7 @@ def claims(cluster: ClusterView) -> Judgment:
         names = [f"{device.pool}/{device.device}" for device in devices]
         where = {"namespace": claim.metadata.namespace, "name": claim.metadata.name}
         users = [user.name for user in claim.status.reserved_for if user.resource == "pods" and user.uid not in pods]
-        if nodes := sorted({device.pool for device in devices} - cluster.node_names):
+        if nodes := sorted({device.pool for device in devices} - cluster.nodes_by_name.keys()):
             yield wrong("node-gone", _about(claim), node=and_more(nodes, 5), **where)
         elif (age := _age(cluster, waiting.get(claim.metadata.uid))) > _BINDING:
             yield wrong("not-prepared", _about(claim), node=devices[0].pool, age=_minutes(age), **where)

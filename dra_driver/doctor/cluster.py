@@ -296,8 +296,8 @@ class ClusterView(ClusterFacts):
     # -- nodes
 
     @cached_property
-    def node_names(self) -> frozenset[str]:
-        return frozenset(node.name for node in self.nodes.items)
+    def nodes_by_name(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.nodes.items}
 
     @cached_property
     def gpu_nodes(self) -> tuple[Node, ...]:

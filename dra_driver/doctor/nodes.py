@@ -98,7 +98,7 @@ def plugin_nodes(cluster: ClusterView) -> Judgment:
             yield wrong("no-node", f"DaemonSet {plugin}", nodes=len(nodes))
     for node in nodes:
         label = gpu_label(node)
-        if label is not None and node not in selected:
+        if label is not None and cluster.selected_by(node) is None:
             why = unfit_for(cluster.plugins[0].pod, NodeView.of(node)) or "reason unknown"
             yield wrong("not-selected", f"Node {node.name}", label=label, why=why, node=node.name)
     return f"the plugin's DaemonSet selects {len(selected)} of {len(nodes)} nodes"
@@ -149,7 +149,7 @@ def _registration_trouble(cluster: ClusterView, inventory: NodeInventory) -> lis
     if registration is None:
         return [wrong("not-registered", about, driver=cluster.driver, node=name, namespace=cluster.namespace)]
     time = moment(registration.time)
-    node = next((node for node in cluster.nodes.items if node.name == name), None)
+    node = cluster.nodes_by_name.get(name)
     if node is not None and node.status.node_info.boot_id != boot_id:
         # A simulated host has its own boot ID. But a node that booted became ready after its plugin registered.
         since = node.ready_since

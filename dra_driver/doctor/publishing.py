@@ -165,7 +165,7 @@ def slices_alive(cluster: ClusterView) -> Judgment:
         node = next((slice_.node_name for slice_ in slices if slice_.node_name is not None), None)
         if node is None:
             continue
-        if node not in cluster.node_names:
+        if node not in cluster.nodes_by_name:
             yield wrong("node-gone", f"pool {driver}/{pool}", driver=driver, node=node)
         elif driver == cluster.driver and node not in registered and any(slice_.ours for slice_ in slices):
             yield wrong("plugin-gone", f"pool {driver}/{pool}", driver=driver, node=node)

@@ -357,10 +357,12 @@ def pool_findings(world: World, nodes: Iterable[NodeView]) -> Iterator[WaitFindi
 def plugin_findings(world: World, nodes: Collection[str]) -> Iterator[WaitFinding]:
     """Those of the nodes whose kubelet does not know a plugin that reported from there: pods with claims hang there."""
     known = {driver for drivers in world.registered.values() for driver in drivers}
+    published: dict[str | None, set[str]] = defaultdict(set)
+    for slice_ in world.slices:
+        published[slice_.spec.node_name].add(slice_.spec.driver)
     silent: dict[str, list[str]] = defaultdict(list)
     for node, drivers in sorted((node, world.registered[node]) for node in nodes if node in world.registered):
-        published = {slice_.spec.driver for slice_ in world.slices if slice_.spec.node_name == node}
-        for driver in sorted((published & known) - drivers) or ([""] if not drivers else []):
+        for driver in sorted((published[node] & known) - drivers) or ([""] if not drivers else []):
             silent[driver].append(node)
     for driver, nodes in sorted(silent.items()):
         subject = f"the plugin of driver {driver}" if driver else "the node plugin"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support.shipped import class_objects
 
-from dra_driver.allocation.domains import IN_ANOTHER, domain_uid, with_uid
+from dra_driver.allocation.domains import domain_uid, with_uid
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.offline import allocate_all
 from dra_driver.allocation.world import World, claims_of
@@ -90,7 +90,7 @@ def test_a_node_is_given_to_one_domain_however_many_channels_it_has() -> None:
     files = world(*domains, *pods, slice_of("tray-1", 4), slice_of("tray-2", 4))
     found = {one.name: one for one in allocate_all(files)}
     assert [found[name].node for name in "abcde"] == ["tray-1", "tray-2", "tray-1", "tray-2", None]
-    assert found["e"].reasons == {IN_ANOTHER: 2}
+    assert found["e"].reasons == {"in another ComputeDomain": 2}
 
 
 def test_a_node_whose_channel_a_claim_holds_is_in_its_domain_before_its_devices_say_so() -> None:
@@ -103,7 +103,7 @@ def test_a_pod_of_two_domains_has_no_node() -> None:
     both = pod("both")
     both["spec"]["resourceClaims"].append({"name": "other", "resourceClaimTemplateName": "serve-channel"})
     files = world(domain(), domain("serve"), both, slice_of("tray-1", 4))
-    assert [one.reasons for one in allocate_all(files)] == [{IN_ANOTHER: 1}]
+    assert [one.reasons for one in allocate_all(files)] == [{"in another ComputeDomain": 1}]
 
 
 def test_a_template_that_is_there_is_not_replaced() -> None:

@@ -9,7 +9,6 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.calls import calls
 from support.kustomize import (
     BASE,
     CLAIMS,
@@ -30,6 +29,7 @@ from support.kustomize import (
     tree,
 )
 from support.rows import examples, rows
+from support.steps import steps
 
 from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
 from dra_driver.migration.migrate import migrate
@@ -373,5 +373,5 @@ def large(pairs: int) -> list[ManifestText]:
 
 def test_twice_the_tree_is_twice_the_work() -> None:
     """Counted, not timed: how often something of ours or of the standard library is called."""
-    few, many = (calls(lambda pairs=pairs: migrate(large(pairs), CLAIMS)) for pairs in (15, 30))
+    few, many = (steps(lambda pairs=pairs: migrate(large(pairs), CLAIMS)) for pairs in (15, 30))
     assert many < 2.2 * few
