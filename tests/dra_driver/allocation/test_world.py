@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.objects import allocation, claim, pod, result
 
@@ -42,6 +42,7 @@ def pods() -> st.SearchStrategy[Pod]:
     )
 
 
+@settings(max_examples=200)
 @given(st.lists(claims(), max_size=3), st.lists(st.one_of(claims(), pods(), st.sampled_from(NAMES)), max_size=5))
 def test_it_knows_what_a_new_one_finds_out(
     first: list[ResourceClaim], changes: list[ResourceClaim | Pod | str]
