@@ -31,9 +31,7 @@ def why_moot(cluster: ClusterView) -> str | None:
 
 
 def _runs(cluster: ClusterView) -> bool:
-    if cluster.plugins or cluster.controllers or cluster.unread("pods") is not None:
-        return True
-    if any(pod.program is not None for pod in cluster.pods.items):
+    if cluster.plugins or cluster.controllers or cluster.program_pods or cluster.unread("pods") is not None:
         return True
     # The programs of a simulated cluster have no pods, but they report and publish; those of the chart have pods.
     by_the_chart = any(item.metadata.labels.get(MANAGED_BY) == "Helm" for item in cluster.definitions.items)
@@ -56,7 +54,7 @@ def _our_objects(cluster: ClusterView) -> Iterator[tuple[str, list[str]]]:
     yield "Deployment", [str(controller) for controller in cluster.controllers]
     yield "CustomResourceDefinition", [item.metadata.name for item in cluster.definitions.items if _is_our_crd(item)]
     yield "NodeInventory", [inventory.metadata.name for inventory in cluster.inventories.items]
-    yield "Pod", [str(pod) for pod in cluster.pods.items if pod.program is not None]
+    yield "Pod", list(map(str, cluster.program_pods))
     yield "DeviceClass", [item.metadata.name for item in cluster.classes.items if _is_our_class(item.metadata)]
     yield "ResourceSlice", [slice_.name for slice_ in cluster.slices.items if slice_.ours]
     yield "ValidatingWebhookConfiguration", [webhook.metadata.name for webhook in cluster.webhooks.items]

@@ -272,11 +272,16 @@ class ClusterView(ClusterFacts):
     def controllers(self) -> tuple[AppsWorkload, ...]:
         return tuple(deployment for deployment in self.deployments.items if deployment.program == CONTROLLER)
 
+    @cached_property
+    def program_pods(self) -> tuple[Pod, ...]:
+        """Those that run a program of this driver, of all pods."""
+        return tuple(pod for pod in self.pods.items if pod.program is not None)
+
     @property
     def namespace(self) -> str:
         """For commands in fixes: where this driver runs; a placeholder if nothing of it is seen."""
         places = [workload.metadata.namespace for workload in (*self.controllers, *self.plugins)]
-        places += [pod.metadata.namespace for pod in self.pods.items if pod.program is not None]
+        places += [pod.metadata.namespace for pod in self.program_pods]
         return next((place for place in places if place), "NAMESPACE")
 
     @cached_property
@@ -288,7 +293,7 @@ class ClusterView(ClusterFacts):
         return next((value for value in values if value is not None), None)
 
     def our_pods(self, program: str) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.pods.items if pod.program == program)
+        return tuple(pod for pod in self.program_pods if pod.program == program)
 
     def registration(self, inventory: NodeInventory) -> Registration | None:
         return next((item for item in inventory.spec.registrations if item.driver == self.driver), None)
