@@ -15,7 +15,7 @@ from dra_driver.allocation.nodes import NodeView, shortage_on, unfit_for, untole
 from dra_driver.allocation.offline import NO_POD
 from dra_driver.allocation.placement import allocated_elsewhere, extended_claim, extended_on, unallocated
 from dra_driver.allocation.prospects import Site
-from dra_driver.allocation.requests import Alternatives, Cause, Wanted, checked_requests
+from dra_driver.allocation.requests import Alternatives, Cause, Wanted
 from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
 from dra_driver.allocation.selection import reads_of
 from dra_driver.allocation.snapshot import Candidate, Pool, PoolId, PublishedSlice, Usage
@@ -207,7 +207,7 @@ class NodeJudge:
         view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
         if not view.site.candidates:
             return _without_devices(view.site, self._world.slices)
-        requests = [item for claim in checked_requests(claims, self._world.classes, view.behavior) for item in claim]
+        requests = [item for claim in self._world.snapshot.requests(claims) for item in claim]
         for alternatives in requests:
             verdicts = [view.request(wanted) for wanted in alternatives]
             if all(_too_few(wanted, verdict) for wanted, verdict in zip(alternatives, verdicts, strict=True)):
@@ -238,10 +238,9 @@ class NodeJudge:
         """What every device of the node is to every request, fit or not. Raises InvalidInput for claims that no node
         can serve."""
         view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
-        requests = checked_requests(unallocated(self._claims), self._world.classes, view.behavior)
         return tuple(
             verdict
-            for claim in requests
+            for claim in self._world.snapshot.requests(unallocated(self._claims))
             for alternatives in claim
             for wanted in alternatives
             for verdict in view.request(wanted)
