@@ -83,6 +83,7 @@ TABLES: Mapping[str, Table] = {
             "restart: slice writes",
         ),
     ),
+    "controller-real": Table("controller_scale_real"),
     "controller-mig": Table("controller_scale_mig"),
     "commands": Table("views"),
     "commands-short": Table(
