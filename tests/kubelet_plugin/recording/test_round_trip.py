@@ -120,6 +120,7 @@ def test_a_record_without_names_is_the_same_node_under_other_names(tmp_path: Pat
         for gpu in spec["gpus"]:
             del gpu["uuid"], gpu["name"], gpu["serial"], gpu["fabric"]["clusterUUID"]
             gpu["nvlink"]["peers"] = len(gpu["nvlink"]["peers"])
+            gpu["mig"]["profilesOf"] = "profilesOf" in gpu["mig"]
     assert [spec["gpus"] for spec in (first, second)] == [first["gpus"]] * 2
 
 
