@@ -344,7 +344,8 @@ UNPLACED_AFTER_S = 30.0
 """How long a claim may wait for a node before its domain reports it."""
 
 FOREIGN_AGAIN_S = 5.0
-"""When a name that an object of another owner has is tried again. Such objects are not watched."""
+"""How long until the controller tries again to take a name that another owner's object has. It does not watch such
+objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,6 @@ def _is_in_another_domain(world: World, claims: Sequence[ResourceClaim], node: N
     """Whether the node would be in two ComputeDomains, if one pod got these claims there."""
     wanted = {uid for claim in claims if (uid := domain_uid(claim)) is not None}
     if not wanted:
-        return False  # as usual; which nodes are in domains is known only after a look at all claims
+        return False  # and all claims of the cluster need not be read, which takes long
     pools = [pool.name for pool in world.catalog.pools(node) if pool.driver == COMPUTE_DOMAIN_DRIVER]
     return len(wanted | {world.domains_of_pools[pool] for pool in pools if pool in world.domains_of_pools}) > 1

@@ -166,8 +166,8 @@ class World:
         return self._with_claims({key: released(self.claims[key]) for key in keys if key in self.claims})
 
     def _with_claims(self, changed: Mapping[Key, ResourceClaim]) -> "World":
-        """What claims hold is found out again only of the pools that these claims are about: there may be tens of
-        thousands of others."""
+        """Usage is calculated again for the pools of these claims only, because there may be tens of thousands of other
+        claims."""
         claims = {**self.claims, **changed}
         before = {key: self.claims[key] for key in changed if key in self.claims}
         about = frozenset(pool for claim in (*before.values(), *changed.values()) for pool in _pools_of(claim))
@@ -181,8 +181,7 @@ class World:
         return self._changed(derived, claims=claims)
 
     def _changed(self, derived: Mapping[str, Any], **changes: Any) -> "World":
-        """`derived` are properties that are known. Slices are the same, so what was found out about pools and selectors
-        holds."""
+        """`derived` are properties that need not be calculated again. Slices are the same, so the catalog is, too."""
         changed = replace(self, **changes)
         changed.__dict__.update(derived, catalog=self.catalog)
         return changed
