@@ -83,7 +83,7 @@ class ProfileClasses:
         self._extended_resources = extended_resources
         self._published: dict[str, frozenset[str]] = {}
         self._news = asyncio.Event()
-        self._classes = Mirror(kube, DEVICE_CLASSES, keep=_kept, on_change=self._changed)
+        self._classes = Mirror(kube, DEVICE_CLASSES, keep=_needed_parts, on_change=self._changed)
         self._retry = Backoff(first_s=1.0, longest_s=60.0)
         self._logged: set[str] = set()
 
@@ -143,7 +143,7 @@ class ProfileClasses:
             _log.info("a DeviceClass of this name does not belong to this driver and stays unchanged", name=name)
 
 
-def _kept(obj: JsonObject) -> JsonObject:
+def _needed_parts(obj: JsonObject) -> JsonObject:
     """The parts of a class that are needed; the mirror drops the rest."""
     metadata = obj["metadata"]
     return {

@@ -182,8 +182,8 @@ class PolicyKeeper:
 
     async def _write_statuses(self, nodes: Mapping[tuple[str, str], _Node]) -> None:
         shares: dict[str, list[tuple[str, _OnNode]]] = {}
-        for (_, node), found in sorted(nodes.items()):
-            for name, share in found.items():
+        for (_, node), shares_of_node in sorted(nodes.items()):
+            for name, share in shares_of_node.items():
                 shares.setdefault(name, []).append((node, share))
         time = wire_time(datetime.now(UTC))
         for (_, name), stored in sorted(self._policies.objects.items()):
@@ -303,12 +303,12 @@ def _problems(shares: Iterable[tuple[str, _OnNode]]) -> list[PolicyProblem]:
         PolicyProblem(
             rule=rule,
             reason=reason,
-            nodes=len(found),
-            examples=[node for node, _ in found[:MOST_EXAMPLES]],
+            nodes=len(on_nodes),
+            examples=[node for node, _ in on_nodes[:MOST_EXAMPLES]],
             message=message,
-            fix=found[0][1],
+            fix=on_nodes[0][1],
         )
-        for (rule, reason, message), found in sorted(nodes.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+        for (rule, reason, message), on_nodes in sorted(nodes.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     ]
 
 

@@ -167,8 +167,8 @@ async def _let_domains_go(kube: Kube) -> None:
         return  # the definition is gone
     for domain in domains:
         metadata = domain["metadata"]
-        kept = [item for item in metadata.get("finalizers") or () if item != FINALIZER]
-        body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": kept}}
+        finalizers = [item for item in metadata.get("finalizers") or () if item != FINALIZER]
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
         try:
             await kube.merge_patch(COMPUTE_DOMAINS, metadata["name"], body, namespace=metadata["namespace"])
         except NotFound:

@@ -220,13 +220,13 @@ class DomainsInCluster:
 
     def _daemons(self, uid: str) -> dict[str, ObservedDaemon]:
         """The newest of each node; while a pod is replaced, the old one can still exist."""
-        found: dict[str, tuple[str, ObservedDaemon]] = {}
+        daemons: dict[str, tuple[str, ObservedDaemon]] = {}
         for made, daemon in self._pods_of.get(uid, {}).values():
             if daemon.node:
-                best = found.get(daemon.node)
+                best = daemons.get(daemon.node)
                 if best is None or (not daemon.deleting, made) > (not best[1].deleting, best[0]):
-                    found[daemon.node] = (made, daemon)
-        return {node: daemon for node, (_, daemon) in found.items()}
+                    daemons[daemon.node] = (made, daemon)
+        return {node: daemon for node, (_, daemon) in daemons.items()}
 
     def _kept_claim(self, obj: JsonObject) -> KeptClaim:
         allocation = (obj.get("status") or {}).get("allocation")

@@ -181,22 +181,22 @@ class DomainKeeper:
         if not orphans:
             return
         living = {item["metadata"]["uid"] for item in (await self._kube.list(COMPUTE_DOMAINS)).items}
-        for plural, key, kept in orphans:
-            if kept.label not in living:
+        for plural, key, orphan in orphans:
+            if orphan.label not in living:
                 try:
-                    await self._remove(plural, key, kept)
+                    await self._remove(plural, key, orphan)
                 except (Conflict, NotFound):
                     continue
 
-    async def _remove(self, plural: str, key: Key, kept: KeptNode | KeptObject) -> None:
+    async def _remove(self, plural: str, key: Key, orphan: KeptNode | KeptObject) -> None:
         namespace, name = key
         _log.info("removing a leftover of a deleted ComputeDomain", kind=plural, namespace=namespace, name=name)
-        if isinstance(kept, KeptNode):
-            metadata = {"resourceVersion": kept.resource_version, "labels": {DOMAIN_LABEL: None}}
+        if isinstance(orphan, KeptNode):
+            metadata = {"resourceVersion": orphan.resource_version, "labels": {DOMAIN_LABEL: None}}
             await self._kube.merge_patch(NODES, name, {"metadata": metadata})
             return
         resource = DAEMON_SETS if plural == "daemonsets" else RESOURCE_CLAIM_TEMPLATES
-        await self._kube.delete(resource, name, namespace=namespace, uid=kept.uid)
+        await self._kube.delete(resource, name, namespace=namespace, uid=orphan.uid)
 
 
 # -- actions
@@ -314,8 +314,8 @@ class Actions:
         _log.info("made", kind=resource.kind, namespace=namespace, name=name)
 
     async def _delete(self, resource: Resource, namespace: str, name: str) -> None:
-        kept = self._cluster.templates if resource is RESOURCE_CLAIM_TEMPLATES else self._cluster.daemon_sets
-        obj = kept.objects.get((namespace, name))
+        cached = self._cluster.templates if resource is RESOURCE_CLAIM_TEMPLATES else self._cluster.daemon_sets
+        obj = cached.objects.get((namespace, name))
         if obj is None:
             return
         try:

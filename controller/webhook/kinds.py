@@ -82,10 +82,10 @@ def judged(obj: Mapping[str, object]) -> JsonObject:
     write."""
     metadata = obj.get("metadata")
     named = metadata if isinstance(metadata, Mapping) else {}
-    kept = {key: named[key] for key in ("name", "generateName", "namespace") if isinstance(named.get(key), str)}
+    identity = {key: named[key] for key in ("name", "generateName", "namespace") if isinstance(named.get(key), str)}
     return {
         "apiVersion": obj.get("apiVersion"),
         "kind": obj.get("kind"),
-        "metadata": kept,
+        "metadata": identity,
         **({"spec": obj["spec"]} if "spec" in obj else {}),
     }

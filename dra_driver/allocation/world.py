@@ -131,20 +131,20 @@ class World:
     @cached_property
     def pods_by_node(self) -> Mapping[str, tuple[Pod, ...]]:
         """Pods that run or are about to."""
-        found: dict[str, list[Pod]] = defaultdict(list)
+        by_node: dict[str, list[Pod]] = defaultdict(list)
         for pod in self.pods.values():
             if pod.node is not None and not pod.is_done:
-                found[pod.node].append(pod)
-        return {node: tuple(pods) for node, pods in found.items()}
+                by_node[pod.node].append(pod)
+        return {node: tuple(pods) for node, pods in by_node.items()}
 
     @cached_property
     def _claims_by_pool(self) -> Mapping[PoolId, frozenset[Key]]:
         """Claims that have devices of the pool."""
-        found: dict[PoolId, set[Key]] = defaultdict(set)
+        by_pool: dict[PoolId, set[Key]] = defaultdict(set)
         for key, claim in self.claims.items():
             for pool in _pools_of(claim):
-                found[pool].add(key)
-        return {pool: frozenset(keys) for pool, keys in found.items()}
+                by_pool[pool].add(key)
+        return {pool: frozenset(keys) for pool, keys in by_pool.items()}
 
     def with_claim(self, claim: ResourceClaim) -> "World":
         """With this version of the claim."""

@@ -269,10 +269,10 @@ _SHORT = 18
 
 def _each_key_once(pairs: list[tuple[str, object]]) -> JsonObject:
     """Raises ValueError for a key that is given twice."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a key is given twice")
-    return found
+    return fields
 
 
 def _integer(text: str) -> object:

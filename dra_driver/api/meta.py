@@ -55,7 +55,7 @@ class Model(BaseModel):
         try:
             return cls.model_validate(obj)
         except ValidationError as error:
-            problems = [f"{_path(issue['loc'])}: {said(issue['msg'])}" for issue in error.errors()]
+            problems = [f"{_path(issue['loc'])}: {message_without_prefix(issue['msg'])}" for issue in error.errors()]
             message = and_more(problems, _SHOWN, separator="; ")
             raise InvalidInput(message, about=about or cls.__name__, problems=problems) from error
 
@@ -64,7 +64,7 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def said(message: str) -> str:
+def message_without_prefix(message: str) -> str:
     """Without Pydantic's prefix for messages of custom validators."""
     return message.removeprefix("Value error, ")
 

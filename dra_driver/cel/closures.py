@@ -126,7 +126,7 @@ class Loop:
         pairs = self.with_results()
         return lambda frame: tuple(result for _, result in pairs(frame))
 
-    def kept(self) -> Run:
+    def filtered(self) -> Run:
         pairs = self.with_results()
         return lambda frame: tuple(item for item, holds in pairs(frame) if holds)
 

@@ -308,7 +308,7 @@ class _Compiler:
         match node.kind:
             case "all" | "exists":
                 return loop.quantifier(deciding=node.kind == "exists")
-        return {"filter": loop.kept, "exists_one": loop.exactly_one}.get(node.kind, loop.transformed)()
+        return {"filter": loop.filtered, "exists_one": loop.exactly_one}.get(node.kind, loop.transformed)()
 
     def _elements(self, node: Comprehension) -> Elements:
         """Fills the variables with one element after the other; yields the first variable's value."""

@@ -78,8 +78,8 @@ class Cleaner:
             child = schema.child(name)
             if child is None:
                 misspelt.add(self._unknown(name, schema, where))
-            elif item is not None and (kept := self._value(item, child, where)) is not None:
-                result[name] = kept
+            elif item is not None and (cleaned := self._value(item, child, where)) is not None:
+                result[name] = cleaned
         for name in schema.raw.get("required", ()):
             if value.get(name) is None and name not in misspelt:
                 self._report.find(MISSING_FIELD, _below(path, name), f"`{name}` is missing")
@@ -110,7 +110,7 @@ class Cleaner:
             return self._typed(value, False, path, "a list, each entry with `- ` before it")
         if schema.items is None:
             return value
-        kept = []
+        cleaned_items = []
         for index, item in enumerate(value):
             where = f"{path}[{index}]"
             if item is None:
@@ -118,8 +118,8 @@ class Cleaner:
                 continue
             cleaned = self._value(item, schema.items, where)
             # The place of an entry is part of its name, so a wrong one leaves a gap of its type behind.
-            kept.append(cleaned if cleaned is not None else {} if schema.items.type == "object" else "")
-        return kept
+            cleaned_items.append(cleaned if cleaned is not None else {} if schema.items.type == "object" else "")
+        return cleaned_items
 
     def _scalar(self, value: object, schema: Schema, path: str) -> object:
         fits = {

@@ -68,17 +68,17 @@ def _asked(part: ClaimPart, manifests: Manifests) -> Iterator[_Asked]:
 def _size(constraint: JsonObject, knowledge: Knowledge) -> int | None:
     """Of the partition that a constraint is about."""
     domain, _, name = str(constraint.get("matchAttribute") or "").rpartition("/")
-    found = _PARTITION.fullmatch(name) if domain == knowledge.driver else None
-    return int(found[1]) if found is not None else None
+    match = _PARTITION.fullmatch(name) if domain == knowledge.driver else None
+    return int(match[1]) if match is not None else None
 
 
 def _of(asked: Sequence[_Asked], constraint: Mapping[str, object]) -> list[_Asked]:
-    names = constraint.get("requests") or [one.name for one in asked]
-    return [one for one in asked if isinstance(names, list) and one.name in names]
+    names = constraint.get("requests") or [request.name for request in asked]
+    return [request for request in asked if isinstance(names, list) and request.name in names]
 
 
 def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[_Asked], knowledge: Knowledge) -> None:
-    count = sum(one.count for one in asked)
+    count = sum(request.count for request in asked)
     if asked and count != size:
         message = (
             f"{count} GPUs of a partition of {size}: the GPUs of a claim must be a whole partition, or the node plugin"
@@ -90,11 +90,15 @@ def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[_Asked],
 
 def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[_Asked], knowledge: Knowledge) -> bool:
     driver = knowledge.driver
-    kinds = [one.kinds(site, driver) for one in asked]
-    whole = [one for one, found in zip(asked, kinds, strict=True) if found and found.issubset(_WHOLE)]
+    kinds = [request.kinds(site, driver) for request in asked]
+    whole = [
+        request
+        for request, request_kinds in zip(asked, kinds, strict=True)
+        if request_kinds and request_kinds.issubset(_WHOLE)
+    ]
     if not whole:
         return False
-    count, attributes = sum(one.count for one in whole), _attributes(site, driver)
+    count, attributes = sum(request.count for request in whole), _attributes(site, driver)
     path = f"{part.path}.devices.requests" if len(whole) > 1 else whole[0].path
     if "partition1" in attributes:
         # Of models that are chosen by name, this is one way to run them.
@@ -117,10 +121,10 @@ def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[_Asked], 
 
 def _attributes(site: SampleNode, driver: str) -> dict[str, frozenset[str]]:
     """Names, and texts, of what the devices of a node have."""
-    found: dict[str, set[str]] = {}
+    values_by_name: dict[str, set[str]] = {}
     for pool in site.catalog.pools(site.node):
         for candidate in pool.candidates:
             if candidate.id.driver == driver:
                 for name, value in candidate.device.attributes.items():
-                    found.setdefault(name, set()).add(value.string or "")
-    return {name: frozenset(values) for name, values in found.items()}
+                    values_by_name.setdefault(name, set()).add(value.string or "")
+    return {name: frozenset(values) for name, values in values_by_name.items()}

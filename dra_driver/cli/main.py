@@ -71,9 +71,9 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
             try:
                 return super().invoke(ctx)
             except typer.BadParameter as error:
-                from dra_driver.api.meta import said  # the help needs no models
+                from dra_driver.api.meta import message_without_prefix  # the help needs no models
 
-                error.message = said(error.message)
+                error.message = message_without_prefix(error.message)
                 raise
 
     return LazyGroup

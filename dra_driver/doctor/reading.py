@@ -167,11 +167,11 @@ class Reader:
             self._unread.setdefault(kind.field or kind.resource.plural, unread)
 
     def _keep(self, kind: ObservedKind, obj: JsonObject) -> None:
-        kept = kind.keep(obj)
-        if kept is None or (kind is EVENT_KIND and not self._is_new(kept)):
+        trimmed = kind.keep(obj)
+        if trimmed is None or (kind is EVENT_KIND and not self._is_new(trimmed)):
             return
         # Items of a list have no kind.
-        typed = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **kept}
+        typed = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **trimmed}
         self._take(kind, typed)
         self.objects.add(kind, typed)
 

@@ -97,11 +97,11 @@ class LineRedactor:
 
 def redacted(obj: JsonObject) -> JsonObject:
     """An API object without secrets, managed fields and values of foreign annotations."""
-    found: JsonObject = _value("", obj)
-    if found.get("kind") == "ConfigMap":
-        data = found.get("data") or {}
-        found["data"] = {name: text if name == POLICY_FILE else REDACTED for name, text in data.items()}
-    return found
+    cleaned: JsonObject = _value("", obj)
+    if cleaned.get("kind") == "ConfigMap":
+        data = cleaned.get("data") or {}
+        cleaned["data"] = {name: text if name == POLICY_FILE else REDACTED for name, text in data.items()}
+    return cleaned
 
 
 def _value(key: str, value: Any) -> Any:
@@ -229,10 +229,10 @@ class Anonymity:
 
     def text(self, text: str) -> str:
         text = self._matching().sub(self._renamed, text)
-        text = _UUID.sub(lambda found: self._uuid(found[1].lower(), found[0].lower()), text)
-        text = _DEVICE.sub(lambda found: self._device(found[1], found[2]), text)
-        text = _ADDRESS.sub(lambda found: f"address-{self._number('address', found[0])}", text)
-        return _HASHED.sub(lambda found: f"address-{self._number('address', found[0])}", text)
+        text = _UUID.sub(lambda match: self._uuid(match[1].lower(), match[0].lower()), text)
+        text = _DEVICE.sub(lambda match: self._device(match[1], match[2]), text)
+        text = _ADDRESS.sub(lambda match: f"address-{self._number('address', match[0])}", text)
+        return _HASHED.sub(lambda match: f"address-{self._number('address', match[0])}", text)
 
     def value(self, value: Any, key: str = "") -> Any:
         """An object or a part of it; `key` is the name of the field that has it."""
@@ -248,7 +248,7 @@ class Anonymity:
 
     def _key(self, name: str) -> str:
         """Names of fields stay; a learned name or a UUID as a key does not."""
-        return self._names.get(name) or _UUID.sub(lambda found: self._uuid(found[1].lower(), found[0].lower()), name)
+        return self._names.get(name) or _UUID.sub(lambda match: self._uuid(match[1].lower(), match[0].lower()), name)
 
     def _matching(self) -> re.Pattern[str]:
         if self._pattern is None:
@@ -256,8 +256,8 @@ class Anonymity:
             self._pattern = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, words))})(?![A-Za-z0-9])")
         return self._pattern
 
-    def _renamed(self, found: re.Match[str]) -> str:
-        return self._names.get(found[0], found[0])
+    def _renamed(self, match: re.Match[str]) -> str:
+        return self._names.get(match[0], match[0])
 
     def _number(self, kind: str, name: str) -> int:
         numbers = self._numbers.setdefault(kind, {})

@@ -94,17 +94,17 @@ LOSSES = {gate: loss for gate, (_, _, loss) in _FIELDS.items()} | _OTHER_LOSSES
 
 def features(cluster: ClusterView) -> Judgment:
     gates = dict(cluster.gates.items)
-    kept = cluster.features.items[0] if cluster.features.items else None
-    if kept is None and not any(gate in gates for gate in _FIELDS):
+    server = cluster.features.items[0] if cluster.features.items else None
+    if server is None and not any(gate in gates for gate in _FIELDS):
         unread = [item for item in (cluster.features.unread, cluster.gates.unread) if item is not None]
         yield from unread or [Unread("the slice fields that the API server keeps", "it did not report them")]
         return ""
     for gate, (name, what, loss) in _FIELDS.items():
-        if kept is not None and not getattr(kept, name):
+        if server is not None and not getattr(server, name):
             yield wrong("fields-dropped", what=what, gate=gate, loss=loss)
-        elif kept is None and gates.get(gate) is False:
+        elif server is None and gates.get(gate) is False:
             yield wrong("gate-off", gate=gate, loss=loss)
     for gate, loss in _OTHER_LOSSES.items():
         if gates.get(gate) is False:
             yield wrong("gate-off", gate=gate, loss=loss)
-    return f"the API server keeps {kept}" if kept is not None else "all required feature gates are on"
+    return f"the API server keeps {server}" if server is not None else "all required feature gates are on"

@@ -70,7 +70,7 @@ def node_list(peers: Peers, max_nodes: int, *, by_name: bool) -> str:
 
 def hosts(before: str, peers: Peers) -> str:
     """The hosts file `before` with the current peers' lines; other lines stay unchanged."""
-    kept: list[str] = []
+    other_lines: list[str] = []
     inside = False
     for line in before.splitlines():
         if line == _BEGIN:
@@ -78,9 +78,9 @@ def hosts(before: str, peers: Peers) -> str:
         elif line == _END:
             inside = False
         elif not inside:
-            kept.append(line)
+            other_lines.append(line)
     own = [f"{ip}\t{daemon_host(index)}" for index, ip in peers.addresses]
-    return "".join(f"{line}\n" for line in (*kept, _BEGIN, *own, _END))
+    return "".join(f"{line}\n" for line in (*other_lines, _BEGIN, *own, _END))
 
 
 def step_after(before: Peers | None, now: Peers, *, by_name: bool) -> PeerUpdate:

@@ -52,19 +52,19 @@ def explain_gpu(world: World, name: str) -> tuple[Explanation, ...]:
     """Of the GPUs with this name (`gpu-5a7b8d0e`, alone or after `NODE/`), UUID or PCI address; of simulated nodes
     there may be several. Raises NoSuchObject if there is none."""
     node_name, _, gpu_name = name.rpartition("/")
-    found = [
+    matching = [
         (node, gpu)
         for node, gpus in sorted(world.gpus.items())
         for gpu in gpus
         if gpu_name in (gpu.name, gpu.uuid, gpu.pci_bus_id) and node_name in ("", node)
     ]
-    if not found:
+    if not matching:
         known = [gpu.name for gpus in world.gpus.values() for gpu in gpus]
         close = get_close_matches(gpu_name, known, n=1)
         hint = f"; did you mean `{close[0]}`?" if close else "; dractl get devices lists them"
         unread = "" if known else "; NodeInventories are not known, or not readable for you"
         raise NoSuchObject(f"there is no such GPU{unread or hint}", about=f"GPU {name}")
-    return tuple(_of_gpu(world, node, gpu) for node, gpu in found)
+    return tuple(_of_gpu(world, node, gpu) for node, gpu in matching)
 
 
 def _of_gpu(world: World, node: str, gpu: GpuFacts) -> Explanation:

@@ -116,7 +116,7 @@ class LivePolicies:
         self._users = _Users(kube, driver, self._users_changed, beside)
         self._node_name = node_name
         self._waiting: set[str] = set()
-        self._told = ""
+        self._logged_error = ""
         self._rules: tuple[tuple[GpuPolicy, ...], PublishingPolicy] | None = None
 
     @property
@@ -129,9 +129,11 @@ class LivePolicies:
         node = facts.node_name
         invalid = [policy for policy in self._policies.objects.values() if isinstance(policy, InvalidInput)]
         if invalid:
-            if str(invalid[0]) != self._told:
-                self._told = str(invalid[0])
-                _log.warning("what holds for all nodes stays as it is until the policy is corrected", error=self._told)
+            if str(invalid[0]) != self._logged_error:
+                self._logged_error = str(invalid[0])
+                _log.warning(
+                    "what holds for all nodes stays as it is until the policy is corrected", error=self._logged_error
+                )
             return None if now is None else Decision(rules_of(now), now)
         policies, rules = self._current()
         wanted = decided(rules, policies, facts, labels)

@@ -61,8 +61,8 @@ class CountingNarrator(Narrator):
 
     def server_keeps(self, features: ServerFeatures) -> None:
         super().server_keeps(features)
-        for feature, kept in asdict(features).items():
-            self._counters.keeps.labels(feature).set(kept)
+        for feature, is_stored in asdict(features).items():
+            self._counters.keeps.labels(feature).set(is_stored)
 
     def asking(self, pool: str) -> None:
         super().asking(pool)

@@ -160,11 +160,11 @@ async def server_features(
     `dra_driver.slices.features.probe`. Raises ClusterError when the server gives no answer, or does not let us create
     slices.
     """
-    found = await _created(kube, probe(driver, node, counters_apart=True))
-    apart = found is not None
-    if found is None:
-        found = await kube.create(RESOURCE_SLICES, probe(driver, node, counters_apart=False), dry_run=True)
-    features = kept_features(found, counters_apart=apart)
+    answer = await _created(kube, probe(driver, node, counters_apart=True))
+    apart = answer is not None
+    if answer is None:
+        answer = await kube.create(RESOURCE_SLICES, probe(driver, node, counters_apart=False), dry_run=True)
+    features = kept_features(answer, counters_apart=apart)
     return replace(
         features,
         list_attributes=lists and await _created(kube, list_probe(driver, node)) is not None,

@@ -228,7 +228,7 @@ class PoolPublisher:
         """By pool: the digest of what was sent to the digest of what the server made of it."""
         self.first_pass = asyncio.Event()
         """Set when every pool was looked at once."""
-        self._told: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._reported: dict[tuple[str, str], tuple[str, ...]] = {}
         self._published_at: dict[str, datetime] = {}
         self._failing: set[str] = set()
 
@@ -289,15 +289,15 @@ class PoolPublisher:
         backoff = self._pace.retry()
         while True:
             try:
-                found = await self._ask()
+                features = await self._ask()
             except ClusterError as error:
                 pause_s = backoff.next_s(error.retry_after_s or 0.0)
                 self._narrator.server_unknown(error, pause_s)
                 await asyncio.sleep(pause_s)
                 continue
-            if found != self._features:
-                self._features = found
-                self._narrator.server_keeps(found)
+            if features != self._features:
+                self._features = features
+                self._narrator.server_keeps(features)
                 self._nodes_changed(lambda node, labels: True)
             return
 
@@ -404,7 +404,7 @@ class PoolPublisher:
         self._lives.pop(pool, None)
         self._ask_at.pop(pool, None)
         for subject in ("inventory", "fields"):
-            self._told.pop((pool, subject), None)
+            self._reported.pop((pool, subject), None)
         self._accepted.pop(pool, None)
         self._published_at.pop(pool, None)
         self._statuses.forget(pool)
@@ -493,9 +493,9 @@ class PoolPublisher:
 
     def _tell_once(self, subject: tuple[str, str], what: tuple[str, ...], tell: Callable[[], None]) -> None:
         """The same thing about the same subject is said once, until something else is true of it."""
-        if self._told.get(subject, ()) == what:
+        if self._reported.get(subject, ()) == what:
             return
-        self._told[subject] = what
+        self._reported[subject] = what
         tell()
 
 

@@ -21,7 +21,7 @@ from dra_driver.devices.offers import offers
 from dra_driver.names import WAITING_TAINT
 from dra_driver.quantity import Quantity
 from dra_driver.slices.features import ServerFeatures
-from dra_driver.slices.properties import NodeAttributes, device_capacity
+from dra_driver.slices.properties import DeviceAttributes, device_capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ _ALONE = "devices are for one claim at a time because this cluster has no consum
 def _without_counters(devices: Sequence[Offer]) -> tuple[list[Offer], list[DeviceKind]]:
     """Nothing keeps two devices of one GPU apart then, so only what cannot collide is published."""
     dropped = []
-    kept = [offer for offer in devices if offer.kind is not DeviceKind.MIG or offer.existing is not None]
-    if len(kept) < len(devices):
+    remaining = [offer for offer in devices if offer.kind is not DeviceKind.MIG or offer.existing is not None]
+    if len(remaining) < len(devices):
         dropped.append(DeviceKind.MIG)
-    others = [offer for offer in kept if offer.kind is not DeviceKind.VFIO]
-    if others and len(others) < len(kept):
+    others = [offer for offer in remaining if offer.kind is not DeviceKind.VFIO]
+    if others and len(others) < len(remaining):
         dropped.append(DeviceKind.VFIO)
-        kept = others
-    return kept, dropped
+        remaining = others
+    return remaining, dropped
 
 
 def _with_shares(devices: Sequence[Offer], features: ServerFeatures) -> tuple[list[Offer], list[SharingRule]]:
@@ -197,7 +197,7 @@ class _View:
         self._labels = labels
         self._driver_name = driver_name
         self._features = features
-        self._attributes = NodeAttributes(inventory, policy, labels, driver_name, lists=features.list_attributes)
+        self._attributes = DeviceAttributes(inventory, policy, labels, driver_name, lists=features.list_attributes)
         self._known_taints: dict[tuple[str, str | None], list[Taint]] = {}
         """By GPU and instance: a GPU can have hundreds of partitions that feel the same."""
         self.notes: list[Note] = []

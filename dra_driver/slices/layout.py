@@ -98,8 +98,8 @@ def _placed[T: _Named](
     """Groups by slice index; where they are `now`, unless that takes more slices than a fresh start at `first`."""
     weights = [weight(group) for group in groups]
     fresh = _indices(weights, [None] * len(groups), capacity, first)
-    kept = _indices(weights, [_place_of(group, now) for group in groups], capacity, first)
-    indices = kept if len(set(kept)) <= len(set(fresh)) else fresh
+    unmoved = _indices(weights, [_place_of(group, now) for group in groups], capacity, first)
+    indices = unmoved if len(set(unmoved)) <= len(set(fresh)) else fresh
     placed: dict[int, list[tuple[T, ...]]] = {index: [] for index in sorted(set(indices))}
     for index, group in zip(indices, groups, strict=True):
         placed[index].append(group)

@@ -68,7 +68,7 @@ MAX_VALUES = 48
 """Of the attributes of a device; every value of a list counts. Source: as above, since Kubernetes 1.36."""
 
 
-class NodeAttributes:
+class DeviceAttributes:
     """Of the devices of one node. `labels` are the node's; only the policy looks at them."""
 
     def __init__(
@@ -257,8 +257,8 @@ def _partitions(gpu: GpuFacts) -> _Plain:
     if not gpu.fabric_partitions:
         return {}
     ids = {size: [part.id for part in gpu.fabric_partitions if part.size == size] for size in PARTITION_SIZES}
-    found: _Plain = {f"partition{size}": of_size[0] for size, of_size in ids.items() if len(of_size) == 1}
-    return {**found, "gpuModuleID": gpu.module_id}
+    partition_ids: _Plain = {f"partition{size}": of_size[0] for size, of_size in ids.items() if len(of_size) == 1}
+    return {**partition_ids, "gpuModuleID": gpu.module_id}
 
 
 def _product(gpu: GpuFacts) -> _Plain:

@@ -17,7 +17,7 @@ from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
-from dra_driver.slices.properties import NodeAttributes, device_capacity
+from dra_driver.slices.properties import DeviceAttributes, device_capacity
 from kubelet_plugin.facts.hardware import NodeFacts
 
 _log = structlog.get_logger(__name__)
@@ -98,7 +98,7 @@ class _Attributes:
     """Of the devices of a node with these facts and rules; each is described when it is first needed."""
 
     def __init__(
-        self, facts: NodeFacts, rules: PublishingPolicy, driver: str, describe: Callable[[], NodeAttributes]
+        self, facts: NodeFacts, rules: PublishingPolicy, driver: str, describe: Callable[[], DeviceAttributes]
     ) -> None:
         self.facts = facts
         self.rules = rules
@@ -147,7 +147,9 @@ class NodeOffers:
         rules = self._rules.rules or PublishingPolicy.EVERYTHING
         last = self._attributes
         if last is None or last.facts is not facts or last.rules is not rules or last.driver != driver:
-            last = _Attributes(facts, rules, driver, lambda: NodeAttributes(self._inventory(facts), rules, {}, driver))
+            last = _Attributes(
+                facts, rules, driver, lambda: DeviceAttributes(self._inventory(facts), rules, {}, driver)
+            )
             self._attributes = last
         return last.of
 
