@@ -115,12 +115,12 @@ class _Cuda:
 
     def uuid(self, device: ctypes.c_int) -> str:
         """Of the MIG device, if it is one: the older function gives that of its GPU."""
-        found = ctypes.create_string_buffer(16)
+        buffer = ctypes.create_string_buffer(16)
         try:
-            self.call("cuDeviceGetUuid_v2", found, device)
+            self.call("cuDeviceGetUuid_v2", buffer, device)
         except CudaFailed:
-            self.call("cuDeviceGetUuid", found, device)
-        text = found.raw.hex()
+            self.call("cuDeviceGetUuid", buffer, device)
+        text = buffer.raw.hex()
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
     def _function(self, name: str) -> Any:

@@ -64,7 +64,7 @@ from kubelet_plugin.reporting.binding import binding_of_domains, binding_of_gpus
 from kubelet_plugin.reporting.debug import ClaimSpans, LastErrors, sections
 from kubelet_plugin.reporting.device_status import DeviceStatusWriter, GpuClaims
 from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, mode_switched, release_refused
-from kubelet_plugin.reporting.health import NodeHealth
+from kubelet_plugin.reporting.health import PublishedHealth
 from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, MeasuredClaims, NodeCollector
 from kubelet_plugin.reporting.pod_events import ClaimPods, GpuTroubles, Observers, PodEvents
 from kubelet_plugin.reporting.reported import Reported
@@ -313,7 +313,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         dra=DraServer(
             sockets.dra,
             MeasuredClaims(claims, calls, settings.driver_name),
-            NodeHealth(watch.facts, offers, settings.node_name, rules.health, instance_of=watch.instance_of),
+            PublishedHealth(watch.facts, offers, settings.node_name, rules.health, instance_of=watch.instance_of),
             part_of=None if cluster.tracer is OFF else cluster.tracer.adopt,
         ),
         registration=RegistrationServer(

@@ -77,7 +77,7 @@ class Operations:
     ) -> dict[str, T | DriverError]:
         """The answer for each claim, or why there is none, by claim UID. `ahead`: the kubelet has not asked."""
         notes = {claim: ClaimNotes(ahead=ahead) for claim in {claim.uid: claim for claim in claims}.values()}
-        tasks = [self.begin(self._one(call, claim, act, notes[claim])) for claim in notes]
+        tasks = [self.begin(self._run(call, claim, act, notes[claim])) for claim in notes]
         try:
             return dict(await asyncio.shield(asyncio.gather(*tasks)))
         except asyncio.CancelledError:
@@ -97,7 +97,7 @@ class Operations:
         while self._begun:
             await asyncio.gather(*self._begun, return_exceptions=True)
 
-    async def _one[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: ClaimNotes) -> tuple[str, T | DriverError]:
+    async def _run[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: ClaimNotes) -> tuple[str, T | DriverError]:
         """The claim's UID and its answer; also the only place that logs and reports how an operation ended."""
         self._listener.began(call, claim)
         started = time.perf_counter()

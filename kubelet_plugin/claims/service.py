@@ -55,7 +55,7 @@ from kubelet_plugin.prepare.lifecycle import (
 )
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, timed
 from kubelet_plugin.prepare.metadata import answer_of
-from kubelet_plugin.prepare.node import ContainerFiles, MetadataSource, Node
+from kubelet_plugin.prepare.node import ContainerFiles, KnownNode, MetadataSource
 from kubelet_plugin.prepare.plan import Plan, plan_for
 from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.wanted import WantedClaim, checked, wanted_of, well_formed
@@ -152,9 +152,9 @@ class ClaimService:
         repair = self._operations.begin(self._healer.start())
         done, _ = await asyncio.wait({repair}, timeout=self._patience.start_s)
         if done:
-            return self._told(repair.result())
-        repair.add_done_callback(lambda late: None if late.exception() else self._told(late.result()))
-        return self._told(RepairReport(pending=("what claims had before is still being put right",)))
+            return self._note_report(repair.result())
+        repair.add_done_callback(lambda late: None if late.exception() else self._note_report(late.result()))
+        return self._note_report(RepairReport(pending=("what claims had before is still being put right",)))
 
     async def run(self) -> None:
         """Sweep until cancelled: soon again while something is pending, else at the interval."""
@@ -162,7 +162,7 @@ class ClaimService:
         while True:
             if self._settings_lost.is_set():
                 self._settings_lost.clear()
-                self._told(await self._healer.reassert_settings())
+                self._note_report(await self._healer.reassert_settings())
             if self._pending:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(retry_s):
@@ -190,7 +190,7 @@ class ClaimService:
     async def sweep(self) -> RepairReport:
         """Release claims that kubelet will never unprepare, and heal what was damaged meanwhile. Never raises."""
         self._swept = self._view.lost()
-        return self._told(await self._healer.sweep())
+        return self._note_report(await self._healer.sweep())
 
     def settings_may_be_lost(self) -> None:
         """Called in the event loop when no program may have had the GPUs open: the driver forgot what claims set."""
@@ -299,7 +299,7 @@ class ClaimService:
         return answer_of(entry, self._driver)
 
     async def _plan(
-        self, ref: ClaimRef, claim: ResourceClaim, node: Node, files: "_Once[ContainerFiles]", *, ahead: bool
+        self, ref: ClaimRef, claim: ResourceClaim, node: KnownNode, files: "_Once[ContainerFiles]", *, ahead: bool
     ) -> Plan:
         try:
             wanted = _wanted(claim, ref, node, ahead=ahead)
@@ -311,13 +311,13 @@ class ClaimService:
             node = await self._view.look_again()
             return plan_for(ref, _wanted(claim, ref, node, ahead=ahead), node, await self._view.files())
 
-    async def _is_prepared(self, entry: Entry, node: Node) -> bool:
+    async def _is_prepared(self, entry: Entry, node: KnownNode) -> bool:
         if entry.boot_id != node.boot_id:
             return False
         files = await self._executor.file_digests(entry.claim.uid)
         return state_of(entry, files, self._journal.current.holds) is JournalState.PREPARED
 
-    def _stands(self, entry: Entry, claim: ResourceClaim, node: Node) -> bool:
+    def _stands(self, entry: Entry, claim: ResourceClaim, node: KnownNode) -> bool:
         return standing_of(entry, claim, node.driver, node.boot_id) is ClaimStanding.STANDS
 
     async def _carry_out(self, plan: Plan) -> Plan:
@@ -351,7 +351,7 @@ class ClaimService:
                 if entry.holds and left_behind(self._journal.current.held, self._journal.current.holds):
                     self._left.set()
 
-    def _told(self, report: RepairReport) -> RepairReport:
+    def _note_report(self, report: RepairReport) -> RepairReport:
         self._pending = bool(report.pending)
         for sentence in report.done:
             _log.warning("put right", what=sentence)
@@ -382,7 +382,7 @@ class _View:
         self._sources = sources
         self._facts = sources.facts
 
-    def node(self) -> Node:
+    def node(self) -> KnownNode:
         return self._node(self._facts.facts)
 
     def boot_id(self) -> str:
@@ -400,7 +400,7 @@ class _View:
         except NodeNotReady:
             return frozenset()
 
-    async def look_again(self) -> Node:
+    async def look_again(self) -> KnownNode:
         try:
             async with asyncio.timeout(_LOOK_AGAIN_S):
                 _, facts = await asyncio.gather(self._sources.offers.refresh(), self._facts.observe())
@@ -417,9 +417,9 @@ class _View:
         except NodeNotReady as error:
             return error
 
-    def _node(self, facts: NodeFacts) -> Node:
+    def _node(self, facts: NodeFacts) -> KnownNode:
         gpus = {gpu.uuid: gpu for gpu in facts.gpus}
-        return Node(
+        return KnownNode(
             self._sources.driver,
             self._sources.node_name,
             facts.boot_id,
@@ -448,7 +448,7 @@ def _is_final(entry: Entry) -> bool:
     return entry.binding is not BindingStage.AHEAD
 
 
-def _wanted(claim: ResourceClaim, ref: ClaimRef, node: Node, *, ahead: bool) -> WantedClaim:
+def _wanted(claim: ResourceClaim, ref: ClaimRef, node: KnownNode, *, ahead: bool) -> WantedClaim:
     wanted = wanted_of(claim, ref, node)
     return replace(wanted, binding=BindingStage.AHEAD) if ahead and wanted.binding is BindingStage.ASKED else wanted
 

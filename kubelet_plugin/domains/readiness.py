@@ -202,8 +202,8 @@ def channel_status(
         conditions = [*([place.ready] if refusal is None else refusal.conditions), place.peers_ready]
         if place.entry is not None:
             data |= {"clique": place.entry.clique_id, "index": str(place.entry.index)}
-    said = tuple(sorted((name, value) for name, value in data.items() if value))
-    return tuple(DeviceStatus(AllocatedTo(node, device.name), (*conditions, *binds), said) for device in claim.devices)
+    pairs = tuple(sorted((name, value) for name, value in data.items() if value))
+    return tuple(DeviceStatus(AllocatedTo(node, device.name), (*conditions, *binds), pairs) for device in claim.devices)
 
 
 def channel_troubles(claim: DomainClaim, place: DomainPlace | None, since: str) -> tuple[ClaimTrouble, ...]:

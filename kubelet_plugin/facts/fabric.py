@@ -36,9 +36,9 @@ def answer_of(manager: FabricManager) -> FabricAnswer:
         code = getattr(error, "code", None)
         if code == FmCode.NOT_SUPPORTED:
             text = "there are no fabric partitions, because Fabric Manager does not run with FABRIC_MODE=1"
-            return FabricAnswer(warning=_said("NotShared", text))
+            return FabricAnswer(warning=_problem("NotShared", text))
         reason = "NotResponding" if code == FmCode.TIMEOUT else "NotUsable"
-        return FabricAnswer(problem=_said(reason, f"the node's fabric partitions are not known: {error.message}"))
+        return FabricAnswer(problem=_problem(reason, f"the node's fabric partitions are not known: {error.message}"))
 
 
 def partitioned(gpus: Sequence[GpuFacts], answer: FabricAnswer) -> tuple[GpuFacts, ...]:
@@ -75,5 +75,5 @@ def _partitioned(gpu: GpuFacts, answer: FabricAnswer, is_member: _IsMember) -> G
     return gpu.model_copy(update={"fabric_partitions": ordered, "fabric": None, "nvlink": None})
 
 
-def _said(reason: str, message: str) -> Problem:
+def _problem(reason: str, message: str) -> Problem:
     return Problem(subject=FABRIC_MANAGER_SUBJECT, reason=reason, message=message)

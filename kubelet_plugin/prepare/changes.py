@@ -252,18 +252,18 @@ def forgotten(holds: Collection[Hold]) -> Transition:
     """These holds, which were undone, no longer have a record, unless an entry lists them now."""
 
     def change(journal: Journal) -> Journal:
-        kept = {
+        remaining = {
             hold: record for hold, record in journal.holds.items() if hold not in holds or needed(journal.held, hold)
         }
-        return replace(journal, holds=kept)
+        return replace(journal, holds=remaining)
 
     return change
 
 
 def _bearing(journal: Journal) -> frozenset[Hold]:
     """What the holds that no entry lists rest on."""
-    found = (rests_on(hold) for hold in left_behind(journal.held, journal.holds))
-    return frozenset(hold for hold in found if hold is not None)
+    bases = (rests_on(hold) for hold in left_behind(journal.held, journal.holds))
+    return frozenset(hold for hold in bases if hold is not None)
 
 
 def _as_known(journal: Journal, entry: Entry) -> Entry:
@@ -275,8 +275,8 @@ def _as_known(journal: Journal, entry: Entry) -> Entry:
 
 
 def _check_still_held(journal: Journal, entry: Entry) -> None:
-    found = journal.held.get(entry.claim.uid)
-    if found is None or found.releasing:
+    current = journal.held.get(entry.claim.uid)
+    if current is None or current.releasing:
         raise NodeNotReady("was released while it was prepared", about=str(entry.claim))
 
 

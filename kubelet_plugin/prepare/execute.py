@@ -258,8 +258,8 @@ class Executor:
     async def file_digests(self, claim_uid: str) -> FileDigests | None:
         """Of the claim's files as they are; None when there is none. Raises NodeNotReady."""
         content, metadata = await self._in_thread(lambda: (self._cdi.read(claim_uid), self._cdi.metadata(claim_uid)))
-        found = FileDigests(None if content is None else digest_of(content), metadata_digest(metadata))
-        return None if found == FileDigests(None) else found
+        digests = FileDigests(None if content is None else digest_of(content), metadata_digest(metadata))
+        return None if digests == FileDigests(None) else digests
 
     async def claims_with_file(self) -> frozenset[str]:
         """UIDs of all claims that have a CDI file or device metadata. Raises NodeNotReady."""
@@ -351,7 +351,7 @@ class Executor:
 
     async def _begin(self, plan: Plan) -> None:
         """Entry and intents into the journal, with what was before."""
-        entry, kept = plan.entry, dict(plan.kept)
+        entry, remembered = plan.entry, dict(plan.remembered)
         while True:
             journal = self._journal.current
             admitted_to(journal, entry)  # before anything reads the hardware for it
@@ -360,7 +360,7 @@ class Executor:
                 for hold in new:
                     await turns.enter_async_context(self.turn_of(hold))
                 facts = await self._on_hardware(new, self._facts_before, new, self._journal.current.holds)
-                intents = {hold: kept.get(hold, Made()).with_facts(fact) for hold, fact in facts.items()}
+                intents = {hold: remembered.get(hold, Made()).with_facts(fact) for hold, fact in facts.items()}
                 try:
                     await self._journal.commit(begun(entry, intents))
                 except Outdated:

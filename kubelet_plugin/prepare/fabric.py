@@ -12,10 +12,10 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.features import Feature
 from dra_driver.names import PARTITION_SIZES, ClaimRef
 from kubelet_plugin.prepare.holds import FabricPartition, GpuIdentity
-from kubelet_plugin.prepare.node import Node
+from kubelet_plugin.prepare.node import KnownNode
 
 
-def partition_of(asked: ClaimRef, gpus: Iterable[GpuFacts], node: Node, *, field: str) -> FabricPartition | None:
+def partition_of(asked: ClaimRef, gpus: Iterable[GpuFacts], node: KnownNode, *, field: str) -> FabricPartition | None:
     """The partition that consists of `gpus`, which are those that the claim uses as a whole; None where NVSwitches are
     not shared, and for no GPUs.
 
@@ -35,7 +35,7 @@ def partition_of(asked: ClaimRef, gpus: Iterable[GpuFacts], node: Node, *, field
     return FabricPartition(common[0], tuple(gpu_identities))
 
 
-def _check_known(asked: ClaimRef, node: Node, field: str) -> None:
+def _check_known(asked: ClaimRef, node: KnownNode, field: str) -> None:
     problem = next((known for known in node.problems if known.subject == FABRIC_MANAGER_SUBJECT), None)
     if problem is not None:
         raise NodeNotReady(f"may need a fabric partition, and {problem.message}", about=str(asked), field=field)

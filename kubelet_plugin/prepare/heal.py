@@ -20,7 +20,7 @@ from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import ComputeMode, FabricPartition, Records, TimeSlice
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import BindingStage, ClaimStanding, Entry, is_made, mig_uuids, standing_of
-from kubelet_plugin.prepare.node import ContainerFiles, CurrentNode, Node
+from kubelet_plugin.prepare.node import ContainerFiles, CurrentNode, KnownNode
 from kubelet_plugin.prepare.plan import Plan, finished, plan_for
 from kubelet_plugin.prepare.repair import Action, ClaimFinding, Remedy, RepairReport, remedy_for
 from kubelet_plugin.prepare.store import JournalStore
@@ -330,7 +330,7 @@ class Healer:
         await self._journal.commit(lambda journal: replace(journal, incomplete=False))
         return report + RepairReport(("the journal is complete again",))
 
-    async def _enter_again(self, claim: ResourceClaim, ref: ClaimRef, node: Node, files: ContainerFiles) -> str:
+    async def _enter_again(self, claim: ResourceClaim, ref: ClaimRef, node: KnownNode, files: ContainerFiles) -> str:
         """The outcome for a claim that the journal lost. Raises NodeNotReady when the disk refuses.
 
         A claim that no longer has a plan, or whose GPU another claim has, must not keep the node from preparing others.
@@ -355,7 +355,7 @@ def _failed(subject: str, error: Exception) -> RepairReport:
 
 @dataclass(frozen=True, slots=True)
 class _Materials:
-    node: Node
+    node: KnownNode
     files: ContainerFiles
 
 

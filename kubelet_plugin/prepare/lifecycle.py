@@ -281,10 +281,10 @@ def _check_devices(entry: Entry, device: HeldDevice, other: Entry) -> None:
 def _check_holds(entry: Entry, other: Entry) -> None:
     """What the table of uses allows must agree in its settings, too."""
     for hold in entry.holds:
-        found = next((held for held in other.holds if excludes(hold, held)), None)
-        if found is not None:
+        conflicting = next((held for held in other.holds if excludes(hold, held)), None)
+        if conflicting is not None:
             raise HeldByOther(
-                f"needs {described(hold)}, but {other.claim} (UID {other.claim.uid}) has {described(found)};"
+                f"needs {described(hold)}, but {other.claim} (UID {other.claim.uid}) has {described(conflicting)};"
                 " it is free once the pods of that claim have stopped; kubelet tries again",
                 about=str(entry.claim),
                 holder=other,
@@ -321,10 +321,10 @@ def mig_uuids(entry: Entry, records: Records) -> frozenset[str]:
 
 def is_made(entry: Entry, records: Records) -> bool:
     """Whether all of its holds were made in the boot of the entry."""
-    found = (records.get(hold) for hold in entry.holds)
+    hold_records = (records.get(hold) for hold in entry.holds)
     return all(
         hold_record is not None and hold_record.state is HoldState.MADE and hold_record.boot_id == entry.boot_id
-        for hold_record in found
+        for hold_record in hold_records
     )
 
 

@@ -26,7 +26,7 @@ from dra_driver.errors import NodeNotReady
 from dra_driver.features import Feature
 from dra_driver.names import POD_CLAIM_ANNOTATION, STANDARD_DOMAIN, is_dns_label
 from kubelet_plugin.prepare.lifecycle import ClaimMetadata, Entry, HeldDevice, PreparedDevice, digest_of
-from kubelet_plugin.prepare.node import MetadataSource, Node
+from kubelet_plugin.prepare.node import KnownNode, MetadataSource
 
 API_VERSION = "metadata.resource.k8s.io/v1alpha1"
 """What Kubernetes 1.36 and KubeVirt read. A file may have the same in several versions, newest first."""
@@ -49,7 +49,7 @@ class RequestMetadata:
     spec: bytes = field(repr=False)
 
 
-def wanted_metadata(claim: ResourceClaim, node: Node) -> tuple[ClaimMetadata | None, tuple[str, ...]]:
+def wanted_metadata(claim: ResourceClaim, node: KnownNode) -> tuple[ClaimMetadata | None, tuple[str, ...]]:
     """Whether containers of the claim are to have it (None: not), and what of the claim has no effect.
 
     The annotation becomes part of a path in containers, and the API server accepts any text there.
@@ -64,7 +64,7 @@ def wanted_metadata(claim: ResourceClaim, node: Node) -> tuple[ClaimMetadata | N
 
 
 def metadata_files(
-    entry: Entry, node: Node, source: MetadataSource, made: Mapping[HeldDevice, str]
+    entry: Entry, node: KnownNode, source: MetadataSource, made: Mapping[HeldDevice, str]
 ) -> tuple[RequestMetadata, ...]:
     """Those of a claim that is to have them, by request. `made` are the UUIDs of MIG devices that were made for it."""
     by_request: dict[str, list[HeldDevice]] = {}
@@ -132,7 +132,7 @@ def _content(entry: Entry, request: str, described: list[JsonObject], devices: l
     return (json.dumps(document, indent=2, ensure_ascii=False).translate(_ESCAPED) + "\n").encode()
 
 
-def _described(device: HeldDevice, node: Node, source: MetadataSource, made: str | None) -> JsonObject:
+def _described(device: HeldDevice, node: KnownNode, source: MetadataSource, made: str | None) -> JsonObject:
     return {
         "driver": node.driver,
         "pool": device.pool,
@@ -141,7 +141,7 @@ def _described(device: HeldDevice, node: Node, source: MetadataSource, made: str
     }
 
 
-def _published(device: HeldDevice, node: Node, source: MetadataSource) -> JsonObject:
+def _published(device: HeldDevice, node: KnownNode, source: MetadataSource) -> JsonObject:
     """As the ResourceSlice has them; nothing of a device that is no longer offered, or while the rules are not known: a
     claim that is written again needs none."""
     offer = None if isinstance(node.offers, NodeNotReady) else node.offers.get(device.device)

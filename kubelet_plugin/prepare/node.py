@@ -25,7 +25,7 @@ class MetadataSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class KnownNode:
     """What this node is and has. `offers` is the table from published name to hardware, or why it is not known; what
     claims have already does not need it. `gpus` is by UUID."""
 
@@ -79,13 +79,13 @@ class ContainerFiles:
 class CurrentNode(Protocol):
     """The node as it is now."""
 
-    def node(self) -> Node:
+    def node(self) -> KnownNode:
         """The table of devices as it was last seen. Raises NodeNotReady before the hardware was ever seen."""
 
     def boot_id(self) -> str:
         """Of the present boot. Raises NodeNotReady before the hardware was ever seen."""
 
-    async def look_again(self) -> Node:
+    async def look_again(self) -> KnownNode:
         """The table of devices, read from the hardware now. Raises NodeNotReady."""
 
     async def files(self) -> ContainerFiles:

@@ -125,7 +125,7 @@ def kept_text(gpu: GpuFacts) -> str:
     return gpu.model_dump_json(by_alias=True, exclude_defaults=True, exclude={"health"})
 
 
-def kept(record: HoldRecord) -> GpuFacts | None:
+def kept_facts(record: HoldRecord) -> GpuFacts | None:
     """The facts that were kept with the intent; None when there are none, or none that can be read."""
     text = record.made.get(KEPT)
     if text is None:
@@ -146,11 +146,11 @@ def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> Our
     expected = (_expected(hold, record, boot_id) for hold, record in records.items())
     return Ours(
         modes={
-            hold.gpu: kept(record)
+            hold.gpu: kept_facts(record)
             for hold, record in records.items()
             if isinstance(hold, MigMode) and mode_was_off(record)
         },
-        lent={hold.gpu: kept(record) for hold, record in records.items() if isinstance(hold, VfioBinding)},
+        lent={hold.gpu: kept_facts(record) for hold, record in records.items() if isinstance(hold, VfioBinding)},
         places=frozenset(_place(hold) for hold in records if isinstance(hold, GpuInstance)),
         expected=tuple(sorted(item for item in expected if item is not None)),
         in_use=tuple(in_use),

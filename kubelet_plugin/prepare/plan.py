@@ -29,7 +29,7 @@ from kubelet_plugin.prepare.holds import (
 )
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, digest_of
 from kubelet_plugin.prepare.metadata import RequestMetadata, metadata_digest, metadata_files
-from kubelet_plugin.prepare.node import ContainerFiles, Node
+from kubelet_plugin.prepare.node import ContainerFiles, KnownNode
 from kubelet_plugin.prepare.ours import KEPT, kept_text
 from kubelet_plugin.prepare.wanted import WantedClaim
 
@@ -38,13 +38,13 @@ from kubelet_plugin.prepare.wanted import WantedClaim
 class Plan:
     """`entry` goes into the journal first; then the CDI file gets its content, and the device metadata is written.
 
-    With holds that are not made there is no content yet. `kept` is what the journal must remember of the hardware with
-    the intent to make them.
+    With holds that are not made there is no content yet. `remembered` are facts of the hardware, which the journal gets
+    with the intent to make them.
     """
 
     entry: Entry
     content: bytes | None = field(repr=False)
-    kept: tuple[tuple[Hold, Made], ...] = ()
+    remembered: tuple[tuple[Hold, Made], ...] = ()
     metadata: tuple[RequestMetadata, ...] = ()
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan_for(claim: ClaimRef, wanted: WantedClaim, node: Node, files: ContainerFiles) -> Plan:
+def plan_for(claim: ClaimRef, wanted: WantedClaim, node: KnownNode, files: ContainerFiles) -> Plan:
     """What must be done so that containers can use the devices. Raises NodeNotReady when one is missing now."""
     for device in wanted.devices:
         _check_present(claim, device, node, files)
@@ -64,11 +64,11 @@ def plan_for(claim: ClaimRef, wanted: WantedClaim, node: Node, files: ContainerF
         claim, node.boot_id, wanted.devices, None, wanted.holds, metadata=wanted.metadata, binding=wanted.binding
     )
     if wanted.holds:
-        return Plan(entry, None, tuple(_kept(wanted.holds, node)))
+        return Plan(entry, None, tuple(_remembered(wanted.holds, node)))
     return finished(entry, {}, node, files)
 
 
-def finished(entry: Entry, records: Records, node: Node, files: ContainerFiles) -> Plan:
+def finished(entry: Entry, records: Records, node: KnownNode, files: ContainerFiles) -> Plan:
     """The plan of an entry whose holds are made, with its files. Raises NodeNotReady when something is not there."""
     spec = claim_spec(node.driver, entry.claim.uid, _claim_devices(entry, records, node, files), files.driver)
     content = encode(fitted(spec, files.readable))
@@ -91,7 +91,7 @@ def check_releasable(entry: Entry) -> None:
         )
 
 
-def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: ContainerFiles) -> None:
+def _check_present(claim: ClaimRef, device: HeldDevice, node: KnownNode, files: ContainerFiles) -> None:
     """A GPU that is lent to a virtual machine cannot be asked, and MIG devices have nodes only when they exist."""
     if device.gpu_uuid in files.taken and not device.admin_access:
         raise _missing(claim, device, files.taken[device.gpu_uuid])
@@ -120,14 +120,14 @@ def _missing(claim: ClaimRef, device: HeldDevice, reason: str) -> NodeNotReady:
     return NodeNotReady(f"{device.device} ({device.gpu_uuid}) {reason}", about=str(claim))
 
 
-def _kept(holds: Sequence[Hold], node: Node) -> Iterator[tuple[Hold, Made]]:
+def _remembered(holds: Sequence[Hold], node: KnownNode) -> Iterator[tuple[Hold, Made]]:
     """Facts that cannot be read of a GPU while it is partitioned or lent."""
     for hold in holds:
         if isinstance(hold, MigMode | VfioBinding) and (gpu := node.gpus.get(hold.gpu.uuid)) is not None:
             yield hold, Made(((KEPT, kept_text(gpu)),))
 
 
-def _claim_devices(entry: Entry, records: Records, node: Node, files: ContainerFiles) -> tuple[ClaimDevice, ...]:
+def _claim_devices(entry: Entry, records: Records, node: KnownNode, files: ContainerFiles) -> tuple[ClaimDevice, ...]:
     by_id: dict[tuple[str, ...], ClaimDevice] = {}
     for device in entry.devices:
         # A device that a claim has twice, once for admin access, is one device for the container.
@@ -137,7 +137,9 @@ def _claim_devices(entry: Entry, records: Records, node: Node, files: ContainerF
     return tuple(by_id.values())
 
 
-def _claim_device(entry: Entry, device: HeldDevice, records: Records, node: Node, files: ContainerFiles) -> ClaimDevice:
+def _claim_device(
+    entry: Entry, device: HeldDevice, records: Records, node: KnownNode, files: ContainerFiles
+) -> ClaimDevice:
     _check_present(entry.claim, device, node, files)
     if device.kind is DeviceKind.VFIO:
         return _vfio_device(entry, device, records, files)
@@ -157,15 +159,15 @@ def _claim_device(entry: Entry, device: HeldDevice, records: Records, node: Node
 
 
 def _mig_nodes(
-    entry: Entry, device: HeldDevice, records: Records, node: Node, files: ContainerFiles
+    entry: Entry, device: HeldDevice, records: Records, node: KnownNode, files: ContainerFiles
 ) -> tuple[str, tuple[DeviceNode, ...]]:
     """The UUID of a MIG device and its nodes. One for admin access that is made on demand may not exist at all: then
     its GPU is what there is to look at."""
     gpu = node.gpus[device.gpu_uuid]
     if device.mig_uuid is not None:
-        found = _existing(gpu, device.mig_uuid)
-        assert found is not None
-        instance, part = found
+        existing = _existing(gpu, device.mig_uuid)
+        assert existing is not None
+        instance, part = existing
         nodes = files.mig_nodes(gpu.uuid, gpu.minor, instance.id, part.id)
         return part.uuid, (*nodes, *_graphics_nodes(instance.profile, gpu, files))
     hold = _compute_instance(entry, device)
@@ -252,13 +254,13 @@ def _daemon(entry: Entry, device: HeldDevice) -> MpsDaemon | None:
 
 
 def _compute_instance(entry: Entry, device: HeldDevice) -> ComputeInstance:
-    found = (hold for hold in entry.holds if isinstance(hold, ComputeInstance) and _is_at(hold, device))
-    return next(found)
+    holds = (hold for hold in entry.holds if isinstance(hold, ComputeInstance) and _is_at(hold, device))
+    return next(holds)
 
 
 def _of_gpu(entry: Entry, device: HeldDevice) -> Hold:
-    found = (hold for hold in entry.holds if isinstance(hold, VfioBinding) and hold.gpu.uuid == device.gpu_uuid)
-    return next(found)
+    holds = (hold for hold in entry.holds if isinstance(hold, VfioBinding) and hold.gpu.uuid == device.gpu_uuid)
+    return next(holds)
 
 
 def _is_at(hold: ComputeInstance, device: HeldDevice) -> bool:

@@ -245,10 +245,10 @@ class JournalFile:
 
     def _signature(self) -> tuple[int, int, int] | None:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None  # not there, or for `read_if_present` to explain
-        return (found.st_ino, found.st_mtime_ns, found.st_size)
+        return (status.st_ino, status.st_mtime_ns, status.st_size)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

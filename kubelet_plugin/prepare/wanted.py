@@ -38,7 +38,7 @@ from kubelet_plugin.prepare.holds import (
 )
 from kubelet_plugin.prepare.lifecycle import BindingStage, ClaimMetadata, HeldDevice, SharedUse
 from kubelet_plugin.prepare.metadata import wanted_metadata
-from kubelet_plugin.prepare.node import Node
+from kubelet_plugin.prepare.node import KnownNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def checked(claim: ResourceClaim | None, asked: ClaimRef) -> ResourceClaim:
     return claim
 
 
-def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> WantedClaim:
+def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: KnownNode) -> WantedClaim:
     """The devices of this driver that the claim was allocated, and what must be made for them.
 
     Raises InvalidInput, InvalidConfig, UnknownDevice or NodeNotReady; each names the claim and the field.
@@ -279,7 +279,7 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> WantedClaim:
 
 
 def _results(
-    asked: ClaimRef, ours: Sequence[tuple[str, AllocatedDevice]], allocation: Allocation, node: Node
+    asked: ClaimRef, ours: Sequence[tuple[str, AllocatedDevice]], allocation: Allocation, node: KnownNode
 ) -> tuple[list[Result], tuple[str, ...]]:
     """And what is accepted but has no effect."""
     offers = [_offer(asked, place, result, node) for place, result in ours]
@@ -314,7 +314,7 @@ def _check_passthrough(result: Result) -> None:
             raise InvalidConfig(f"{result.offer.name}: {reason}", field=f"{result.place}.device")
 
 
-def _offer(asked: ClaimRef, place: str, result: AllocatedDevice, node: Node) -> Offer:
+def _offer(asked: ClaimRef, place: str, result: AllocatedDevice, node: KnownNode) -> Offer:
     if result.pool != node.pool:
         raise InvalidInput(
             f"device {result.device} is in pool {result.pool}; this is node {node.pool}, which has its own pool only",
@@ -328,7 +328,7 @@ def _offer(asked: ClaimRef, place: str, result: AllocatedDevice, node: Node) -> 
     return offer if offer.share is not None or result.share_id is not None else replace(offer, sharing=None)
 
 
-def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDevice | NodeNotReady:
+def _unknown(asked: ClaimRef, place: str, device: str, node: KnownNode) -> UnknownDevice | NodeNotReady:
     """A device that may be among those that cannot be read now is worth another try; any other is not."""
     about, field_path = str(asked), f"{place}.device"
     hiding = [problem for problem in node.problems if problem.subject == "driver" or problem.subject.startswith("GPU ")]
@@ -355,7 +355,7 @@ def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDev
     )
 
 
-def _device(asked: ClaimRef, result: Result, node: Node) -> HeldDevice:
+def _device(asked: ClaimRef, result: Result, node: KnownNode) -> HeldDevice:
     allocated, offer = result.allocated, result.offer
     existing = offer.existing
     request = _request(asked, result)
@@ -402,7 +402,7 @@ def _instance_text(offer: Offer) -> str:
     return ""
 
 
-def _sharing(asked: ClaimRef, result: Result, node: Node) -> SharedUse | None:
+def _sharing(asked: ClaimRef, result: Result, node: KnownNode) -> SharedUse | None:
     rule = result.offer.sharing
     if rule is not None:
         threads, memory = _amounts(asked, result, rule, node)
@@ -420,7 +420,7 @@ def _settings(rule: SharingRule) -> str:
     return "MPS for several users" if rule.multi_user else ""
 
 
-def _amounts(asked: ClaimRef, result: Result, rule: SharingRule, node: Node) -> tuple[int | None, int | None]:
+def _amounts(asked: ClaimRef, result: Result, rule: SharingRule, node: KnownNode) -> tuple[int | None, int | None]:
     """What a share has of its device at most: percent of threads, bytes of memory; None where nothing limits it."""
     if not rule.enforced:
         return None, None
@@ -446,7 +446,7 @@ def _amounts(asked: ClaimRef, result: Result, rule: SharingRule, node: Node) -> 
     return amounts.get("cores"), amounts.get("memory")
 
 
-def _consumed(result: Result, name: str, node: Node) -> int | None:
+def _consumed(result: Result, name: str, node: KnownNode) -> int | None:
     consumed = result.allocated.consumed_capacity or {}
     text = consumed.get(name) or consumed.get(f"{node.driver}/{name}")
     return None if text is None else int(Quantity.parse(text).value)
@@ -486,10 +486,10 @@ def _check_one_daemon(asked: ClaimRef, results: Sequence[Result]) -> None:
         if (daemon := daemon_of(result)) is not None:
             request = RequestName.of(result.allocated.request).request
             daemons.setdefault(request, {})[daemon] = result.offer.name
-    for request, found in daemons.items():
-        if len(found) > 1:
+    for request, devices in daemons.items():
+        if len(devices) > 1:
             raise InvalidInput(
-                f"request {request} has {', '.join(sorted(found.values()))}, each with its own MPS daemon, but a"
+                f"request {request} has {', '.join(sorted(devices.values()))}, each with its own MPS daemon, but a"
                 " container can use only one; request each separately, for a separate container",
                 about=str(asked),
                 field=_RESULTS,

@@ -56,7 +56,7 @@ def entries_of(claim: JsonObject, driver: str) -> Entries:
 
 
 def with_entries(message: bytes, driver: str, entries: Entries, keys: Collection[Key]) -> bytes | None:
-    """A claim with these entries in the place of those under `said` keys; None when it has them.
+    """A claim with these entries in the place of those under `keys`; None when it has them.
 
     An entry of the driver under another key is of an allocation that followed, and of the node that has it.
     """
@@ -76,7 +76,7 @@ def with_entries(message: bytes, driver: str, entries: Entries, keys: Collection
 
 
 async def put_entries(kube: Kube, claim: ClaimRef, driver: str, entries: Entries, keys: Collection[Key]) -> bool:
-    """Make a claim's entries of a driver these; `said` are the keys of those that were written before.
+    """Make a claim's entries of a driver these; `keys` are the keys of those that were written before.
 
     False when the API server keeps no `status.devices`. Raises NotFound also for another claim of the name, Conflict
     when others wrote it again and again, Rejected, Unreachable, and ClusterError where the answer is no claim.

@@ -144,7 +144,7 @@ class Reason(Enum):
         self.type = type_
         self.meaning = meaning
 
-    def told(self, regarding: Regarding, action: str, note: str, since: str = "") -> News:
+    def news(self, regarding: Regarding, action: str, note: str, since: str = "") -> News:
         return News(regarding, self.type, self.word, action, note, since)
 
 
@@ -167,11 +167,11 @@ def claim_news(operation: Operation, failures: int) -> News | None:
     if operation.error is not None:
         note = why(operation.error, operation.claim)
         reason = Reason.PREPARE_FAILED if operation.call == "prepare" else Reason.UNPREPARE_FAILED
-        return reason.told(regarding, action, note)
+        return reason.news(regarding, action, note)
     if failures and operation.call == "prepare":
         times = "once" if failures == 1 else f"{failures} times"
         devices = ", ".join(device.device for device in operation.devices)
-        return Reason.PREPARED.told(regarding, action, f"Prepared ({devices}), after it could not be {times}.")
+        return Reason.PREPARED.news(regarding, action, f"Prepared ({devices}), after it could not be {times}.")
     return None
 
 
@@ -259,7 +259,7 @@ def _since(gpu: GpuFacts) -> str:
 
 
 def _of_gpu(node: str, gpu: GpuFacts, reason: Reason, text: str, since: str = "") -> News:
-    return reason.told(Regarding.node(node), "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.", since)
+    return reason.news(Regarding.node(node), "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.", since)
 
 
 class NodeEvents:
@@ -281,9 +281,9 @@ def mode_switched(node: str, gpu: str, *, on: bool) -> News:
     """Reported because a reset is nothing to do in silence. `gpu` is the published name."""
     mode = "on" if on else "off"
     note = f"GPU {gpu} was reset while nothing used it, to switch its MIG mode {mode} as the policy asks."
-    return Reason.MIG_MODE_SWITCHED.told(Regarding.node(node), "Reset", note)
+    return Reason.MIG_MODE_SWITCHED.news(Regarding.node(node), "Reset", note)
 
 
 def release_refused(node: str, mistake: str) -> News:
     """Reported so that users who wait for the release of GPUs learn why it does not happen."""
-    return Reason.RELEASE_REFUSED.told(Regarding.node(node), "Release", f"{mistake}.")
+    return Reason.RELEASE_REFUSED.news(Regarding.node(node), "Release", f"{mistake}.")

@@ -23,7 +23,7 @@ type InstanceOf = Callable[[Offer], str | None]
 """UUID of the MIG device that an offer stands for: empty while it does not exist, None for what is no MIG device."""
 
 
-class NodeHealth:
+class PublishedHealth:
     """Health of the devices of `pool`; lives in one event loop."""
 
     def __init__(

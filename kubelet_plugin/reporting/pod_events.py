@@ -374,7 +374,7 @@ class PodEvents(ClaimListener):
 
     async def _write(self, ref: ClaimRef, pod: Regarding, news: PodNews) -> None:
         action = "Prepare" if news.reason in _OF_PREPARE else "Watch"
-        event = news.reason.told(pod, action, f"Claim {ref.name}: {news.note}")
+        event = news.reason.news(pod, action, f"Claim {ref.name}: {news.note}")
         await self._events.write_once(event, f"{news.reason.name} {news.key}")
 
 

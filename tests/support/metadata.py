@@ -16,7 +16,7 @@ from dra_driver.names import GPU_DRIVER, POD_CLAIM_ANNOTATION, ClaimRef
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldRecord, HoldState, Made, Records, VfioBinding
 from kubelet_plugin.prepare.metadata import RequestMetadata
-from kubelet_plugin.prepare.node import ContainerFiles, MetadataSource, Node
+from kubelet_plugin.prepare.node import ContainerFiles, KnownNode, MetadataSource
 from kubelet_plugin.prepare.plan import Plan, finished, plan_for
 from kubelet_plugin.prepare.wanted import wanted_of
 
@@ -25,14 +25,14 @@ MADE = "MIG-12345678-0000-4000-8000-000000000000"
 """UUID of a MIG device that is made for a claim."""
 
 
-def a_node_with(gpus: Sequence[GpuFacts], driver: str = GPU_DRIVER, **rules: Any) -> Node:
+def a_node_with(gpus: Sequence[GpuFacts], driver: str = GPU_DRIVER, **rules: Any) -> KnownNode:
     """`rules` are those of a policy."""
     offers, facts = NodeOffers(NodeRules(PublishingPolicy.of(rules)), NODE), node_facts(gpus)
     source = MetadataSource(FOLDER, offers.attributes(facts, driver))
-    return Node(driver, NODE, BOOT, offers.of(facts), {gpu.uuid: gpu for gpu in gpus}, metadata=source)
+    return KnownNode(driver, NODE, BOOT, offers.of(facts), {gpu.uuid: gpu for gpu in gpus}, metadata=source)
 
 
-def files_of(node: Node) -> ContainerFiles:
+def files_of(node: KnownNode) -> ContainerFiles:
     nodes = {uuid: (DeviceNode(f"/dev/nvidia{gpu.minor}", type="c", major=195),) for uuid, gpu in node.gpus.items()}
     return ContainerFiles(DRIVER_FILES, nodes, lambda *_: (), DeviceNode)
 
@@ -46,7 +46,7 @@ def records_of(plan: Plan) -> Records:
     }
 
 
-def planned(node: Node, *results: JsonObject, ref: ClaimRef | None = None, pod_claim: str | None = None) -> Plan:
+def planned(node: KnownNode, *results: JsonObject, ref: ClaimRef | None = None, pod_claim: str | None = None) -> Plan:
     """What a claim with these results has when all its holds are made."""
     ref = ref or a_ref()
     obj = a_claim(ref, *results)

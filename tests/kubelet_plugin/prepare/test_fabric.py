@@ -16,10 +16,10 @@ from dra_driver.features import Gates
 from dra_driver.names import GPU_DRIVER
 from kubelet_plugin.prepare.fabric import partition_of
 from kubelet_plugin.prepare.holds import FabricPartition, excludes
-from kubelet_plugin.prepare.node import Node
+from kubelet_plugin.prepare.node import KnownNode
 
 GATES = Gates.parse("FabricManagerPartitioning=true")
-OFF = Node(GPU_DRIVER, NAME, "boot", {}, {})
+OFF = KnownNode(GPU_DRIVER, NAME, "boot", {}, {})
 NODE = replace(OFF, gates=GATES)
 SETS = ((1, 2, 3, 4), (1, 3), (2, 4), (1,), (2,), (3,), (4,))
 """By the ID of the partition."""
@@ -34,7 +34,7 @@ def facts(number: int, sets: tuple[tuple[int, ...], ...] = SETS) -> GpuFacts:
 GPUS = {number: facts(number) for number in range(1, 5)}
 
 
-def found(*numbers: int, node: Node = NODE) -> FabricPartition | None:
+def found(*numbers: int, node: KnownNode = NODE) -> FabricPartition | None:
     return partition_of(a_ref(), [GPUS[number] for number in numbers], node, field="results")
 
 

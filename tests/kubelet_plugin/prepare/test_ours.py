@@ -30,7 +30,7 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
 )
 from kubelet_plugin.prepare.journal import Journal
-from kubelet_plugin.prepare.ours import InUse, Ours, claimed, kept, kept_text, lost, ours_of, without_ours
+from kubelet_plugin.prepare.ours import InUse, Ours, claimed, kept_facts, kept_text, lost, ours_of, without_ours
 
 BOOT = "boot-1"
 UUIDS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(1, 5)]
@@ -165,7 +165,7 @@ class TestFactsStayAsTheyAre:
 
     @pytest.mark.parametrize("text", ["", "{}", "no json"])
     def test_facts_that_cannot_be_read_any_more_are_none(self, text: str) -> None:
-        assert kept(made(("gpu", text))) is None
+        assert kept_facts(made(("gpu", text))) is None
 
 
 def test_kept_facts_are_the_json_of_an_inventory_without_health() -> None:

@@ -42,15 +42,15 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
 )
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, SharedUse, digest_of
-from kubelet_plugin.prepare.node import ContainerFiles, Node
+from kubelet_plugin.prepare.node import ContainerFiles, KnownNode
 from kubelet_plugin.prepare.ours import KEPT
 from kubelet_plugin.prepare.plan import Plan, check_releasable, finished, plan_for
 from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
 
 
-def a_node(*gpus: GpuFacts) -> Node:
+def a_node(*gpus: GpuFacts) -> KnownNode:
     offers = {gpu.name: Offer(gpu.name, DeviceKind.GPU, gpu) for gpu in gpus}
-    return Node(GPU_DRIVER, NODE, BOOT, offers, {gpu.uuid: gpu for gpu in gpus})
+    return KnownNode(GPU_DRIVER, NODE, BOOT, offers, {gpu.uuid: gpu for gpu in gpus})
 
 
 A_NODE = a_node(*(a_gpu(index) for index in range(4)))
@@ -66,7 +66,7 @@ def claim(*results: dict[str, Any], **more: Any) -> ResourceClaim:
     return ResourceClaim.of(a_claim(a_ref(), *results, **more))
 
 
-def plan(*numbers: int, node: Node = A_NODE, files: ContainerFiles = FILES) -> Plan:
+def plan(*numbers: int, node: KnownNode = A_NODE, files: ContainerFiles = FILES) -> Plan:
     return plan_for(a_ref(), WantedClaim(tuple(a_held_device(number) for number in numbers)), node, files)
 
 
@@ -80,7 +80,7 @@ def test_a_gpu_that_is_gone_is_named_before_a_hold_is_made_for_it_and_after() ->
         finished(entry, {mode: HoldRecord(HoldState.MADE, BOOT)}, without, FILES)
 
 
-def wanted_devices(found: ResourceClaim, ref: ClaimRef, node: Node) -> tuple[HeldDevice, ...]:
+def wanted_devices(found: ResourceClaim, ref: ClaimRef, node: KnownNode) -> tuple[HeldDevice, ...]:
     return wanted_of(found, ref, node).devices
 
 
@@ -202,7 +202,7 @@ def test_a_plan_can_be_read() -> None:
         (A_NODE, replace(FILES, nodes={}, missing={uuid_of(0): "lost /dev/nvidia0"}), "lost /dev/nvidia0"),
     ],
 )
-def test_no_plan_is_made_of_hardware_that_is_not_there(node: Node, files: ContainerFiles, words: str) -> None:
+def test_no_plan_is_made_of_hardware_that_is_not_there(node: KnownNode, files: ContainerFiles, words: str) -> None:
     with pytest.raises(NodeNotReady, match=words) as refused:
         plan(0, node=node, files=files)
 
@@ -231,7 +231,7 @@ def recorded(*made: tuple[Hold, Made]) -> dict[Hold, HoldRecord]:
     return {hold: HoldRecord(HoldState.MADE, BOOT, facts) for hold, facts in made}
 
 
-def finished_spec(device: HeldDevice, records: dict[Hold, HoldRecord], node: Node = A_NODE) -> dict[str, Any]:
+def finished_spec(device: HeldDevice, records: dict[Hold, HoldRecord], node: KnownNode = A_NODE) -> dict[str, Any]:
     made = plan_for(a_ref(), WantedClaim((device,), tuple(records)), node, WITH_PARTS)
     return spec_of(finished(made.entry, records, node, WITH_PARTS))
 
@@ -249,8 +249,8 @@ def test_what_must_be_made_first_has_no_file_yet_and_remembers_what_will_not_be_
     made = plan_for(a_ref(), WantedClaim((a_held_device(0),), (MigMode(GPU), INSTANCE)), A_NODE, FILES)
 
     assert (made.content, made.entry.cdi_digest) == (None, None)
-    assert [hold for hold, _ in made.kept] == [MigMode(GPU)]
-    assert uuid_of(0) in made.kept[0][1][KEPT]
+    assert [hold for hold, _ in made.remembered] == [MigMode(GPU)]
+    assert uuid_of(0) in made.remembered[0][1][KEPT]
     assert "MIG mode of GPU" in str(made)
 
 

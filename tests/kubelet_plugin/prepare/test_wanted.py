@@ -27,16 +27,16 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
 )
 from kubelet_plugin.prepare.lifecycle import SharedUse
-from kubelet_plugin.prepare.node import Node
+from kubelet_plugin.prepare.node import KnownNode
 from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 
-def a_node(*gpus: GpuFacts, **policy: Any) -> Node:
+def a_node(*gpus: GpuFacts, **policy: Any) -> KnownNode:
     table = by_name(offers(inventory_spec(NODE, gpus), PublishingPolicy.of(policy), {}))
-    return Node(GPU_DRIVER, NODE, BOOT, table, {gpu.uuid: gpu for gpu in gpus})
+    return KnownNode(GPU_DRIVER, NODE, BOOT, table, {gpu.uuid: gpu for gpu in gpus})
 
 
 def identity(index: int = 0) -> GpuIdentity:
@@ -47,7 +47,7 @@ def config(kind: str, *requests: str, **fields: Any) -> JsonObject:
     return a_config({"apiVersion": CONFIG_API_VERSION, "kind": kind, **fields}, *requests)
 
 
-def wanted(node: Node, *results: JsonObject, configs: tuple[JsonObject, ...] = ()) -> WantedClaim:
+def wanted(node: KnownNode, *results: JsonObject, configs: tuple[JsonObject, ...] = ()) -> WantedClaim:
     return wanted_of(ResourceClaim.of(a_claim(a_ref(), *results, configs=configs)), a_ref(), node)
 
 

@@ -11,7 +11,7 @@ from dra_driver.api.inventory import ComputeInstanceFacts, HealthCondition, Heal
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import NodeFacts
-from kubelet_plugin.reporting.health import NodeHealth
+from kubelet_plugin.reporting.health import PublishedHealth
 
 
 class Facts:
@@ -52,8 +52,8 @@ class Offers:
 
 def health_of(
     facts: Facts, *more: Offer, policy: HealthPolicy | None = None, now: Callable[[], float] = lambda: 100.7
-) -> NodeHealth:
-    return NodeHealth(facts, Offers(*more), "node-a", lambda: policy or HealthPolicy(), now=now)
+) -> PublishedHealth:
+    return PublishedHealth(facts, Offers(*more), "node-a", lambda: policy or HealthPolicy(), now=now)
 
 
 def sick(*conditions: HealthCondition) -> HealthFacts:
