@@ -29,9 +29,9 @@ from dra_driver.names import GPU_DRIVER
 EXPORTER = (Path(__file__).parent / "manifests" / "workloads" / "daemonset-gpu-exporter.yaml").read_text()
 DYNAMIC: dict[str, Any] = {"mig": [{"mode": "Dynamic"}]}
 CLASSES = {
-    one.metadata.name: one
+    device_class.metadata.name: device_class
     for path in bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")
-    for one in [DeviceClass.of(yaml.safe_load(path.read_text()))]
+    for device_class in [DeviceClass.of(yaml.safe_load(path.read_text()))]
 }
 POD = Pod.of({"metadata": {"name": "p", "namespace": "n", "uid": "p"}, "spec": {"containers": [{"name": "c"}]}})
 
@@ -50,23 +50,23 @@ def claim(**request: Any) -> ResourceClaim:
 def watching() -> ResourceClaim:
     """As the migration writes it."""
     result = migrate([ManifestText("f.yaml", EXPORTER)], Options())
-    (template,) = (one.obj for one in result.objects if one.obj["kind"] == "ResourceClaimTemplate")
+    (template,) = (new.obj for new in result.objects if new.obj["kind"] == "ResourceClaimTemplate")
     return ResourceClaim.of({"metadata": {"name": "c", "namespace": "n"}, "spec": template["spec"]["spec"]})
 
 
 def placed(site: SampleNode, *claims: ResourceClaim) -> list[list[str] | None]:
     """One after the other: what each gets; None: nothing."""
-    usage, found = Usage(), list[list[str] | None]()
-    for one in claims:
+    usage, placed_devices = Usage(), list[list[str] | None]()
+    for asking in claims:
         got: Placement | str | None = None
         with suppress(InvalidInput):  # more devices than a claim can have
-            got = place_on(POD, [one], site.node, Snapshot(site.catalog, CLASSES, usage))
+            got = place_on(POD, [asking], site.node, Snapshot(site.catalog, CLASSES, usage))
         if isinstance(got, Placement):
             usage = usage.plus(*got.allocations)
-            found.append([each.device for each in got.allocations[0].devices.results])
+            placed_devices.append([each.device for each in got.allocations[0].devices.results])
         else:
-            found.append(None)
-    return found
+            placed_devices.append(None)
+    return placed_devices
 
 
 WHOLE = claim(deviceClassName="gpu.nvidia.com")
@@ -130,8 +130,8 @@ def test_where_mig_devices_are_known_to_be_made_on_demand_it_stays(options: Opti
     result = migrate(
         [ManifestText("f.yaml", EXPORTER)], options, [ManifestText("around.yaml", around)] if around else []
     )
-    (said,) = (one for one in result.findings if one.code is ADMIN_ACCESS)
-    assert (result.changed, said.message.endswith("so it stays as it is")) == (not stays, stays)
+    (finding,) = (finding for finding in result.findings if finding.code is ADMIN_ACCESS)
+    assert (result.changed, finding.message.endswith("so it stays as it is")) == (not stays, stays)
 
 
 def test_a_device_plugin_whose_image_has_another_name_gets_no_claim() -> None:

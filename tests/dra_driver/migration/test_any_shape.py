@@ -31,11 +31,11 @@ _OPTIONS = [
 @cache
 def _objects() -> tuple[JsonObject, ...]:
     """Of the manifests that speak of GPUs."""
-    found: list[JsonObject] = []
+    manifests: list[JsonObject] = []
     for folder in ("sharing", "placement", "settings", "platform", "quotas", "workloads"):
         for path in sorted((_FOLDER / folder).glob("*.yaml")):
-            found += [one.obj for one in read_documents(path.read_bytes(), path.name).documents]
-    return tuple(found)
+            manifests += [document.obj for document in read_documents(path.read_bytes(), path.name).documents]
+    return tuple(manifests)
 
 
 def _places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -49,8 +49,8 @@ def _places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str 
 def _spoilt(draw: st.DrawFn) -> JsonObject:
     obj = copy.deepcopy(draw(st.sampled_from(_objects())))
     for _ in range(draw(st.integers(1, 2))):
-        path = draw(st.sampled_from([one for one in _places(obj) if one not in (("apiVersion",), ("kind",))]))
-        value_at(obj, path[:-1])[path[-1]] = copy.deepcopy(draw(st.sampled_from(_JUNK)))
+        place = draw(st.sampled_from([place for place in _places(obj) if place not in (("apiVersion",), ("kind",))]))
+        value_at(obj, place[:-1])[place[-1]] = copy.deepcopy(draw(st.sampled_from(_JUNK)))
     return obj
 
 
@@ -62,9 +62,13 @@ def test_anything_may_stand_anywhere(objects: list[JsonObject], options: Options
     workloads = []
     for document in documents:
         for pod in pods_of(document, options):
-            found = reading.demands(pod, meaning, options)
-            assert there(document.obj, found)
-            workloads.append(Workload(pod, found, Choice(MigrationTarget.CLAIMS, "as the test has it.")))
+            pod_reading = reading.demands(pod, meaning, options)
+            assert there(document.obj, pod_reading)
+            workloads.append(Workload(pod, pod_reading, Choice(MigrationTarget.CLAIMS, "as the test has it.")))
     result = rewrite(documents, workloads, meaning, options)
-    said = [*meaning.findings, *result.findings, *(one for work in workloads for one in work.reading.findings)]
-    assert all(one.message and one.place.line >= 1 for one in said)
+    findings = [
+        *meaning.findings,
+        *result.findings,
+        *(finding for work in workloads for finding in work.reading.findings),
+    ]
+    assert all(finding.message and finding.place.line >= 1 for finding in findings)

@@ -193,12 +193,12 @@ class Shell:
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
     def forms(self) -> dict[str, str]:
-        return {name: one["form"] for name, one in json.loads((self.folder / "world.json").read_text()).items()}
+        return {name: answer["form"] for name, answer in json.loads((self.folder / "world.json").read_text()).items()}
 
 
-def write(folder: Path, found: Migration, new: dict[str, str]) -> None:
-    for one in found.files:
-        for file, text in ((one.file, one.before), (new.get(one.file, one.file), one.after)):
+def write(folder: Path, migration: Migration, new: dict[str, str]) -> None:
+    for result in migration.files:
+        for file, text in ((result.file, result.before), (new.get(result.file, result.file), result.after)):
             if file != "-":
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 (folder / file).write_text(text)
@@ -210,9 +210,9 @@ NEW_FORM = {**dict.fromkeys(THERE, "new"), "job/done": "old"}
 
 def test_every_workload_of_the_cluster_comes_into_its_new_form_once_and_back(tmp_path: Path) -> None:
     """What is done is not run again, what is not in the cluster is not brought there, and no old limit stays."""
-    found = migrated(FILES)
-    write(tmp_path, found, NEW)
-    plan = cutover(offering(*OWNERS), found, GPU_DRIVER, Results(NEW))
+    migration = migrated(FILES)
+    write(tmp_path, migration, NEW)
+    plan = cutover(offering(*OWNERS), migration, GPU_DRIVER, Results(NEW))
     shell = Shell(tmp_path)
     shell.run(applied(plan.forward))
     assert shell.forms() == NEW_FORM
@@ -222,13 +222,13 @@ def test_every_workload_of_the_cluster_comes_into_its_new_form_once_and_back(tmp
 
 def test_originals_of_a_cluster_and_of_standard_input_lie_beside_the_results(tmp_path: Path) -> None:
     files = {"-": "---\n".join(FILES[name] for name in ("web.yaml", "train.yaml"))}
-    found = migrated(files)
+    migration = migrated(files)
     results = Results({"-": "new/manifests/stdin.yaml"}, {"-": "new/before/stdin.yaml"})
-    write(tmp_path, found, dict(results.new))
+    write(tmp_path, migration, dict(results.new))
     (tmp_path / "new" / "before").mkdir()
     (tmp_path / "new" / "before" / "stdin.yaml").write_text(files["-"])
     shell = Shell(tmp_path)
-    plan = cutover(offering("web", "train"), found, GPU_DRIVER, results)
+    plan = cutover(offering("web", "train"), migration, GPU_DRIVER, results)
     shell.run(applied(plan.forward))
     assert shell.forms()["job/train"] == shell.forms()["deployment/web"] == "new"
     shell.run(applied(plan.back))
@@ -240,21 +240,21 @@ def test_originals_of_a_cluster_and_of_standard_input_lie_beside_the_results(tmp
 def test_in_a_file_of_several_each_is_looked_at_and_what_is_missing_is_no_hindrance(tmp_path: Path) -> None:
     """A Job of it that is done does not run again, and there is one that the cluster does not have."""
     names = ("web.yaml", "train.yaml", "done.yaml", "absent.yaml")
-    found = migrated({"all.yaml": "---\n".join(FILES[name] for name in names)})
+    migration = migrated({"all.yaml": "---\n".join(FILES[name] for name in names)})
     results = Results({"all.yaml": "new/manifests/all.yaml"})
-    write(tmp_path, found, dict(results.new))
-    plan = cutover(offering("web", "train"), found, GPU_DRIVER, results)
+    write(tmp_path, migration, dict(results.new))
+    plan = cutover(offering("web", "train"), migration, GPU_DRIVER, results)
     shell = Shell(tmp_path)
     shell.run(applied(plan.forward))
     seen = shell.forms()
-    assert [seen[one] for one in ("deployment/web", "job/train", "job/done", "job/absent")] == [
+    assert [seen[name] for name in ("deployment/web", "job/train", "job/done", "job/absent")] == [
         "new",
         "new",
         "old",
         "new",
     ]
     shell.run(applied(plan.back))
-    assert {seen["job/done"], *(shell.forms()[one] for one in ("deployment/web", "job/train"))} == {"old"}
+    assert {seen["job/done"], *(shell.forms()[name] for name in ("deployment/web", "job/train"))} == {"old"}
     notes = " ".join(step.note for stage in plan.forward for step in stage.steps)
     assert "A finished one is left unchanged, which `kubectl apply` reports as an error" in notes
     assert "also objects that are not in the cluster" in notes
@@ -262,9 +262,9 @@ def test_in_a_file_of_several_each_is_looked_at_and_what_is_missing_is_no_hindra
 
 def test_whoever_stops_after_a_node_goes_back_by_the_stages_of_that_node(tmp_path: Path) -> None:
     """A file is applied with the first node where it has pods, and put back with the same."""
-    found = migrated({name: FILES[name] for name in ("web.yaml", "train.yaml")})
-    plan = cutover(offering("web", "train"), found, GPU_DRIVER, Results(NEW))
-    write(tmp_path, found, NEW)
+    migration = migrated({name: FILES[name] for name in ("web.yaml", "train.yaml")})
+    plan = cutover(offering("web", "train"), migration, GPU_DRIVER, Results(NEW))
+    write(tmp_path, migration, NEW)
     shell = Shell(tmp_path)
     for node in ("a", "b"):
         shell.run(applied([stage for stage in plan.forward if stage.node == node]))
@@ -275,17 +275,23 @@ def test_whoever_stops_after_a_node_goes_back_by_the_stages_of_that_node(tmp_pat
 
 
 def step(plan: CutoverPlan, act: Act) -> list[str]:
-    return [command for stage in plan.forward for one in stage.steps if one.act is act for command in one.commands]
+    return [
+        command
+        for stage in plan.forward
+        for planned in stage.steps
+        if planned.act is act
+        for command in planned.commands
+    ]
 
 
 def test_before_anything_is_written_the_plan_says_how(tmp_path: Path) -> None:
-    found = migrated({"web.yaml": FILES["web.yaml"]})
+    migration = migrated({"web.yaml": FILES["web.yaml"]})
     later = Results({"web.yaml": "new/manifests/web.yaml"}, {}, "new/", write="dractl migrate web.yaml --to new/")
-    plan = cutover(offering("web"), found, GPU_DRIVER, later)
+    plan = cutover(offering("web"), migration, GPU_DRIVER, later)
     assert plan.forward[0].steps[0].commands == ("dractl migrate web.yaml --to new/",)
     assert any(line.endswith("-f new/values-cutover.yaml") for line in step(plan, Act.INSTALL))
     in_place = Results(values_written=False, kept=False)
-    plan = cutover(offering("web"), found, GPU_DRIVER, in_place)
+    plan = cutover(offering("web"), migration, GPU_DRIVER, in_place)
     for command in step(plan, Act.WRITE):
         subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
     assert yaml.safe_load((tmp_path / "values-cutover.yaml").read_text()) == plan.values
@@ -299,8 +305,13 @@ def test_for_what_has_no_command_a_person_is_told() -> None:
         "other/kustomization.yaml": "resources: [../app]\n",
     }
     plan = cutover(offering("web"), migrated(kustomized), GPU_DRIVER)
-    told = [one for stage in plan.forward for one in stage.steps if one.act is Act.APPLY and not one.commands]
-    assert any("app/web.yaml" in one.what and "by hand" in one.what for one in told)
+    steps = [
+        planned
+        for stage in plan.forward
+        for planned in stage.steps
+        if planned.act is Act.APPLY and not planned.commands
+    ]
+    assert any("app/web.yaml" in planned.what and "by hand" in planned.what for planned in steps)
     del kustomized["other/kustomization.yaml"]
     kustomized["app/kustomization.yaml"] = "namespace: ml\nresources: [web.yaml]\n"
     new = {name: f"new/manifests/{name.removeprefix('app/')}" for name in kustomized}
@@ -311,4 +322,4 @@ def test_for_what_has_no_command_a_person_is_told() -> None:
     in_place = Results(kept=False)
     back = cutover(offering("web"), migrated({"web.yaml": FILES["web.yaml"]}), GPU_DRIVER, in_place).back
     assert not applied(back)
-    assert any("web.yaml" in one.what for stage in back for one in stage.steps if one.act is Act.APPLY)
+    assert any("web.yaml" in planned.what for stage in back for planned in stage.steps if planned.act is Act.APPLY)

@@ -43,19 +43,21 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def train(text: str) -> Any:
-    *_, found = objects(text)
-    return found["spec"]["templates"][0]
+    *_, last = objects(text)
+    return last["spec"]["templates"][0]
 
 
-def said(text: str, code: str) -> list[tuple[str, str]]:
-    return [(str(one.severity), one.message) for one in migrated(text).findings if one.code.name == code]
+def messages(text: str, code: str) -> list[tuple[str, str]]:
+    return [
+        (str(finding.severity), finding.message) for finding in migrated(text).findings if finding.code.name == code
+    ]
 
 
 def test_a_template_that_gets_a_toleration_keeps_those_of_the_workflow() -> None:
     """Argo gives a template its workflow's tolerations only where it has none of its own."""
     text = workflow(template(), tolerations=[DEDICATED])
     assert train(text)["tolerations"] == [DEDICATED, OF_GPUS]
-    ((severity, message),) = said(text, "M015")
+    ((severity, message),) = messages(text, "M015")
     assert (severity, "inherits" in message) == ("info", True)
 
 
@@ -68,9 +70,9 @@ def test_tolerations_of_its_own_and_of_the_defaults_are_added_to() -> None:
 
 
 def test_who_calls_a_template_of_another_object_is_told_that_its_tolerations_end() -> None:
-    ((severity, message),) = said(workflow(template(), kind="WorkflowTemplate"), "M015")
+    ((severity, message),) = messages(workflow(template(), kind="WorkflowTemplate"), "M015")
     assert (severity, "workflows that use the template" in message) == ("warning", True)
-    assert [one for one, _ in said(workflow(template()), "M015")] == ["info"]
+    assert [level for level, _ in messages(workflow(template()), "M015")] == ["info"]
 
 
 def test_a_label_of_the_workflow_is_said_of_devices_too_and_stays() -> None:
@@ -81,7 +83,7 @@ def test_a_label_of_the_workflow_is_said_of_devices_too_and_stays() -> None:
         ]
         assert {name: after["spec"][name] for name in spec} == spec
         assert "nodeSelector" not in after["spec"]["templates"][0]
-    ((severity, message),) = said(workflow(template(), nodeSelector=LABEL), "M009")
+    ((severity, message),) = messages(workflow(template(), nodeSelector=LABEL), "M009")
     assert (severity, "comes from elsewhere" in message) == ("warning", True)
 
 
@@ -93,7 +95,7 @@ def test_a_label_of_shares_in_the_workflow_says_what_an_amount_is() -> None:
 
 
 def test_a_scheduler_of_the_workflow_that_knows_no_claims_is_an_error() -> None:
-    ((severity, message),) = said(workflow(template(), schedulerName="hami-scheduler"), "M013")
+    ((severity, message),) = messages(workflow(template(), schedulerName="hami-scheduler"), "M013")
     assert (severity, "is set elsewhere" in message) == ("error", True)
 
 
@@ -106,13 +108,15 @@ def test_where_a_patch_of_the_pod_is_about_gpus_the_template_stays() -> None:
         workflow(template(), templateDefaults={"podSpecPatch": patch}),
     ):
         assert migrated(text).files[0].after == text
-        (one,) = migrated(text).workloads
-        assert (one.choice.target.value, "podSpecPatch" in one.choice.reason) == ("extended", True)
+        (workload,) = migrated(text).workloads
+        assert (workload.choice.target.value, "podSpecPatch" in workload.choice.reason) == ("extended", True)
     other = "containers: [{name: main, resources: {limits: {memory: 1Gi}}}]"
-    (one,) = migrated(workflow(template(), podSpecPatch=other)).workloads
-    assert one.choice.target.value == "claims"
+    (workload,) = migrated(workflow(template(), podSpecPatch=other)).workloads
+    assert workload.choice.target.value == "claims"
 
 
 def test_releases_whose_templates_keep_no_claims_keep_the_extended_resource() -> None:
-    (one,) = migrate([ManifestText("w.yaml", workflow(template()))], Options(strategy=StrategyOption.CLAIMS)).workloads
-    assert (one.choice.target.value, "argoResourceClaims" in one.choice.reason) == ("extended", True)
+    (workload,) = migrate(
+        [ManifestText("w.yaml", workflow(template()))], Options(strategy=StrategyOption.CLAIMS)
+    ).workloads
+    assert (workload.choice.target.value, "argoResourceClaims" in workload.choice.reason) == ("extended", True)

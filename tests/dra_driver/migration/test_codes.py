@@ -22,11 +22,11 @@ def test_each_code_says_what_and_what_to_do(code: FindingCode) -> None:
     for text in (code.means, code.advice):
         assert text.endswith(".")
         assert not re.search(r"  |\n", text)
-    assert len({one.title for one in CODES}) == len(CODES)
+    assert len({known.title for known in CODES}) == len(CODES)
 
 
 @rows("code", CODES)
 def test_each_code_is_used(code: FindingCode) -> None:
     name = next(name for name, value in vars(codes).items() if value is code)
-    users = [one for one in FOLDER.rglob("*.py") if one.name != "codes.py" and name in one.read_text("utf-8")]
+    users = [path for path in FOLDER.rglob("*.py") if path.name != "codes.py" and name in path.read_text("utf-8")]
     assert users

@@ -46,8 +46,8 @@ def containers(**limits: str) -> str:
 
 def workload(text: str) -> Workload:
     result = migrate([ManifestText("a.yaml", text)], Options(strategy=StrategyOption.CLAIMS))
-    (found,) = result.workloads
-    return found
+    (converted,) = result.workloads
+    return converted
 
 
 def gpu(name: str = "gpu-0", **result: Any) -> Piece:
@@ -60,7 +60,7 @@ def share(name: str = "gpu-0", number: str = "0", **consumed: str) -> Piece:
     return gpu(name, share_id=number, consumed_capacity=consumed)
 
 
-def said(text: str, **pieces: tuple[Piece, ...]) -> list[str]:
+def problems_of(text: str, **pieces: tuple[Piece, ...]) -> list[str]:
     return list(problems(workload(text), pieces))
 
 
@@ -80,7 +80,7 @@ TWO = pod(containers(c="nvidia.com/gpu: 2"))
     ],
 )
 def test_what_was_meant_has_no_problems(text: str, pieces: tuple[Piece, ...]) -> None:
-    assert said(text, c=pieces) == []
+    assert problems_of(text, c=pieces) == []
 
 
 @rows(
@@ -96,49 +96,49 @@ def test_what_was_meant_has_no_problems(text: str, pieces: tuple[Piece, ...]) ->
     ],
 )
 def test_what_was_not_meant_is_said(text: str, pieces: tuple[Piece, ...], says: str) -> None:
-    found = said(text, c=pieces)
-    assert found and any(says in one for one in found), found
+    messages = problems_of(text, c=pieces)
+    assert messages and any(says in message for message in messages), messages
 
 
 def test_a_share_that_takes_all_of_an_amount_that_it_does_not_name_leaves_nothing_for_others() -> None:
     memory = pod(containers(c="nvidia.com/gpu: 1, nvidia.com/gpumem: 3000"))
-    assert said(memory, c=(share(memory="3000Mi", cores="0"),)) == []
-    assert "with all cores of it" in said(memory, c=(share(memory="3000Mi", cores="100"),))[0]
+    assert problems_of(memory, c=(share(memory="3000Mi", cores="0"),)) == []
+    assert "with all cores of it" in problems_of(memory, c=(share(memory="3000Mi", cores="100"),))[0]
 
 
 def test_units_of_an_init_container_go_to_the_containers_after_it_and_are_not_counted_again() -> None:
     init = "  initContainers:\n  - {name: first, image: i, resources: {limits: {nvidia.com/gpu: 2}}}\n"
     text = pod(init, containers(c="nvidia.com/gpu: 1"))
     both = (gpu(), gpu("gpu-1"))
-    assert said(text, first=both, c=(gpu(),)) == []
-    assert said(text, first=(gpu(),), c=(gpu(),)) != []
+    assert problems_of(text, first=both, c=(gpu(),)) == []
+    assert problems_of(text, first=(gpu(),), c=(gpu(),)) != []
 
 
 def test_what_is_hardest_to_please_chooses_first() -> None:
     """A share as large as its GPU would do for a whole one, but a whole one is no share."""
-    found = workload(ONE)
-    (whole,) = found.reading.demands
+    converted = workload(ONE)
+    (whole,) = converted.reading.demands
     shared = replace(whole, want=replace(whole.want, share=DeviceShare(number=1)))
-    both = replace(found, reading=replace(found.reading, demands=(whole, shared)))
+    both = replace(converted, reading=replace(converted.reading, demands=(whole, shared)))
     pieces = {"c": (share(shares="4"), gpu("gpu-1"))}
-    assert [one for one in problems(both, pieces) if "asked for 1 and gets 2" not in one] == []
+    assert [problem for problem in problems(both, pieces) if "asked for 1 and gets 2" not in problem] == []
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_number_in_the_manifest_counts_whatever_was_read_in_it(count: int) -> None:
-    found = workload(TWO)
-    (demand,) = found.reading.demands
+    converted = workload(TWO)
+    (demand,) = converted.reading.demands
     misread = replace(demand, want=replace(demand.want, count=count))
-    wrong = replace(found, reading=replace(found.reading, demands=(misread,)))
+    wrong = replace(converted, reading=replace(converted.reading, demands=(misread,)))
     pieces = {"c": tuple(gpu(f"gpu-{index}") for index in range(count))}
     assert list(problems(wrong, pieces)) == [f"c asked for 2 and gets {count}"]
 
 
 def test_shares_of_one_gpu_and_of_different_ones_are_so_again() -> None:
-    one = pod(containers(a="aliyun.com/gpu-mem: 3", b="aliyun.com/gpu-mem: 3"))
+    together = pod(containers(a="aliyun.com/gpu-mem: 3", b="aliyun.com/gpu-mem: 3"))
     mine, beside, other = (share(memory="3Gi"), share(number="1", memory="3Gi"), share("gpu-1", "1", memory="3Gi"))
-    assert said(one, a=(mine,), b=(beside,)) == []
-    assert said(one, a=(mine,), b=(other,)) == ["a, b had shares of one GPU, and get them of gpu-0, gpu-1"]
+    assert problems_of(together, a=(mine,), b=(beside,)) == []
+    assert problems_of(together, a=(mine,), b=(other,)) == ["a, b had shares of one GPU, and get them of gpu-0, gpu-1"]
     apart = pod(containers(a="nvidia.com/gpu: 2, nvidia.com/gpumem: 3072"))
-    assert said(apart, a=(mine, other)) == []
-    assert said(apart, a=(mine, beside)) == ["a had shares of 2 different GPUs, and gets them of 1"]
+    assert problems_of(apart, a=(mine, other)) == []
+    assert problems_of(apart, a=(mine, beside)) == ["a had shares of 2 different GPUs, and gets them of 1"]

@@ -209,25 +209,25 @@ OWNERS = (None, ObjectRef("Deployment", "team", "web"), ObjectRef("DaemonSet", "
 
 def simulated(offering: Offering) -> Cluster:
     nodes = {}
-    for one in offering.nodes:
-        plugin, both = bool(one.resources), bool(one.resources) and one.driver
-        labels = {OFFERED_BY: "driver", DRIVER_RUNS: "yes"} if one.driver and not plugin else {}
+    for node in offering.nodes:
+        plugin, both = bool(node.resources), bool(node.resources) and node.driver
+        labels = {OFFERED_BY: "driver", DRIVER_RUNS: "yes"} if node.driver and not plugin else {}
         if offering.plugins[0] == OPERATOR and not plugin:
             labels["nvidia.com/gpu.deploy.device-plugin"] = "false"
         if offering.plugins[0] == GKE and not plugin:
             labels["gke-no-default-nvidia-gpu-device-plugin"] = "true"
-        nodes[one.name] = Node(labels, plugin, one.driver, plugin, one.driver, one.driver, both)
+        nodes[node.name] = Node(labels, plugin, node.driver, plugin, node.driver, node.driver, both)
         if not plugin:
             labels.setdefault(OFFERED_BY, "nobody")
-        if one.driver_label:
+        if node.driver_label:
             labels[DRIVER_RUNS] = "yes"
-    driver_there = any(one.driver for one in offering.nodes)
+    driver_there = any(node.driver for node in offering.nodes)
     # Where the driver is there already, somebody has kept it from the other nodes, by labels as ours.
     return Cluster(nodes, not plugin_everywhere(offering), offering.plugins[0] == OPERATOR, driver_there, driver_there)
 
 
 def plugin_everywhere(offering: Offering) -> bool:
-    return all(one.resources for one in offering.nodes)
+    return all(node.resources for node in offering.nodes)
 
 
 def commands(stages: tuple[Stage, ...], until: Act | None = None) -> Iterator[str]:
@@ -249,9 +249,9 @@ def test_nobody_ever_gets_a_gpu_twice_on_the_way_to_the_driver(offering: Offerin
     plan, cluster = plan_of(offering), simulated(offering)
     for command in commands(plan.forward, until=Act.REMOVE_PLUGIN):
         cluster.run(command)
-    for one in offering.nodes:
-        if one.resources or (one.begun and not plan.empty):
-            node = cluster.nodes[one.name]
+    for gpu_node in offering.nodes:
+        if gpu_node.resources or (gpu_node.begun and not plan.empty):
+            node = cluster.nodes[gpu_node.name]
             assert (node.plugin, node.driver, node.damaged) == (False, True, False)
 
 
@@ -263,14 +263,14 @@ def test_nor_on_the_way_back_from_wherever_one_stopped(offering: Offering, data:
         return
     there = list(commands(plan.forward, until=Act.REMOVE_PLUGIN))
     # The driver is there, and the device plugin heeds the label; before that there is nothing to go back from.
-    first = next(index for index, one in enumerate(there) if one.startswith("helm upgrade")) + 1
+    first = next(index for index, line in enumerate(there) if line.startswith("helm upgrade")) + 1
     for command in there[: data.draw(st.integers(first, len(there)))]:
         cluster.run(command)
     for command in commands(plan.back, until=Act.UNINSTALL):
         cluster.run(command)
-    for one in offering.nodes:
-        if one.resources or one.begun:
-            node = cluster.nodes[one.name]
+    for gpu_node in offering.nodes:
+        if gpu_node.resources or gpu_node.begun:
+            node = cluster.nodes[gpu_node.name]
             assert (node.plugin, node.driver) == (True, False)
 
 
@@ -375,13 +375,13 @@ def test_pods_of_a_daemon_set_are_found_by_their_owner_since_their_names_change(
     held = tuple(GpuHolder("team", name, ObjectRef("DaemonSet", "team", "watch"), by_claim=False) for name in "ab")
     offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False, held),), (DAEMON_SET,))
     evict = next(step for step in plan_of(offering).forward[1].steps if step.act is Act.EVICT)
-    (command,) = [one for one in evict.commands if "watch" in one]
+    (line,) = [line for line in evict.commands if "watch" in line]
     (tmp_path / "kubectl").write_text(
         f'#!/bin/sh\necho "$*" >> {tmp_path}/typed\n[ "$3" = get ] && echo watch-x watch-y\n'
     )
     (tmp_path / "kubectl").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    subprocess.run(["bash", "-c", command], env=environment, check=False)
+    subprocess.run(["bash", "-c", line], env=environment, check=False)
     asked, deleted = (tmp_path / "typed").read_text().splitlines()
     assert 'ownerReferences[0].name=="watch"' in asked
     assert deleted == "-n team delete pod watch-x watch-y"
@@ -473,7 +473,7 @@ def test_a_kubectl_that_fails_is_never_taken_for_there_is_none(tmp_path: Path) -
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_no_wait_is_for_ever_and_each_says_where_to_look() -> None:
     plan = plan_of(CONFLICT)
-    waits = {one for one in (*commands(plan.forward), *commands(plan.back)) if "sleep" in one}
+    waits = {line for line in (*commands(plan.forward), *commands(plan.back)) if "sleep" in line}
     assert len(waits) >= 5
     for command in waits:
         asked = f"kubectl() {{ return 1; }}; sleep() {{ echo $1; }}; {command}"
@@ -484,10 +484,10 @@ def test_no_wait_is_for_ever_and_each_says_where_to_look() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-@pytest.mark.parametrize(("said", "ends"), [("", True), ("0", True), ("8", False)])
-def test_kubelet_may_say_that_it_has_none_or_nothing_at_all(said: str, ends: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("answer", "ends"), [("", True), ("0", True), ("8", False)])
+def test_kubelet_may_say_that_it_has_none_or_nothing_at_all(answer: str, ends: bool, tmp_path: Path) -> None:
     (command,) = next(step.commands for step in plan_of(CONFLICT).back[0].steps if step.act is Act.AWAIT_PLUGIN_GONE)
-    assert (shell(command, f"echo -n '{said}'", tmp_path).returncode == 0) == ends
+    assert (shell(command, f"echo -n '{answer}'", tmp_path).returncode == 0) == ends
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -535,19 +535,19 @@ def test_network_cards_and_what_a_person_says_is_no_gpu_are_not_waited_for_and_t
     pods = [held("gpu", "nvidia.com/gpu"), held("card", "nvidia.com/hostdev"), held("lic", "nvidia.com/license-x")]
     alone = {**node, "metadata": {"name": "cards"}, "status": {"allocatable": beside}}
     read = offering_of([node, alone, *pods], GPU_DRIVER, ["nvidia.com/license-x"])
-    (found,) = read.nodes
-    assert (found.resources, [one.name for one in found.holders]) == ({"nvidia.com/gpu": 8}, ["gpu"])
+    (gpu_node,) = read.nodes
+    assert (gpu_node.resources, [holder.name for holder in gpu_node.holders]) == ({"nvidia.com/gpu": 8}, ["gpu"])
     plan = plan_of(Offering(read.nodes, (DAEMON_SET,)))
-    assert not any("hostdev" in one for one in commands(plan.forward) if "allocatable" in one)
+    assert not any("hostdev" in command for command in commands(plan.forward) if "allocatable" in command)
 
     (free,) = next(step.commands for step in plan.forward[1].steps if step.act is Act.AWAIT_FREE)
     cards = "".join(f"  {name}    1     1\n" for name in beside)
     for used, status in (("0", 0), ("3", 1)):
-        said = DESCRIBED.format(used=used).replace("Events:", f"{cards}Events:")
-        assert "hostdev" in said
-        assert shell(free, f"cat <<'END'\n{said}END", tmp_path).returncode == status, free
+        described = DESCRIBED.format(used=used).replace("Events:", f"{cards}Events:")
+        assert "hostdev" in described
+        assert shell(free, f"cat <<'END'\n{described}END", tmp_path).returncode == status, free
 
-    mark = next(one for one in commands(plan.forward) if "dra.gpu/leaves=yes --overwrite" in one)
+    mark = next(command for command in commands(plan.forward) if "dra.gpu/leaves=yes --overwrite" in command)
     typed = tmp_path / "typed"
     more = "".join(f'\nteam {name[11:]} {{"limits":{{"{name}":"1"}}}}' for name in beside)
     both = '\nteam both {"limits":{"nvidia.com/gpu":"1","nvidia.com/hostdev":"1"}}'
@@ -574,7 +574,7 @@ def test_what_an_earlier_plan_left_behind_is_taken_up() -> None:
     assert first.act is Act.CLEAN and first.commands[-2] == "kubectl label node label dra.gpu/driver-"
     assert "resourceclaims" in first.commands[-3]
     assert [step.act for step in plan.forward[0].steps].count(Act.CLEAN) == 1
-    assert {one.name for one in read.nodes if plan_of(read).empty} == set(), "nobody is left out"
+    assert {node.name for node in read.nodes if plan_of(read).empty} == set(), "nobody is left out"
 
 
 def test_there_is_no_plan_beside_nvidias_own_dra_driver() -> None:
@@ -598,8 +598,8 @@ def test_there_is_no_plan_beside_nvidias_own_dra_driver() -> None:
         ({"gpus": {"enabled": True}}, True),
         ({"gpus": None, "computeDomains": {"enabled": False}}, True),
     ):
-        one = {**cluster, "spec": {"draDriver": parts}}
-        assert bool(plan_of(offering_of([node, one, domains], GPU_DRIVER)).refusal) is refused
+        cluster_policy = {**cluster, "spec": {"draDriver": parts}}
+        assert bool(plan_of(offering_of([node, cluster_policy, domains], GPU_DRIVER)).refusal) is refused
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -615,9 +615,9 @@ def test_every_command_is_one_for_a_shell() -> None:
 def test_the_chart_takes_the_values() -> None:
     chart = json.loads((Path(__file__).parents[3] / "charts" / "gpu-dra-driver" / "values.schema.json").read_text())
     for policy in (None, {"mig": [{"mode": "Dynamic"}], "sharing": [{"strategy": "MPS", "replicas": 4}]}):
-        found = Migration((), (), (), (), (), policy=policy)
-        jsonschema.validate(values_for_cutover(found), chart)
-        jsonschema.validate(final_values(found), chart)
+        migration = Migration((), (), (), (), (), policy=policy)
+        jsonschema.validate(values_for_cutover(migration), chart)
+        jsonschema.validate(final_values(migration), chart)
 
 
 def test_the_chart_takes_the_values_where_pods_go_on_to_ask_for_mig_devices() -> None:
@@ -628,9 +628,9 @@ kind: Pod
 metadata: {name: asks}
 spec: {containers: [{name: main, image: cuda, resources: {limits: {nvidia.com/mig-1g.10gb: 1}}}]}
 """
-    found = migrate([ManifestText("pod.yaml", pod)], Options(strategy=StrategyOption.EXTENDED))
-    assert kept_resources(found) == {"nvidia.com/mig-1g.10gb"}
-    values = final_values(found)
+    migration = migrate([ManifestText("pod.yaml", pod)], Options(strategy=StrategyOption.EXTENDED))
+    assert kept_resources(migration) == {"nvidia.com/mig-1g.10gb"}
+    values = final_values(migration)
     assert values["featureGates"] == {"MigExtendedResources": True}
     jsonschema.validate(values, chart)
 
@@ -662,11 +662,11 @@ def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> No
         "spec": {"template": {"spec": {"containers": [{"image": "nvcr.io/nvidia/k8s-device-plugin:v0.18.0"}]}}},
     }
     slice_ = {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {"driver": GPU_DRIVER, "nodeName": "n"}}
-    found = offering_of([node, other, pod, ended, waiting, daemon_set, slice_], GPU_DRIVER)
+    offering = offering_of([node, other, pod, ended, waiting, daemon_set, slice_], GPU_DRIVER)
     holder = GpuHolder("t", "web-1", ObjectRef("Deployment", "t", "web"), by_claim=False)
-    assert found.nodes == (GpuNode("n", {"nvidia.com/gpu": 8}, True, (holder,), "all-disabled"),)
-    assert found.plugins == (DevicePlugin(Installed.DAEMON_SET, "nvidia", "nvdp"),)
-    assert not found.mig_manager
+    assert offering.nodes == (GpuNode("n", {"nvidia.com/gpu": 8}, True, (holder,), "all-disabled"),)
+    assert offering.plugins == (DevicePlugin(Installed.DAEMON_SET, "nvidia", "nvdp"),)
+    assert not offering.mig_manager
 
 
 def test_a_cluster_policy_stands_for_the_daemon_sets_that_it_owns() -> None:
@@ -677,9 +677,9 @@ def test_a_cluster_policy_stands_for_the_daemon_sets_that_it_owns() -> None:
         "metadata": {"name": "d", "namespace": "n", "ownerReferences": [{"kind": "ClusterPolicy"}]},
         "spec": {"template": {"spec": {"containers": [{"image": "nvcr.io/nvidia/k8s-device-plugin:v0.18.0"}]}}},
     }
-    found = offering_of([policy, kyverno, daemon_set], GPU_DRIVER)
-    assert found.plugins == (DevicePlugin(Installed.OPERATOR, "", "cp"),)
-    assert found.mig_manager
+    offering = offering_of([policy, kyverno, daemon_set], GPU_DRIVER)
+    assert offering.plugins == (DevicePlugin(Installed.OPERATOR, "", "cp"),)
+    assert offering.mig_manager
     off = {**policy, "spec": {"devicePlugin": {"enabled": False}, "migManager": {"enabled": False}}}
     assert offering_of([off], GPU_DRIVER) == Offering((), slices=False)
 
@@ -705,5 +705,5 @@ def test_a_pod_has_gpus_of_the_device_plugin_whatever_claims_it_has_besides(
     node = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
     spec = {"nodeName": "n", "resourceClaims": claims, "containers": [{"name": "c", "resources": {"limits": limits}}]}
     pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "t"}, "spec": spec, "status": status}
-    (found,) = offering_of([node, pod], GPU_DRIVER).nodes
-    assert [one.by_claim for one in found.holders] == [by_claim]
+    (gpu_node,) = offering_of([node, pod], GPU_DRIVER).nodes
+    assert [holder.by_claim for holder in gpu_node.holders] == [by_claim]

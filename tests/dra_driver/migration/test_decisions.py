@@ -38,12 +38,14 @@ classes: {gpu: g, mig: m, shared: s, vfio: v}
 def test_every_decision_is_an_option_and_every_option_a_decision() -> None:
     assert yaml.safe_load(EVERY).keys() == FIELDS.keys()
     options = Decisions.read(EVERY, "f").options(37)
-    assert [one.name for one in fields(Options) if getattr(options, one.name) == getattr(Options(), one.name)] == []
+    assert [
+        option.name for option in fields(Options) if getattr(options, option.name) == getattr(Options(), option.name)
+    ] == []
     assert Decisions.read("", "f").options(None) == Options()
 
 
 @rows(
-    "text, said",
+    "text, message",
     [
         ("sharing: mps", "not like time-slicing:4"),
         ("sharing: mps:1", "not like time-slicing:4"),
@@ -61,8 +63,8 @@ def test_every_decision_is_an_option_and_every_option_a_decision() -> None:
         ("a: [", "not YAML"),
     ],
 )
-def test_what_makes_no_sense_is_named_with_its_field(text: str, said: str) -> None:
-    with pytest.raises(InvalidInput, match=re.escape(said)):
+def test_what_makes_no_sense_is_named_with_its_field(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(message)):
         Decisions.read(text, "f")
 
 

@@ -157,8 +157,8 @@ def test_json_stays_json() -> None:
 
 def test_items_of_lists_are_edited_each_for_itself() -> None:
     text = "kind: PodList\nitems:\n- metadata: {name: a}\n  spec: {x: 1, z: 2}\n- spec: {x: 1, z: 2}\n"
-    one, two = read_documents(text, "").documents
-    after = spliced(text, rewritten({one: (Remove(("spec", "x")),), two: (Remove(("spec", "z")),)}))
+    first, second = read_documents(text, "").documents
+    after = spliced(text, rewritten({first: (Remove(("spec", "x")),), second: (Remove(("spec", "z")),)}))
     assert after == "kind: PodList\nitems:\n- metadata: {name: a}\n  spec: {z: 2}\n- spec: {x: 1}\n"
 
 
@@ -297,7 +297,7 @@ class Scribe:
             inner = comma.join(f"{self.scalar(k, True)}: {self.flow(v, column + 2)}" for k, v in value.items())
             return "{" + (gap + inner + gap if inner else "") + "}"
         if isinstance(value, list):
-            inner = comma.join(self.flow(one, column + 2) for one in value)
+            inner = comma.join(self.flow(item, column + 2) for item in value)
             return "[" + (gap + inner + gap if inner else "") + "]"
         return self.scalar(value, True)
 
@@ -331,25 +331,25 @@ class Scribe:
 
     def mapping(self, value: dict[str, Any], column: int) -> str:
         text = ""
-        for key, one in value.items():
+        for key, inner in value.items():
             text += self.lines_before(column)
-            text += f"{' ' * column}{self.scalar(key, False)}:{self.value(one, column)}"
+            text += f"{' ' * column}{self.scalar(key, False)}:{self.value(inner, column)}"
         return text
 
     def sequence(self, value: list[Any], column: int) -> str:
         text = ""
-        for one in value:
+        for entry in value:
             text += self.lines_before(column)
-            if isinstance(one, dict) and one and not self.chance(3):
-                first, rest = next(iter(one.items())), dict(list(one.items())[1:])
+            if isinstance(entry, dict) and entry and not self.chance(3):
+                first, rest = next(iter(entry.items())), dict(list(entry.items())[1:])
                 text += f"{' ' * column}- {self.scalar(first[0], False)}:{self.value(first[1], column + 2)}"
                 text += self.mapping(rest, column + 2)
-            elif isinstance(one, list) and one and self.chance(1):
-                text += f"{' ' * column}-{self.end()}{self.sequence(one, column + 2)}"
-            elif isinstance(one, dict | list):
-                text += f"{' ' * column}- {self.flow(one, column)}{self.end()}"
+            elif isinstance(entry, list) and entry and self.chance(1):
+                text += f"{' ' * column}-{self.end()}{self.sequence(entry, column + 2)}"
+            elif isinstance(entry, dict | list):
+                text += f"{' ' * column}- {self.flow(entry, column)}{self.end()}"
             else:
-                text += f"{' ' * column}- {self.scalar(one, False)}{self.end()}"
+                text += f"{' ' * column}- {self.scalar(entry, False)}{self.end()}"
         return text
 
 
@@ -366,31 +366,37 @@ def texts(draw: st.DrawFn) -> Written:
 
 def all_paths(value: Any, path: Path = ()) -> list[Path]:
     if isinstance(value, dict):
-        return [one for key, inner in value.items() for one in ((*path, key), *all_paths(inner, (*path, key)))]
+        return [
+            inner_path for key, inner in value.items() for inner_path in ((*path, key), *all_paths(inner, (*path, key)))
+        ]
     if isinstance(value, list):
-        return [one for key, inner in enumerate(value) for one in ((*path, key), *all_paths(inner, (*path, key)))]
+        return [
+            inner_path
+            for key, inner in enumerate(value)
+            for inner_path in ((*path, key), *all_paths(inner, (*path, key)))
+        ]
     return []
 
 
 @st.composite
 def edits_of(draw: st.DrawFn, value: Any) -> list[Edit]:
     paths = [path for path in all_paths(value) if path != ("kind",)]
-    found: list[Edit] = []
+    edits: list[Edit] = []
     for _ in range(draw(st.integers(1, 4))):
         path = draw(st.sampled_from(paths)) if paths else ("new",)
         there = value_at(value, path)
         what = draw(st.sampled_from(["remove", "remove", "put", "add"]))
         if what == "remove" and paths:
-            found.append(Remove(path))
+            edits.append(Remove(path))
         elif what == "add" and isinstance(there, dict):
-            found.append(Put((*path, "new/key"), draw(VALUES)))
+            edits.append(Put((*path, "new/key"), draw(VALUES)))
         elif what == "add" and isinstance(there, list):
-            found.append(Put((*path, len(there)), draw(VALUES)))
+            edits.append(Put((*path, len(there)), draw(VALUES)))
         elif isinstance(there, list) and there:
-            found.append(Put(path, draw(st.lists(st.one_of(st.sampled_from(there), SCALARS), min_size=1, max_size=4))))
+            edits.append(Put(path, draw(st.lists(st.one_of(st.sampled_from(there), SCALARS), min_size=1, max_size=4))))
         else:
-            found.append(Put(path, draw(VALUES)))
-    return found
+            edits.append(Put(path, draw(VALUES)))
+    return edits
 
 
 @given(st.data())
@@ -438,10 +444,10 @@ def test_parts_that_no_edit_reaches_stay_as_they_are(data: st.DataObject) -> Non
 
 def parts(text: str, keys: list[str]) -> dict[str, str]:
     """The lines of each key of the outermost map."""
-    found: dict[str, list[str]] = {}
+    sections: dict[str, list[str]] = {}
     document = read_documents(text, "f").documents[0]
     lines = text.splitlines(keepends=True)
     begins = [(document.place(key)[0] - 1, key) for key in keys]
     for (start, key), (stop, _) in zip(begins, [*begins[1:], (len(lines), "")], strict=True):
-        found[key] = lines[start:stop]
-    return {key: "".join(some) for key, some in found.items()}
+        sections[key] = lines[start:stop]
+    return {key: "".join(some) for key, some in sections.items()}

@@ -107,7 +107,10 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     outcome = CliRunner().invoke(app, ["migrate", *files, *arguments, "--to", str(folder / "new")])
     report = json.loads((folder / "new" / "report.json").read_text())
-    tried = {one["object"]["name"]: (one["verdict"], one["why"]) for one in report["verification"]["workloads"]}
+    tried = {
+        verdict["object"]["name"]: (verdict["verdict"], verdict["why"])
+        for verdict in report["verification"]["workloads"]
+    }
     assert {verdict for verdict, _ in tried.values()} == {"same"}, tried
     assert outcome.exception is None or isinstance(outcome.exception, SystemExit)
     alone = ("--with", str(around), "--nodes", "t4", "--to", str(folder / "new" / "manifests" / "alone"))
@@ -120,14 +123,14 @@ def applied(folder: Path) -> Iterator[JsonObject]:
     """What a person applies; labeled namespaces as the report asks."""
     namespaces = set()
     files = (folder / "manifests").rglob("*.yaml")
-    for path in sorted(one for one in files if one.parent.name != "alone"):
-        for obj in yaml.safe_load_all(path.read_text()):
+    for written in sorted(written for written in files if written.parent.name != "alone"):
+        for obj in yaml.safe_load_all(written.read_text()):
             namespaces.add(obj["metadata"].get("namespace", "default"))
             if obj["kind"] in ("ResourceClaimTemplate", "DeviceClass", "Pod") or any(pods_of_workload(obj)):
                 yield obj
     labels = {"resource.kubernetes.io/admin-access": "true"}
     yield from (
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": one, "labels": labels}} for one in namespaces
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}} for name in namespaces
     )
 
 
@@ -138,7 +141,7 @@ async def run(folder: Path, place: Path) -> tuple[ContainerResult, ...]:
     ]
     installed = read_policies(folder / "gpu-policies.yaml")
     order = {kind: place for place, kind in enumerate(("Namespace", "DeviceClass", "ResourceClaimTemplate"))}
-    documents = sorted(applied(folder), key=lambda one: order.get(one["kind"], len(order)))
+    documents = sorted(applied(folder), key=lambda obj: order.get(obj["kind"], len(order)))
     scenario = Scenario("migrated", tuple(documents))
     async with SimulatedCluster.running(place, nodes, installed=installed) as cluster:
         await scenarios.apply(cluster.kube, scenario)
@@ -159,14 +162,17 @@ def test_all_pods_run_and_each_container_has_what_it_had(migrated: Path) -> None
         defaultdict[tuple[str, str], list[list[str]]](list),
         defaultdict[tuple[str, str], set[object]](set),
     )
-    for one in results:
+    for container in results:
         # Of a pod that a workload makes, the beginning of its name.
-        key = next((name for name in _WORKLOADS if one.pod.startswith(f"{name}-")), one.pod), one.container
-        devices[key].append(sorted(device.id.device for device in one.devices))
-        products[key] |= {device.attribute("productName") for device in one.devices}
-    got = {key: found[0] for key, found in devices.items()}
+        key = (
+            next((name for name in _WORKLOADS if container.pod.startswith(f"{name}-")), container.pod),
+            container.container,
+        )
+        devices[key].append(sorted(device.id.device for device in container.devices))
+        products[key] |= {device.attribute("productName") for device in container.devices}
+    got = {key: device_lists[0] for key, device_lists in devices.items()}
     assert len(got[("vector-add", "vector-add")]) == 1
-    assert [len(found) for found in devices[("translator", "server")]] == [1, 1]
+    assert [len(device_lists) for device_lists in devices[("translator", "server")]] == [1, 1]
     assert len({*got[("encode-and-rank", "encode")], *got[("encode-and-rank", "rank")]}) == 2
     assert got[("encode-and-rank", "proxy")] == []
     assert got[("camera", "detector")] == got[("camera", "preview")] != []

@@ -40,8 +40,8 @@ WAYS = {
 @pytest.fixture(scope="module")
 def definitions() -> Mapping[tuple[str, str], JsonObject]:
     """By group and kind."""
-    found = crds_in(crds_folder())
-    return {(one["spec"]["group"], one["spec"]["names"]["kind"]): one for one in found}
+    crds = crds_in(crds_folder())
+    return {(crd["spec"]["group"], crd["spec"]["names"]["kind"]): crd for crd in crds}
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,9 @@ def server(
 ) -> Iterator[Server]:
     running = real_api_server.start(real_api_server.assets_folder(), tmp_path_factory.mktemp("real"))
     try:
-        found = Server(running)
-        found.define(definitions.values())
-        yield found
+        store = Server(running)
+        store.define(definitions.values())
+        yield store
     finally:
         running.stop()
 
@@ -63,7 +63,7 @@ def text(file: Path) -> str:
 
 
 def objects(source: str) -> list[JsonObject]:
-    return [one.obj for one in read_documents(source, "f").documents if one.obj.get("apiVersion")]
+    return [document.obj for document in read_documents(source, "f").documents if document.obj.get("apiVersion")]
 
 
 def named(obj: JsonObject) -> tuple[str, str, Any]:
@@ -107,7 +107,7 @@ def test_what_was_taken_is_taken_and_nothing_is_dropped(
 ) -> None:
     known = {named(obj): obj for obj in objects(text(file)) if is_foreign(obj) and server.knows(obj)}
     answers = {key: server.tried(obj) for key, obj in known.items()}
-    taken = {key: set(lost(known[key], one.body)) for key, one in answers.items() if one.taken}
+    taken = {key: set(lost(known[key], answer.body)) for key, answer in answers.items() if answer.taken}
     if not known:
         pytest.skip("no object of a kind that is defined")
     if not taken:
@@ -116,11 +116,13 @@ def test_what_was_taken_is_taken_and_nothing_is_dropped(
         (version.partition("/")[0], kind): definitions.get((version.partition("/")[0], kind))
         for version, kind, _ in taken
     }
-    side = [ManifestText(f"{kind}.yaml", json.dumps(one)) for (_, kind), one in own.items() if one is not None]
+    side = [ManifestText(f"{kind}.yaml", json.dumps(obj)) for (_, kind), obj in own.items() if obj is not None]
     assert list(tried(server, migrate([ManifestText("a.yaml", text(file))], WAYS[way], side), taken)) == []
     alone = migrate([ManifestText("a.yaml", text(file))], replace(WAYS[way], argo_resource_claims=False))
     if list(tried(server, alone, taken)):
-        assert any(one.code is NO_CLAIMS_HERE and not one.fixed for one in alone.findings), "nobody was warned"
+        assert any(finding.code is NO_CLAIMS_HERE and not finding.fixed for finding in alone.findings), (
+            "nobody was warned"
+        )
 
 
 def test_kinds_that_are_defined_are_tried(server: Server) -> None:

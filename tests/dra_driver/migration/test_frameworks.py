@@ -4,10 +4,10 @@ from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, MigrationFinding, Options, StrategyOption
 
 
-def said(text: str, code: str, strategy: str = "claims", **options: object) -> list[MigrationFinding]:
+def findings(text: str, code: str, strategy: str = "claims", **options: object) -> list[MigrationFinding]:
     given = Options(strategy=StrategyOption(strategy), mig_strategy="mixed", replicas=1, **options)  # type: ignore[arg-type]
-    found = migrate([ManifestText("a.yaml", text)], given)
-    return [one for one in found.findings if one.code.name == code]
+    migration = migrate([ManifestText("a.yaml", text)], given)
+    return [finding for finding in migration.findings if finding.code.name == code]
 
 
 def pod(resource: str = "nvidia.com/gpu", extra: str = "", labels: str = "kai.scheduler/queue: vision") -> str:
@@ -23,9 +23,9 @@ spec:
 
 
 def test_kai_of_old_keeps_extended_resources_from_nodes_of_a_driver() -> None:
-    (one,) = said(pod(), "M013", "extended")
-    assert "KAI 0.17 or newer" in one.advice
-    assert said(pod(labels="a: b"), "M013", "extended") == []
+    (finding,) = findings(pod(), "M013", "extended")
+    assert "KAI 0.17 or newer" in finding.advice
+    assert findings(pod(labels="a: b"), "M013", "extended") == []
 
 
 RUNTIME = """
@@ -48,9 +48,9 @@ spec:
 
 
 def test_a_runtime_of_trainer_has_its_processes_counted_by_its_jobs() -> None:
-    (one,) = said(RUNTIME.format(torch="{}"), "M011")
-    assert "spec.trainer.numProcPerNode: 4" in one.advice
-    (older,) = said(RUNTIME.format(torch="{numProcPerNode: auto}"), "M011")
+    (finding,) = findings(RUNTIME.format(torch="{}"), "M011")
+    assert "spec.trainer.numProcPerNode: 4" in finding.advice
+    (older,) = findings(RUNTIME.format(torch="{numProcPerNode: auto}"), "M011")
     assert older.fixed
-    assert said(RUNTIME.format(torch="{numProcPerNode: 4}"), "M011") == []
-    assert said(RUNTIME.format(torch="null"), "M011") == []
+    assert findings(RUNTIME.format(torch="{numProcPerNode: 4}"), "M011") == []
+    assert findings(RUNTIME.format(torch="null"), "M011") == []

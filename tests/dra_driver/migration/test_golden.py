@@ -42,7 +42,7 @@ SCHEMA = jsonschema.Draft202012Validator(schema())
 @cache
 def classes() -> Mapping[str, DeviceClass]:
     documents = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents
-    return {one.name: DeviceClass.of(one.obj) for one in documents}
+    return {document.name: DeviceClass.of(document.obj) for document in documents}
 
 
 def options_of(data: Mapping[str, Any]) -> Options:
@@ -66,22 +66,22 @@ def outcome(name: str) -> MigrationReport:
     beside = text_of(folder, "with.yaml")
     side = [ManifestText("with.yaml", beside)] if beside else []
     before = "before.yaml" if (folder / "before.yaml").exists() else "before.json"
-    found = migrate([ManifestText(before, text_of(folder, before))], options, side)
-    objects = [one.obj for source in side for one in read_documents(source.text, source.file).documents]
-    offering = offering_of(objects, options.driver) if any(one.get("kind") == "Node" for one in objects) else None
-    ground = ground_of_models((), found.policy, options.kubernetes_minor or 36, options.driver)
-    plan = cutover(offering, found, options.driver) if offering is not None else None
-    return MigrationReport(found, verify(found, ground, classes()), plan)
+    migration = migrate([ManifestText(before, text_of(folder, before))], options, side)
+    objects = [document.obj for source in side for document in read_documents(source.text, source.file).documents]
+    offering = offering_of(objects, options.driver) if any(obj.get("kind") == "Node" for obj in objects) else None
+    ground = ground_of_models((), migration.policy, options.kubernetes_minor or 36, options.driver)
+    plan = cutover(offering, migration, options.driver) if offering is not None else None
+    return MigrationReport(migration, verify(migration, ground, classes()), plan)
 
 
 def new_files(migration: Migration) -> str:
-    return "---\n".join(f"# {one.file}\n{one.text}" for one in migration.new_files)
+    return "---\n".join(f"# {file.file}\n{file.text}" for file in migration.new_files)
 
 
 def codes(migration: Migration) -> str:
     """What is said, each once: code, severity, and how many workloads became what."""
-    lines = {f"{one.code.name} {one.severity}\n" for one in migration.findings}
-    targets = Counter(one.choice.target for one in migration.workloads)
+    lines = {f"{finding.code.name} {finding.severity}\n" for finding in migration.findings}
+    targets = Counter(workload.choice.target for workload in migration.workloads)
     return "".join(f"{target}: {count}\n" for target, count in sorted(targets.items())) + "".join(sorted(lines))
 
 
@@ -106,8 +106,8 @@ def test_it_becomes_what_is_written_down(name: str) -> None:
 def test_the_allocator_finds_no_difference(name: str) -> None:
     verification = outcome(name).verification
     assert verification is not None
-    found = {one.verdict: one.why for one in verification.checked}
-    assert TrialVerdict.DIFFERS not in found, found
+    verdicts = {trial.verdict: trial.why for trial in verification.checked}
+    assert TrialVerdict.DIFFERS not in verdicts, verdicts
 
 
 @rows("name", CASES)
@@ -115,11 +115,11 @@ def test_a_second_run_changes_nothing(name: str) -> None:
     report = outcome(name)
     options = options_of(yaml.safe_load(text_of(FOLDER / name, "options.yaml")) or {})
     beside = text_of(FOLDER / name, "with.yaml")
-    after = [ManifestText(one.file, one.after) for one in report.migration.files]
+    after = [ManifestText(file.file, file.after) for file in report.migration.files]
     again = migrate(
         [*after, *report.migration.new_files], options, [ManifestText("with.yaml", beside)] if beside else []
     )
-    assert [one.after for one in again.files[: len(after)]] == [one.text for one in after]
+    assert [file.after for file in again.files[: len(after)]] == [source.text for source in after]
     assert together(again).count("\n---") <= together(report.migration).count("\n---")
     assert not again.new_files
 
@@ -134,8 +134,8 @@ def test_the_schema_in_the_docs_is_that_of_the_code() -> None:
 
 
 def test_each_code_is_in_a_report() -> None:
-    said = {one.code.name for name in CASES for one in outcome(name).migration.findings}
-    assert {code.name for code in CODES} - said == set()
+    reported = {finding.code.name for name in CASES for finding in outcome(name).migration.findings}
+    assert {code.name for code in CODES} - reported == set()
 
 
 def test_each_row_of_the_table_has_a_folder() -> None:

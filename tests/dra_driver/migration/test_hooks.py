@@ -19,12 +19,12 @@ spec:
 
 
 def annotations_of_templates(*jobs: str) -> list[dict[str, str] | None]:
-    text = "---\n".join(JOB.replace("{ANNOTATIONS}", f"{{{one}}}") for one in jobs)
-    found = migrate([ManifestText("jobs.yaml", text)], OPTIONS)
-    (after,) = found.files
+    text = "---\n".join(JOB.replace("{ANNOTATIONS}", f"{{{annotations}}}") for annotations in jobs)
+    migration = migrate([ManifestText("jobs.yaml", text)], OPTIONS)
+    (after,) = migration.files
     again = migrate([ManifestText("jobs.yaml", after.after)], OPTIONS)
     assert again.files[0].after == after.after
-    return [one.obj["metadata"].get("annotations") for one in found.objects]
+    return [new.obj["metadata"].get("annotations") for new in migration.objects]
 
 
 @rows(

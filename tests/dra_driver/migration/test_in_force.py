@@ -19,7 +19,7 @@ def shared(replicas: int, strategy: str = "none") -> JsonObject:
 
 
 def config_map(name: str, **configs: JsonObject) -> str:
-    data = {key: yaml.safe_dump(one) for key, one in configs.items()}
+    data = {key: yaml.safe_dump(config) for key, config in configs.items()}
     metadata = {"name": name, "namespace": "gpu"}
     return yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
@@ -36,61 +36,63 @@ def migrated(files: Mapping[str, str], side: Mapping[str, str] | None = None) ->
     return migrate(sources, Options(), [ManifestText(name, text) for name, text in (side or {}).items()])
 
 
-def replicas(found: Migration) -> list[int]:
-    return [rule["replicas"] for rule in (found.policy or {}).get("sharing", ())]
+def replicas(migration: Migration) -> list[int]:
+    return [rule["replicas"] for rule in (migration.policy or {}).get("sharing", ())]
 
 
-def told(found: Migration) -> list[str]:
-    return [one.message for one in found.findings if one.code is NOT_TAKEN]
+def not_taken(migration: Migration) -> list[str]:
+    return [finding.message for finding in migration.findings if finding.code is NOT_TAKEN]
 
 
 PLAIN = yaml.safe_dump(shared(4))
 
 
 def test_what_is_given_for_what_it_says_goes_before_what_is_found() -> None:
-    found = migrated({"pod.yaml": POD, "plugin.yaml": PLAIN}, {"tests/mine.yaml": yaml.safe_dump(shared(8))})
-    assert replicas(found) == [8]
-    assert told(found) == [
+    migration = migrated({"pod.yaml": POD, "plugin.yaml": PLAIN}, {"tests/mine.yaml": yaml.safe_dump(shared(8))})
+    assert replicas(migration) == [8]
+    assert not_taken(migration) == [
         "the device plugin's configuration is taken from tests/mine.yaml; plugin.yaml says otherwise"
     ]
     other = migrated(
         {"plugin.yaml": config_map("a", here=shared(4))}, {"mine.yaml": config_map("b", default=shared(8))}
     )
     assert replicas(other) == [8]
-    assert len(told(other)) == 1
-    (unnamed,) = told(migrated({"plugin.yaml": PLAIN}, {"mine.yaml": config_map("b", default=shared(8))}))
+    assert len(not_taken(other)) == 1
+    (unnamed,) = not_taken(migrated({"plugin.yaml": PLAIN}, {"mine.yaml": config_map("b", default=shared(8))}))
     where = "ConfigMap gpu/b in mine.yaml:1"
     assert unnamed == f"the device plugin's configuration is taken from {where}; plugin.yaml says otherwise"
 
 
 def test_of_configurations_with_one_name_the_last_counts_and_the_others_are_named() -> None:
     files = {name: config_map("plugin", default=shared(number)) for name, number in (("a", 2), ("b", 3), ("c", 4))}
-    found = migrated({**files, "pod.yaml": POD})
-    assert replicas(found) == [4]
+    migration = migrated({**files, "pod.yaml": POD})
+    assert replicas(migration) == [4]
     places = [f"ConfigMap gpu/plugin in {name}:1" for name in "cab"]
-    assert told(found) == [f"configuration default is taken from {places[0]}; {places[1]}, {places[2]} say otherwise"]
-    assert found.reasons[0] == f"The meaning of resources was read from {places[0]}."
+    assert not_taken(migration) == [
+        f"configuration default is taken from {places[0]}; {places[1]}, {places[2]} say otherwise"
+    ]
+    assert migration.reasons[0] == f"The meaning of resources was read from {places[0]}."
 
 
 def test_where_they_say_the_same_nothing_is_told() -> None:
-    found = migrated(
+    migration = migrated(
         {"a.yaml": config_map("plugin", default=shared(2)), "b.yaml": config_map("plugin", default=shared(2))}
     )
-    assert (replicas(found), told(found)) == ([2], [])
+    assert (replicas(migration), not_taken(migration)) == ([2], [])
 
 
 def test_the_operator_says_which_one_counts() -> None:
     files = {"a.yaml": config_map("one", default=shared(2)), "b.yaml": config_map("two", default=shared(3))}
-    found = migrated({**files, "policy.yaml": operator("one")})
-    assert (replicas(found), told(found)) == ([2], [])
+    migration = migrated({**files, "policy.yaml": operator("one")})
+    assert (replicas(migration), not_taken(migration)) == ([2], [])
 
 
 def test_two_operators_that_differ_are_named() -> None:
-    found = migrated(
+    migration = migrated(
         {"dev.yaml": operator(strategy="mixed"), "prod.yaml": operator(strategy="single"), "pod.yaml": POD}
     )
     where = ("ClusterPolicy p in prod.yaml:1", "ClusterPolicy p in dev.yaml:1")
-    assert told(found) == [f"the MIG strategy is taken from {where[0]}; {where[1]} says otherwise"]
+    assert not_taken(migration) == [f"the MIG strategy is taken from {where[0]}; {where[1]} says otherwise"]
 
 
 def layout(profile: str, **more: JsonObject) -> str:
@@ -98,15 +100,15 @@ def layout(profile: str, **more: JsonObject) -> str:
     return yaml.safe_dump({"version": "v1", "mig-configs": {"half": [entry], **more}})
 
 
-def told_of_layouts(found: Migration) -> list[str]:
-    return [one.message for one in found.findings if one.code is MIG_LAYOUT]
+def told_of_layouts(migration: Migration) -> list[str]:
+    return [finding.message for finding in migration.findings if finding.code is MIG_LAYOUT]
 
 
 def test_of_layouts_with_one_name_that_differ_one_counts_and_the_others_are_named() -> None:
-    found = migrated({"a.yaml": layout("1g.10gb"), "b.yaml": layout("3g.40gb"), "pod.yaml": POD})
-    assert told(found) == ["layout half is taken from b.yaml; a.yaml says otherwise"]
-    assert told_of_layouts(found) == ["layout half has MIG devices: 3g.40gb"]
+    migration = migrated({"a.yaml": layout("1g.10gb"), "b.yaml": layout("3g.40gb"), "pod.yaml": POD})
+    assert not_taken(migration) == ["layout half is taken from b.yaml; a.yaml says otherwise"]
+    assert told_of_layouts(migration) == ["layout half has MIG devices: 3g.40gb"]
     given = migrated({"b.yaml": layout("3g.40gb"), "pod.yaml": POD}, {"a.yaml": layout("1g.10gb")})
-    assert told(given) == ["layout half is taken from a.yaml; b.yaml says otherwise"]
+    assert not_taken(given) == ["layout half is taken from a.yaml; b.yaml says otherwise"]
     same = migrated({"a.yaml": layout("1g.10gb"), "b.yaml": layout("1g.10gb"), "pod.yaml": POD})
-    assert told(same) == []
+    assert not_taken(same) == []

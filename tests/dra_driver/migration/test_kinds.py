@@ -142,11 +142,11 @@ def pods(kind: str, rest: str, options: Options = Options()) -> tuple[Any, ...]:
 @rows("kind", ORDINARY)
 def test_pods_are_found_with_their_containers_and_metadata(kind: str) -> None:
     rest, paths = ORDINARY[kind]
-    found = pods(kind, rest)
-    assert [path_text(pod.path) for pod in found] == paths
-    for pod in found:
+    pod_specs = pods(kind, rest)
+    assert [path_text(pod.path) for pod in pod_specs] == paths
+    for pod in pod_specs:
         assert pod.form is ClaimForm.POD
-        assert [one.name for one in pod.containers] == ["c"]
+        assert [container.name for container in pod.containers] == ["c"]
         assert pod.containers[0].resources == {"limits": {"nvidia.com/gpu": 1}}
         assert value_at(pod.document.obj, pod.containers[0].resources_path) == pod.containers[0].resources
         assert value_at(pod.document.obj, pod.path) == pod.spec
@@ -175,7 +175,7 @@ def test_kinds_that_hold_no_claims_say_why(kind: str) -> None:
     (pod,) = pods(kind, EXTENDED_ONLY[kind])
     assert pod.form is ClaimForm.NONE
     assert pod.why_no_claims
-    assert [one.resources["limits"] for one in pod.containers] == [{"nvidia.com/gpu": 1}]
+    assert [container.resources["limits"] for container in pod.containers] == [{"nvidia.com/gpu": 1}]
 
 
 def test_services_of_dynamo_have_resources_under_their_names() -> None:
@@ -188,8 +188,8 @@ def test_services_of_dynamo_have_resources_under_their_names() -> None:
 
 def test_canaries_of_kserve_are_pods_of_their_own() -> None:
     rest = f"spec: {{predictor: {POD}, canary: [{{predictor: {POD}}}]}}"
-    found = pods("serving.kserve.io/v1beta1 InferenceService", rest, Options(kserve_standard=True))
-    assert [path_text(pod.path) for pod in found] == ["spec.predictor", "spec.canary[0].predictor"]
+    pod_specs = pods("serving.kserve.io/v1beta1 InferenceService", rest, Options(kserve_standard=True))
+    assert [path_text(pod.path) for pod in pod_specs] == ["spec.predictor", "spec.canary[0].predictor"]
 
 
 def test_sparks_own_words_are_read_as_the_resource_that_it_makes() -> None:
@@ -218,12 +218,12 @@ spec:
     model: {{modelFormat: {{name: y}}, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}
     workerSpec: {POD}
 """
-    found = pods_of(read_documents(text, "f").raise_problems()[0], options)
-    assert [(path_text(pod.path), pod.form) for pod in found] == [
+    pod_specs = pods_of(read_documents(text, "f").raise_problems()[0], options)
+    assert [(path_text(pod.path), pod.form) for pod in pod_specs] == [
         ("spec.predictor", form),
         ("spec.predictor.workerSpec", form),
     ]
-    assert found[0].containers[0].resources_path == ("spec", "predictor", "model", "resources")
+    assert pod_specs[0].containers[0].resources_path == ("spec", "predictor", "model", "resources")
 
 
 def test_roles_of_containers() -> None:
@@ -234,7 +234,7 @@ spec:
   ephemeralContainers: [{name: look}]
 """
     (pod,) = pods("v1 Pod", rest)
-    assert [(one.name, one.role) for one in pod.containers] == [
+    assert [(container.name, container.role) for container in pod.containers] == [
         ("main", Role.APP),
         ("first", Role.INIT),
         ("beside", Role.SIDECAR),
@@ -258,12 +258,12 @@ spec:
       manifest: |
         kind: Pod
 """
-    found = pods("argoproj.io/v1alpha1 Workflow", rest)
-    assert [(pod.group, [one.name for one in pod.containers]) for pod in found] == [
+    pod_specs = pods("argoproj.io/v1alpha1 Workflow", rest)
+    assert [(pod.group, [container.name for container in pod.containers]) for pod in pod_specs] == [
         ("one", ["main", "s"]),
         ("two", ["main"]),
     ]
-    assert {pod.form for pod in found} == {ClaimForm.NONE}
+    assert {pod.form for pod in pod_specs} == {ClaimForm.NONE}
     newer = pods("argoproj.io/v1alpha1 Workflow", rest, Options(argo_resource_claims=True))
     assert {pod.form for pod in newer} == {ClaimForm.ARGO}
 
@@ -278,7 +278,7 @@ def test_other_kinds_are_known_by_the_shape_of_pods_only() -> None:
     assert pods("example.com/v1 Thing", rest) == ()
     (pod,) = pods("example.com/v1 Thing", rest, Options(unknown_kinds=True))
     assert path_text(pod.path) == "spec.deep[0].podTemplate.spec"
-    assert [one.path for one in pods_by_shape(pod.document)] == [pod.path]
+    assert [guess.path for guess in pods_by_shape(pod.document)] == [pod.path]
 
 
 @pytest.mark.parametrize("broken", ["spec: 3", "spec: {template: []}", "spec: {template: {spec: {containers: 3}}}"])

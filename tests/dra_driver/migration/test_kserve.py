@@ -34,7 +34,7 @@ def user(namespace: str, spec: str = "", name: str = "h100") -> str:
 
 
 def targets(text: str, options: Options = CLAIMS) -> list[MigrationTarget]:
-    return [one.choice.target for one in migrated(text, options).workloads]
+    return [workload.choice.target for workload in migrated(text, options).workloads]
 
 
 @pytest.mark.parametrize("options", [AUTO, CLAIMS])

@@ -179,12 +179,18 @@ def test_kustomize_builds_of_the_result_what_the_migration_makes_of_what_it_buil
 def test_what_nothing_patches_is_migrated_and_all_else_is_left_and_named(name: str) -> None:
     files, converted = TREES[name]
     result = migrated(files)
-    targets = {one.choice.target for one in result.workloads}
+    targets = {workload.choice.target for workload in result.workloads}
     assert targets <= ({MigrationTarget.CLAIMS} if converted else {MigrationTarget.EXTENDED})
     if not converted:
         assert not result.changed
-        said = [one for one in result.findings if one.code is NOT_EDITABLE and one.place.file != "base/web.yaml"]
-        assert said and all("kustomize build over > rendered.yaml && dractl migrate" in one.advice for one in said)
+        findings = [
+            finding
+            for finding in result.findings
+            if finding.code is NOT_EDITABLE and finding.place.file != "base/web.yaml"
+        ]
+        assert findings and all(
+            "kustomize build over > rendered.yaml && dractl migrate" in finding.advice for finding in findings
+        )
     assert after(migrated(after(result))) == after(result)
 
 
@@ -196,15 +202,15 @@ _TAKEN_AWAY = ("the container with GPUs taken away", "a CRD, whose lists are rep
 def test_what_is_left_is_migrated_once_it_is_rendered(name: str) -> None:
     files, _ = TREES[name]
     rendered = "---\n".join(map(yaml.safe_dump, built({"ns": (files, top_of(files))})["ns"]))
-    targets = [one.choice.target for one in migrated({"rendered.yaml": rendered}).workloads]
+    targets = [workload.choice.target for workload in migrated({"rendered.yaml": rendered}).workloads]
     assert targets == ([] if name in _TAKEN_AWAY else [MigrationTarget.CLAIMS])
 
 
 def test_amounts_in_patches_stay_and_are_reported_with_extended_resources_too() -> None:
     result = migrated(TREES["one GPU becomes four"][0], Options())
-    assert [one.choice.target for one in result.workloads] == [MigrationTarget.EXTENDED]
-    (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
-    assert "a patch that asks for GPUs" in said.message
+    assert [workload.choice.target for workload in result.workloads] == [MigrationTarget.EXTENDED]
+    (finding,) = [finding for finding in result.findings if finding.code is NOT_EDITABLE]
+    assert "a patch that asks for GPUs" in finding.message
 
 
 # -- trees of any shape
@@ -263,7 +269,7 @@ def _over(draw: st.DrawFn, below: str) -> str:
     ]
     if draw(st.integers(0, 3)) == 0:
         entries.append(listed(draw(st.sampled_from(_OPERATIONS)), "{kind: Deployment}"))
-    patches = "".join(one.removeprefix("patches:\n") for one in entries)
+    patches = "".join(entry.removeprefix("patches:\n") for entry in entries)
     return f"resources: [../{below}]\n{draw(st.sampled_from(_RENAMES))}" + (f"patches:\n{patches}" if patches else "")
 
 
@@ -293,15 +299,15 @@ def test_a_kustomization_that_kustomize_would_not_read_ends_nothing() -> None:
     odd = {"resources": "{}", "patches": "[3, {path: gone.yaml}, {patch: '{'}]", "replacements": "[x, {path: y}]"}
     for name, value in odd.items():
         files = {**tree(f"{name}: {value}\nvars: [{{}}]\n"), "over/kustomization.yaml": f"{name}: {value}\n"}
-        assert [one.choice.target for one in migrated(files).workloads] == [MigrationTarget.CLAIMS]
+        assert [workload.choice.target for workload in migrated(files).workloads] == [MigrationTarget.CLAIMS]
 
 
 def test_a_patch_of_what_is_not_here_stays_and_says_so() -> None:
     over = "resources: ['https://example.com/base?ref=v1']\n" + listed(patch(main(4)))
     result = migrated({"over/kustomization.yaml": over})
     assert not result.changed
-    (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
-    assert (said.severity, said.place.line) == (FindingSeverity.WARNING, 3)
+    (finding,) = [finding for finding in result.findings if finding.code is NOT_EDITABLE]
+    assert (finding.severity, finding.place.line) == (FindingSeverity.WARNING, 3)
 
 
 def test_a_json_file_that_a_kustomization_lists_is_rendered_first() -> None:
@@ -314,11 +320,11 @@ def test_a_json_file_that_a_kustomization_lists_is_rendered_first() -> None:
 def two_folders(kind: str = "Kustomization", **more: str) -> Files:
     """`one` has a patch that takes GPUs away; `two` has an object of the same name, and no patch."""
     taken = patch("{containers: [{name: main, resources: {limits: {nvidia.com/gpu: null}}}]}")
-    one = f"kind: {kind}\nresources: [web.yaml]\npatches: [{{path: patch.yaml}}]\n"
+    kustomization = f"kind: {kind}\nresources: [web.yaml]\npatches: [{{path: patch.yaml}}]\n"
     if kind == "Component":
-        one = "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\npatches: [{path: patch.yaml}]\n"
+        kustomization = "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\npatches: [{path: patch.yaml}]\n"
     return {
-        "one/kustomization.yaml": one,
+        "one/kustomization.yaml": kustomization,
         **({"one/web.yaml": deployment()} if kind != "Component" else {}),
         "one/patch.yaml": taken,
         "two/kustomization.yaml": "resources: [web.yaml]\n",
@@ -328,7 +334,7 @@ def two_folders(kind: str = "Kustomization", **more: str) -> Files:
 
 
 def targets(files: Files) -> dict[str, MigrationTarget]:
-    return {one.pod.document.file: one.choice.target for one in migrated(files).workloads}
+    return {workload.pod.document.file: workload.choice.target for workload in migrated(files).workloads}
 
 
 @pytest.mark.parametrize("form", ["file", "inline"])
@@ -338,9 +344,9 @@ def test_a_patch_is_for_what_its_own_kustomization_builds(form: str) -> None:
     if form == "inline":
         text = files.pop("one/patch.yaml").strip()
         files["one/kustomization.yaml"] = f"resources: [web.yaml]\npatches:\n- patch: |\n    {text}\n"
-    found = targets(files)
-    assert found["one/web.yaml"] is not MigrationTarget.CLAIMS
-    assert found["two/web.yaml"] is MigrationTarget.CLAIMS
+    target_of = targets(files)
+    assert target_of["one/web.yaml"] is not MigrationTarget.CLAIMS
+    assert target_of["two/web.yaml"] is MigrationTarget.CLAIMS
 
 
 def test_a_patch_is_for_what_is_built_on_too() -> None:

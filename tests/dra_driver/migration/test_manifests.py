@@ -70,9 +70,9 @@ def test_there_are_manifests_of_all_kinds() -> None:
 def test_a_second_run_changes_nothing(file: str) -> None:
     for options in USUAL:
         first = outcome(file, options)
-        sources = [*(ManifestText(one.file, one.after) for one in first.files), *first.new_files]
+        sources = [*(ManifestText(result.file, result.after) for result in first.files), *first.new_files]
         again = migrate(sources, USUAL[options])
-        assert {one.file: one.after for one in again.files} == {one.file: one.text for one in sources}
+        assert {result.file: result.after for result in again.files} == {given.file: given.text for given in sources}
         assert again.new_files == ()
 
 
@@ -132,19 +132,23 @@ def paths_that_differ(before: Any, after: Any, path: str = "") -> Iterator[str]:
             else:
                 yield from paths_that_differ(before[key], after[key], inner.removeprefix("."))
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for index, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from paths_that_differ(one, other, f"{path}[{index}]")
+        for index, (left, other) in enumerate(zip(before, after, strict=True)):
+            yield from paths_that_differ(left, other, f"{path}[{index}]")
     elif before != after:
         yield path
 
 
 def old_and_new(migration: Migration, file: str) -> Iterator[tuple[Document, Document]]:
     """Documents that were there, with what became of them; what is new is passed over."""
-    made = [(one.obj["kind"], one.obj["metadata"]["name"]) for one in migration.objects]
+    made = [(new.obj["kind"], new.obj["metadata"]["name"]) for new in migration.objects]
     for result in migration.files:
         before = read_documents(result.before, file).documents
-        after = [one for one in read_documents(result.after, file).documents if (one.kind, one.name) not in made]
-        before = tuple(one for one in before if (one.kind, one.name) not in made)
+        after = [
+            document
+            for document in read_documents(result.after, file).documents
+            if (document.kind, document.name) not in made
+        ]
+        before = tuple(document for document in before if (document.kind, document.name) not in made)
         assert len(before) == len(after), f"{len(before)} documents became {len(after)}"
         yield from zip(before, after, strict=True)
 
@@ -162,12 +166,14 @@ def test_every_field_that_is_changed_is_in_the_report(file: str) -> None:
     """The annotation that remembers them is not; texts in objects have fields of their own."""
     for options in USUAL:
         migration = outcome(file, options)
-        said = {(one.object, one.place.path) for one in migration.changes}
+        changed = {(change.object, change.place.path) for change in migration.changes}
         for before, after in old_and_new(migration, file):
-            told = [path for ref, path in said if ref == ref_of(before)]
+            reported = [path for ref, path in changed if ref == ref_of(before)]
             for path in paths_that_differ(before.obj, after.obj):
                 apart = path == "metadata.annotations"
-                assert apart or any(path.startswith(one) or one.startswith(path) for one in told), path
+                assert apart or any(
+                    path.startswith(reported_path) or reported_path.startswith(path) for reported_path in reported
+                ), path
 
 
 @rows("file", FILES)
@@ -178,8 +184,10 @@ def test_every_line_that_stays_is_as_it_was_and_every_comment_is_kept(file: str)
             assert result.after.startswith("\ufeff") == result.before.startswith("\ufeff")
             if result.before == result.after:
                 continue
-            kept = iter(result.after.splitlines())
-            lost = [line for line in result.before.splitlines() if line.lstrip().startswith("#") and line not in kept]
+            lines_after = iter(result.after.splitlines())
+            lost = [
+                line for line in result.before.splitlines() if line.lstrip().startswith("#") and line not in lines_after
+            ]
             assert [line for line in lost if not about_what_is_gone(line)] == []
 
 
@@ -195,29 +203,33 @@ def about_what_is_gone(comment: str) -> bool:
 def test_what_comes_out_passes_our_own_check(file: str) -> None:
     for options in USUAL:
         migration = outcome(file, options)
-        before = {(one.code, one.message) for one in errors_in((source(file),))}
-        after = [ManifestText(one.file, one.after) for one in migration.files]
-        found = errors_in((*after, *migration.new_files))
-        assert [f"{one.file}:{one.line} {one.message}" for one in found if (one.code, one.message) not in before] == []
+        before = {(finding.code, finding.message) for finding in errors_in((source(file),))}
+        after = [ManifestText(result.file, result.after) for result in migration.files]
+        errors = errors_in((*after, *migration.new_files))
+        assert [
+            f"{finding.file}:{finding.line} {finding.message}"
+            for finding in errors
+            if (finding.code, finding.message) not in before
+        ] == []
 
 
 @cache
 def knowledge() -> Knowledge:
     """Without devices: whether claims can be had is tried by the allocator."""
     documents = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents
-    return Knowledge(classes={one.name: DeviceClass.of(one.obj) for one in documents})
+    return Knowledge(classes={document.name: DeviceClass.of(document.obj) for document in documents})
 
 
 def errors_in(sources: tuple[ManifestText, ...]) -> list[Any]:
-    reading = together(read_documents(one.text, one.file) for one in sources)
-    return [one for one in check(reading, knowledge()) if one.severity is Severity.ERROR]
+    reading = together(read_documents(given.text, given.file) for given in sources)
+    return [finding for finding in check(reading, knowledge()) if finding.severity is Severity.ERROR]
 
 
 @rows("file", FILES)
 def test_what_comes_out_is_right_by_the_schemas_of_kubernetes(file: str) -> None:
     migration = outcome(file, "everything")
-    for one in migration.objects:
-        assert problem_of(one.obj) is None
+    for new in migration.objects:
+        assert problem_of(new.obj) is None
     for before, after in old_and_new(migration, file):
         if before.obj != after.obj:
             assert problem_of(after.obj) in (None, problem_of(before.obj)), after.title
@@ -239,14 +251,14 @@ def problem_of(obj: JsonObject) -> str | None:
 def test_the_allocator_finds_that_devices_are_what_was_meant(file: str) -> None:
     for options in USUAL:
         migration = outcome(file, options)
-        found = verify(migration, ground_of_models((), migration.policy, 36), knowledge().classes)
+        verification = verify(migration, ground_of_models((), migration.policy, 36), knowledge().classes)
         assert [
-            f"{one.workload.pod.document.title}: {one.why}"
-            for one in found.checked
-            if one.verdict is TrialVerdict.DIFFERS
+            f"{trial.workload.pod.document.title}: {trial.why}"
+            for trial in verification.checked
+            if trial.verdict is TrialVerdict.DIFFERS
         ] == []
-        SCHEMA.validate(as_data(MigrationReport(migration, found)))
-        assert markdown(MigrationReport(migration, found)).startswith("# ")
+        SCHEMA.validate(as_data(MigrationReport(migration, verification)))
+        assert markdown(MigrationReport(migration, verification)).startswith("# ")
 
 
 @rows("file", FILES)
@@ -257,9 +269,12 @@ def test_what_gets_claims_asks_the_device_plugin_for_nothing_any_more(file: str)
         after = {before.title: after.obj for before, after in old_and_new(migration, file)}
         # Manifests inside of manifests, such as those that a workflow applies.
         inner = [
-            one for obj in after.values() for text in manifests_in(obj) for one in read_documents(text, "").documents
+            document
+            for obj in after.values()
+            for text in manifests_in(obj)
+            for document in read_documents(text, "").documents
         ]
-        after = {**{one.title: one.obj for one in inner}, **after}
+        after = {**{document.title: document.obj for document in inner}, **after}
         for workload in migration.workloads:
             if workload.choice.target is MigrationTarget.CLAIMS:
                 spec: Any = after[workload.pod.document.title]
@@ -272,19 +287,19 @@ def manifests_in(value: Any) -> Iterator[str]:
     if isinstance(value, str) and value.startswith("apiVersion:"):
         yield value
     elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from manifests_in(one)
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from manifests_in(inner)
 
 
 def plugin_keys(value: Any, path: str = "") -> Iterator[str]:
     if isinstance(value, dict):
-        for key, one in value.items():
+        for key, inner in value.items():
             if path.endswith((".limits", ".requests")) and re.fullmatch(r"nvidia\.com/(gpu|mig-).*", str(key)):
                 yield f"{path}.{key}"
-            yield from plugin_keys(one, f"{path}.{key}")
+            yield from plugin_keys(inner, f"{path}.{key}")
     elif isinstance(value, list):
-        for one in value:
-            yield from plugin_keys(one, path)
+        for inner in value:
+            yield from plugin_keys(inner, path)
 
 
 # -- all ways to ask
@@ -316,12 +331,12 @@ def options_of_all_kinds(draw: st.DrawFn) -> Options:
 def test_whatever_is_asked_of_whatever_files_the_laws_hold(files: list[str], options: Options) -> None:
     sources = [source(file) for file in files]
     first = migrate(sources, options)
-    after = [*(ManifestText(one.file, one.after) for one in first.files), *first.new_files]
+    after = [*(ManifestText(file.file, file.after) for file in first.files), *first.new_files]
     again = migrate(after, options)
-    assert [one.after for one in again.files] == [one.text for one in after]
+    assert [file.after for file in again.files] == [given.text for given in after]
     assert errors_in(tuple(after)) == [] or errors_in(tuple(sources)) != []
     SCHEMA.validate(as_data(MigrationReport(first)))
-    assert [one.file for one in first.files] == files
+    assert [file.file for file in first.files] == files
 
 
 @given(st.permutations(FILES[:12]))
@@ -329,9 +344,9 @@ def test_whatever_is_asked_of_whatever_files_the_laws_hold(files: list[str], opt
 def test_the_order_of_files_does_not_matter_to_each_of_them(files: list[str]) -> None:
     apart = {file: outcome(file, "everything").files[0].after for file in files}
     both = migrate([source(file) for file in files], EVERYTHING)
-    for one in both.files:
+    for result in both.files:
         # A template that another file of the namespace has already is not written twice.
-        assert len(one.after) <= len(apart[one.file])
+        assert len(result.after) <= len(apart[result.file])
 
 
 # -- awkward ones
@@ -339,23 +354,23 @@ def test_the_order_of_files_does_not_matter_to_each_of_them(files: list[str]) ->
 
 def test_a_file_that_is_no_yaml_is_named_with_line_and_column_and_the_others_go_on() -> None:
     names = ["awkward/invalid-indentation.yaml", "awkward/invalid-tab.yaml", "awkward/invalid-duplicate-key.yaml"]
-    found = migrate([*(source(name) for name in names), source("workloads/pod-vector-add.yaml")], CLAIMS)
-    said = [(one.place.file, one.place.line) for one in found.findings if one.code is UNREADABLE]
-    assert said == [(names[0], 8), (names[1], 4), (names[2], 11)]
-    messages = [one.message for one in found.findings if one.code is UNREADABLE]
+    migration = migrate([*(source(name) for name in names), source("workloads/pod-vector-add.yaml")], CLAIMS)
+    places = [(finding.place.file, finding.place.line) for finding in migration.findings if finding.code is UNREADABLE]
+    assert places == [(names[0], 8), (names[1], 4), (names[2], 11)]
+    messages = [finding.message for finding in migration.findings if finding.code is UNREADABLE]
     assert all(message.startswith("column ") for message in messages)
-    assert [one.before != one.after for one in found.files] == [False, False, False, True]
+    assert [file.before != file.after for file in migration.files] == [False, False, False, True]
 
 
 def test_a_file_of_five_megabytes_is_migrated_whole() -> None:
-    one = source("workloads/deployment-translator.yaml").text
-    documents = (one.replace("translator", f"translator-{number}") for number in itertools.count())
+    template = source("workloads/deployment-translator.yaml").text
+    documents = (template.replace("translator", f"translator-{number}") for number in itertools.count())
     text, size = [], 0
     while size < 5_000_000:
         text.append(next(documents) + "# filler " + "x" * 40_000 + "\n")
         size += len(text[-1])
     big = ManifestText("big.yaml", "---\n".join(text))
-    found = migrate([big], CLAIMS)
-    assert len(found.workloads) == len(text)
-    assert found.files[0].after.count("resourceClaimTemplateName:") == len(text)
-    assert found.files[0].after.count("# filler ") == len(text)
+    migration = migrate([big], CLAIMS)
+    assert len(migration.workloads) == len(text)
+    assert migration.files[0].after.count("resourceClaimTemplateName:") == len(text)
+    assert migration.files[0].after.count("# filler ") == len(text)

@@ -64,7 +64,7 @@ def targets(result: Migration) -> list[MigrationTarget]:
 
 
 def again(result: Migration) -> list[ManifestText]:
-    return [*(ManifestText(one.file, one.after) for one in result.files), *result.new_files]
+    return [*(ManifestText(file.file, file.after) for file in result.files), *result.new_files]
 
 
 def test_a_template_stands_before_the_object_that_names_it() -> None:
@@ -82,8 +82,8 @@ def test_a_template_stands_before_the_object_that_names_it() -> None:
 
 
 def test_templates_are_named_by_their_content() -> None:
-    one, same_again, other = (migrated(deployment(count=count)) for count in (1, 1, 2))
-    assert one.workloads[0].templates == same_again.workloads[0].templates != other.workloads[0].templates
+    original, same_again, other = (migrated(deployment(count=count)) for count in (1, 1, 2))
+    assert original.workloads[0].templates == same_again.workloads[0].templates != other.workloads[0].templates
 
 
 def test_a_template_is_written_once_for_each_file_that_names_it() -> None:
@@ -98,7 +98,7 @@ def test_a_template_is_written_once_for_each_file_that_names_it() -> None:
         ],
         QUIET,
     )
-    assert [one.beside for one in result.objects] == ["a/1.yaml", "a/1.yaml", "a/2.yaml", "b/1.yaml"]
+    assert [new.beside for new in result.objects] == ["a/1.yaml", "a/1.yaml", "a/2.yaml", "b/1.yaml"]
 
 
 def test_roles_that_ask_for_the_same_share_a_template() -> None:
@@ -116,7 +116,7 @@ spec:
     result = migrated(text)
     assert len(result.objects) == 1
     assert objects(result.files[0].after)[1]["spec"]["nprocPerNode"] == "8"
-    assert [one.fixed for one in result.findings if one.code is INFERRED_COUNT] == [True]
+    assert [finding.fixed for finding in result.findings if finding.code is INFERRED_COUNT] == [True]
 
 
 def test_counts_that_differ_are_not_guessed() -> None:
@@ -127,14 +127,14 @@ def test_counts_that_differ_are_not_guessed() -> None:
     )
     result = migrated(text)
     assert objects(result.files[0].after)[-1]["spec"]["nprocPerNode"] == "gpu"
-    assert [one.fixed for one in result.findings if one.code is INFERRED_COUNT] == [False]
+    assert [finding.fixed for finding in result.findings if finding.code is INFERRED_COUNT] == [False]
 
 
 def test_json_stays_json_and_its_template_has_a_file_of_its_own() -> None:
     before = json.dumps(objects(deployment())[0], indent=4) + "\n"
     result = migrate([ManifestText("dir/web.json", before)], CLAIMS)
     assert json.loads(result.files[0].after)["spec"]["template"]["spec"]["resourceClaims"]
-    assert [one.file for one in result.new_files] == ["dir/web-claims.yaml"]
+    assert [file.file for file in result.new_files] == ["dir/web-claims.yaml"]
 
 
 RUNTIME = """apiVersion: trainer.kubeflow.org/v1alpha1
@@ -163,7 +163,7 @@ def test_a_runtime_gets_no_claims_beside_the_amount_of_a_job() -> None:
     other = TRAIN_JOB.replace("name: torch", "name: other")
     assert targets(migrated(RUNTIME, other, options=CLAIMS)) == [MigrationTarget.CLAIMS, MigrationTarget.EXTENDED]
     alone = migrated(RUNTIME, options=CLAIMS)
-    assert any("resourcesPerNode" in one.message for one in alone.findings)
+    assert any("resourcesPerNode" in finding.message for finding in alone.findings)
 
 
 def test_an_inference_service_gets_no_claims_beside_the_amount_of_its_runtime() -> None:
@@ -182,7 +182,7 @@ spec:
     assert targets(migrated(service, runtime, options=CLAIMS)) == [MigrationTarget.EXTENDED] * 2
     named = service.replace("model: {", "model: {runtime: other, ")
     assert targets(migrated(named, runtime, options=CLAIMS)) == [MigrationTarget.CLAIMS, MigrationTarget.EXTENDED]
-    (choice, _) = (one.choice for one in migrated(service, runtime, options=CLAIMS).workloads)
+    (choice, _) = (workload.choice for workload in migrated(service, runtime, options=CLAIMS).workloads)
     assert "ServingRuntime vllm asks for GPUs, too" in choice.reason
     same = runtime.replace("{name: vllm}", "{name: other}")
     assert targets(migrated(named, same, options=CLAIMS)) == [MigrationTarget.EXTENDED] * 2
@@ -202,15 +202,15 @@ spec:
 """
     result = migrated(text)
     assert targets(result) == [MigrationTarget.EXTENDED]
-    assert "M051" in {one.code.name for one in result.findings}
-    assert all(one.severity is not FindingSeverity.ERROR for one in result.findings)
+    assert "M051" in {finding.code.name for finding in result.findings}
+    assert all(finding.severity is not FindingSeverity.ERROR for finding in result.findings)
 
 
 def test_a_patch_without_its_kustomization_is_left_to_be_rendered() -> None:
     result = migrate([ManifestText("over/more.yaml", deployment().replace("        image: x:1\n", ""))], CLAIMS)
     assert (result.changed, targets(result)) == (False, [])
-    (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
-    assert "kubectl kustomize" in said.advice
+    (finding,) = [finding for finding in result.findings if finding.code is NOT_EDITABLE]
+    assert "kubectl kustomize" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -236,15 +236,15 @@ def test_templates_are_in_the_namespace_of_the_pod() -> None:
     inner = f"{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: inner}}, spec: {pod}}}"
     text = "apiVersion: workload.codeflare.dev/v1beta2\nkind: AppWrapper\nmetadata: {name: w, namespace: outer}\n"
     result = migrated(f"{text}spec: {{components: [{{template: {inner}}}]}}\n")
-    assert [one.obj["metadata"]["namespace"] for one in result.objects] == ["inner"]
-    assert [one.templates[0].namespace for one in result.workloads] == ["inner"]
+    assert [new.obj["metadata"]["namespace"] for new in result.objects] == ["inner"]
+    assert [workload.templates[0].namespace for workload in result.workloads] == ["inner"]
 
 
 def test_objects_of_the_cluster_need_templates_in_each_namespace() -> None:
     template = "{name: t, container: {image: i, resources: {limits: {nvidia.com/gpu: 1}}}}"
     text = "apiVersion: argoproj.io/v1alpha1\nkind: ClusterWorkflowTemplate\nmetadata: {name: w}\n"
     result = migrated(f"{text}spec: {{templates: [{template}]}}\n")
-    assert any(one.code is NO_CLAIMS_HERE and "each of them" in one.message for one in result.findings)
+    assert any(finding.code is NO_CLAIMS_HERE and "each of them" in finding.message for finding in result.findings)
 
 
 def test_a_daemon_set_keeps_the_labels_that_choose_its_nodes() -> None:
@@ -256,7 +256,7 @@ def test_a_daemon_set_keeps_the_labels_that_choose_its_nodes() -> None:
     template, daemon_set = objects(result.files[0].after)
     assert pod_of(daemon_set)["nodeSelector"] == objects(text)[0]["spec"]["template"]["spec"]["nodeSelector"]
     assert len(template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"]) == 1
-    codes = [one.code.name for one in result.findings]
+    codes = [finding.code.name for finding in result.findings]
     assert (codes.count("M009"), "M029" in codes) == (2, False)
     assert "nodeSelector" not in pod_of(objects(migrated(text).files[0].after)[1])
 
@@ -265,7 +265,9 @@ def test_numbers_that_are_filled_in_later_are_left() -> None:
     for number in ("'{{inputs.parameters.gpus}}'", "${trialParameters.gpus}", "$(GPUS)"):
         result = migrated(deployment().replace("gpu: 1", f"gpu: {number}"))
         assert not result.changed
-        assert [(one.code, one.severity) for one in result.findings] == [(NOT_EDITABLE, FindingSeverity.WARNING)]
+        assert [(finding.code, finding.severity) for finding in result.findings] == [
+            (NOT_EDITABLE, FindingSeverity.WARNING)
+        ]
 
 
 def test_defaults_of_argo_get_no_claims_because_they_are_for_all_templates() -> None:
@@ -285,13 +287,13 @@ spec: {template: {containers: [{name: main, image: i, resources: {limits: {nvidi
 """
     result = migrated(text)
     assert (result.changed, targets(result)) == (False, [MigrationTarget.LEAVE])
-    assert "M039" in {one.code.name for one in result.findings if one.severity is FindingSeverity.ERROR}
+    assert "M039" in {finding.code.name for finding in result.findings if finding.severity is FindingSeverity.ERROR}
 
 
 def test_findings_stand_where_something_is_written() -> None:
     spec = "{executor: {gpu: {name: nvidia.com/gpu, quantity: 0.5}}}"
     text = f"apiVersion: sparkoperator.k8s.io/v1beta2\nkind: SparkApplication\nmetadata: {{name: s}}\nspec: {spec}\n"
-    assert {one.place.path for one in migrated(text).findings} == {"spec.executor.gpu"}
+    assert {finding.place.path for finding in migrated(text).findings} == {"spec.executor.gpu"}
 
 
 def test_a_manifest_in_a_text_is_reported_with_its_place() -> None:
@@ -309,7 +311,7 @@ spec:
 {inner}"""
     result = migrated(text)
     assert not result.changed
-    assert [one.place.path for one in result.findings] == ["spec.templates[0].resource.manifest"]
+    assert [finding.place.path for finding in result.findings] == ["spec.templates[0].resource.manifest"]
     assert "migrate the manifest" in result.findings[0].advice
 
 
@@ -321,9 +323,9 @@ def test_helm_templates_are_refused_with_what_to_do(line: str) -> None:
     text = f"{deployment('fine')}---\napiVersion: v1\nkind: Pod\nmetadata:\n  {line}\n"
     result = migrated(text)
     assert not result.changed and not result.workloads
-    (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
-    assert "helm template" in said.advice
-    assert "nvidia.com/gpu" in text.splitlines()[said.place.line - 1]
+    (finding,) = [finding for finding in result.findings if finding.code is NOT_EDITABLE]
+    assert "helm template" in finding.advice
+    assert "nvidia.com/gpu" in text.splitlines()[finding.place.line - 1]
 
 
 def test_braces_of_others_are_no_template() -> None:
@@ -336,7 +338,7 @@ def test_what_others_make_is_left_to_them() -> None:
     text = deployment().replace("Deployment", "ReplicaSet").replace("  name: web", f"  ownerReferences: [{owner}]")
     result = migrated(text)
     assert not result.changed and not result.workloads
-    assert [(one.code, one.severity) for one in result.findings] == [(NOT_EDITABLE, FindingSeverity.INFO)]
+    assert [(finding.code, finding.severity) for finding in result.findings] == [(NOT_EDITABLE, FindingSeverity.INFO)]
 
 
 def test_a_text_that_cannot_be_edited_is_left_as_a_whole() -> None:
@@ -346,8 +348,8 @@ def test_a_text_that_cannot_be_edited_is_left_as_a_whole() -> None:
     result = migrated(text, deployment("other"))
     assert targets(result) == [MigrationTarget.LEAVE, MigrationTarget.CLAIMS]
     assert result.files[0].after == text
-    assert [one.beside for one in result.objects] == ["1.yaml"]
-    assert any(one.code is NOT_EDITABLE and one.place.file == "0.yaml" for one in result.findings)
+    assert [new.beside for new in result.objects] == ["1.yaml"]
+    assert any(finding.code is NOT_EDITABLE and finding.place.file == "0.yaml" for finding in result.findings)
 
 
 def test_one_bad_document_does_not_keep_the_others() -> None:
@@ -377,24 +379,24 @@ def test_the_strategy_follows_the_cluster_and_says_why(options: Options, target:
     assert result.workloads[0].choice.reason
     needs_more = target is not MigrationTarget.CLAIMS and (options.kubernetes_minor or 36) < 36
     needs_more = needs_more and options.extended_resource_gate is None
-    assert any(one.code is SERVER_TOO_OLD for one in result.findings) is needs_more
+    assert any(finding.code is SERVER_TOO_OLD for finding in result.findings) is needs_more
 
 
 def test_kinds_without_claims_stay_with_extended_resources() -> None:
     text = deployment().replace("apps/v1", "serving.knative.dev/v1").replace("Deployment", "Service")
     result = migrated(text)
     assert targets(result) == [MigrationTarget.EXTENDED]
-    assert [one.severity for one in result.findings if one.code is NO_CLAIMS_HERE] == [FindingSeverity.INFO]
+    assert [finding.severity for finding in result.findings if finding.code is NO_CLAIMS_HERE] == [FindingSeverity.INFO]
     old = migrated(text, options=Options(kubernetes_minor=35))
     assert targets(old) == [MigrationTarget.LEAVE]
-    assert {SERVER_TOO_OLD, NO_CLAIMS_HERE} <= {one.code for one in old.findings}
+    assert {SERVER_TOO_OLD, NO_CLAIMS_HERE} <= {finding.code for finding in old.findings}
 
 
 def test_virtual_machines_are_told() -> None:
     devices = "{gpus: [{name: g, deviceName: nvidia.com/GA102GL_A10}], hostDevices: [{deviceName: example.com/x}]}"
     text = f"apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nspec: {{domain: {{devices: {devices}}}}}\n"
-    found = [one.place.path for one in migrated(text).findings if one.code is VIRTUAL_MACHINE]
-    assert found == ["spec.domain.devices.gpus[0].deviceName"]
+    paths = [finding.place.path for finding in migrated(text).findings if finding.code is VIRTUAL_MACHINE]
+    assert paths == ["spec.domain.devices.gpus[0].deviceName"]
 
 
 # -- by law
@@ -406,16 +408,16 @@ AMOUNTS = st.sampled_from(
 
 @st.composite
 def containers(draw: st.DrawFn, names: list[str]) -> list[Any]:
-    found = []
+    made = []
     for name in names:
         limits = {**draw(AMOUNTS), **draw(AMOUNTS)}
-        one: Any = {"name": name, "image": "x"}
+        container: Any = {"name": name, "image": "x"}
         if limits or draw(st.booleans()):
-            one["resources"] = {"limits": limits} if limits else {}
+            container["resources"] = {"limits": limits} if limits else {}
             if draw(st.booleans()) and limits:
-                one["resources"]["requests"] = {**limits, "memory": "1Gi"}
-        found.append(one)
-    return found
+                container["resources"]["requests"] = {**limits, "memory": "1Gi"}
+        made.append(container)
+    return made
 
 
 @st.composite
@@ -444,13 +446,13 @@ def workloads(draw: st.DrawFn) -> Any:
 def without_gpus(value: Any) -> Any:
     """Without anything that asks for GPUs in either way, and without what is empty after that."""
     if isinstance(value, dict):
-        kept = {
-            key: without_gpus(one)
-            for key, one in value.items()
+        remaining = {
+            key: without_gpus(inner)
+            for key, inner in value.items()
             if not key.startswith("nvidia.com/") and key not in ("claims", "resourceClaims", "tolerations")
         }
-        return {key: one for key, one in kept.items() if one not in ({}, [])}
-    return [without_gpus(one) for one in value] if isinstance(value, list) else value
+        return {key: inner for key, inner in remaining.items() if inner not in ({}, [])}
+    return [without_gpus(inner) for inner in value] if isinstance(value, list) else value
 
 
 def gpus_of(container: Any) -> dict[str, int]:
@@ -476,7 +478,7 @@ def test_nothing_but_the_asking_changes(some: list[Any], form: str) -> None:
     result = migrate([ManifestText("f", text)], CLAIMS)
     after = [obj for obj in objects(result.files[0].after) if obj["kind"] != "ResourceClaimTemplate"]
     assert same([without_gpus(obj) for obj in after], [without_gpus(obj) for obj in objects(text)])
-    templates = {one.obj["metadata"]["name"]: one.obj["spec"]["spec"]["devices"] for one in result.objects}
+    templates = {new.obj["metadata"]["name"]: new.obj["spec"]["spec"]["devices"] for new in result.objects}
     for before, now in zip(objects(text), after, strict=True):
         assert_asks_for_the_same(pod_of(before), pod_of(now), templates)
     assert not migrate(again(result), CLAIMS).changed
@@ -484,11 +486,13 @@ def test_nothing_but_the_asking_changes(some: list[Any], form: str) -> None:
 
 def assert_asks_for_the_same(before: Any, now: Any, templates: dict[str, Any]) -> None:
     """Each container sees as many devices of each kind as it asked for, and none is of another container, too."""
-    if not any(gpus_of(one) for field in ("containers", "initContainers") for one in before.get(field, ())):
+    if not any(gpus_of(container) for field in ("containers", "initContainers") for container in before.get(field, ())):
         assert same(before, now)
         return
     (entry,) = now["resourceClaims"]
-    requests = {one["name"]: one["exactly"] for one in templates[entry["resourceClaimTemplateName"]]["requests"]}
+    requests = {
+        request["name"]: request["exactly"] for request in templates[entry["resourceClaimTemplateName"]]["requests"]
+    }
     users: dict[str, list[str]] = {name: [] for name in requests}
     pairs = [
         (field, old, new)
@@ -498,19 +502,19 @@ def assert_asks_for_the_same(before: Any, now: Any, templates: dict[str, Any]) -
     for field, old, new in pairs:
         assert not gpus_of(new)
         uses = value_at(new, ("resources", "claims")) or []
-        assert all(one["name"] == entry["name"] for one in uses)
-        named = [one["request"] for one in uses if "request" in one] or (list(requests) if uses else [])
+        assert all(use["name"] == entry["name"] for use in uses)
+        named = [use["request"] for use in uses if "request" in use] or (list(requests) if uses else [])
         for name in named:
             users[name].append(field)
         by_class: dict[str, int] = {}
         for name in named:
-            one = requests[name]
-            by_class[one["deviceClassName"]] = by_class.get(one["deviceClassName"], 0) + one["count"]
+            request = requests[name]
+            by_class[request["deviceClassName"]] = by_class.get(request["deviceClassName"], 0) + request["count"]
         wanted = gpus_of(old)
         assert by_class.get("gpu.nvidia.com", 0) == wanted.get("nvidia.com/gpu", 0)
         assert by_class.get("mig.nvidia.com", 0) == wanted.get("nvidia.com/mig-1g.5gb", 0)
     # An init container has ended before the others start, so it may have had what one of them has now.
-    assert all(found and found.count("containers") <= 1 for found in users.values()), users
+    assert all(names and names.count("containers") <= 1 for names in users.values()), users
 
 
 def test_what_a_quota_was_to_get_is_not_called_done_where_its_file_cannot_be_edited() -> None:
@@ -518,5 +522,5 @@ def test_what_a_quota_was_to_get_is_not_called_done_where_its_file_cannot_be_edi
     text += '    ? requests.nvidia.com/gpu\n    : "8"\n'
     result = migrated(text)
     assert result.files[0].after == text
-    said = next(one for one in result.findings if "devices: 8" in one.message)
-    assert (said.fixed, said.severity, "by hand" in said.advice) == (False, "warning", True)
+    finding = next(finding for finding in result.findings if "devices: 8" in finding.message)
+    assert (finding.fixed, finding.severity, "by hand" in finding.advice) == (False, "warning", True)

@@ -31,9 +31,9 @@ CONFIG = "version: v1\nresources: {gpus: [{pattern: '*H100*', name: gpu-h100}]}\
 
 
 def test_the_class_that_answers_to_a_name_is_the_class_of_the_claim() -> None:
-    found = read(pod(limits({"nvidia.com/gpu-h100": 2})), meaning_of(H100))
-    assert [one.want for one in found.demands] == [Want(What.GPU, 2, device_class="h100.example.com")]
-    assert (found.leave, found.needs_claims, all_codes(found)) == (None, None, ["M012"])
+    reading = read(pod(limits({"nvidia.com/gpu-h100": 2})), meaning_of(H100))
+    assert [demand.want for demand in reading.demands] == [Want(What.GPU, 2, device_class="h100.example.com")]
+    assert (reading.leave, reading.needs_claims, all_codes(reading)) == (None, None, ["M012"])
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_the_class_says_what_it_is(expression: str, what: What) -> None:
 def test_of_two_classes_for_a_name_the_newest_counts_as_for_schedulers() -> None:
     old = device_class("a.example.com", GPU, created="2026-01-01T00:00:00Z")
     new = device_class("b.example.com", GPU, created="2026-02-01T00:00:00Z")
-    found = read(pod(limits({GPU: 1})), meaning_of(old, new))
-    assert found.demands[0].want.device_class == "b.example.com"
-    said = read(pod(limits({GPU: 1})), meaning_of(old, new), gpu_class="said.example.com")
-    assert said.demands[0].want.device_class is None
+    reading = read(pod(limits({GPU: 1})), meaning_of(old, new))
+    assert reading.demands[0].want.device_class == "b.example.com"
+    configured = read(pod(limits({GPU: 1})), meaning_of(old, new), gpu_class="said.example.com")
+    assert configured.demands[0].want.device_class is None
 
 
 def test_classes_of_other_drivers_say_nothing_of_our_devices() -> None:
     other = device_class("other.example.com", "example.com/gpu", driver="device.driver == 'gpu.example.com'")
-    found = read(pod(limits({"example.com/gpu": 1})), meaning_of(other))
-    assert (found.demands, all_codes(found)) == ((), ["M019"])
+    reading = read(pod(limits({"example.com/gpu": 1})), meaning_of(other))
+    assert (reading.demands, all_codes(reading)) == ((), ["M019"])
 
 
 @pytest.mark.parametrize("strategy", ["claims", "extended"])
@@ -89,13 +89,13 @@ SHAPES: dict[str, tuple[JsonObject, int]] = {
 @pytest.mark.parametrize("options", ["", "unknownKinds: true\n"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_nobody_knows_in_a_kind_that_nobody_knows_is_told_once(tmp_path: Path, shape: str, options: str) -> None:
-    spec, told = SHAPES[shape]
+    spec, times = SHAPES[shape]
     file = tmp_path / "thing.yaml"
     file.write_text(yaml.safe_dump({**THING, "spec": spec}))
 
     def unknown(more: str = "") -> int:
         outcome = run("migrate", str(file), *decided(tmp_path, options + more), "--report", "json")
-        return sum(one["code"] == "M019" for one in json.loads(outcome.stdout)["findings"])
+        return sum(finding["code"] == "M019" for finding in json.loads(outcome.stdout)["findings"])
 
-    assert unknown() == told
+    assert unknown() == times
     assert unknown("otherResources: [alnair/vgpu-memory]") == 0

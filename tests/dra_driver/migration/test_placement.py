@@ -26,20 +26,20 @@ def entry(key: str, *values: str, operator: str = "In") -> JsonObject:
 
 
 def required(*terms: list[JsonObject]) -> JsonObject:
-    listed = [{"matchExpressions": one} for one in terms]
+    listed = [{"matchExpressions": expressions} for expressions in terms]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}}
 
 
 def preferred(*terms: tuple[int, list[JsonObject]]) -> JsonObject:
-    listed = [{"weight": weight, "preference": {"matchExpressions": one}} for weight, one in terms]
+    listed = [{"weight": weight, "preference": {"matchExpressions": expressions}} for weight, expressions in terms]
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": listed}}
 
 
 def placed(amounts: JsonObject | None = None, **spec: object) -> PodReading:
     obj = pod(limits(amounts or {GPU: 1}), **spec)
-    found = read(obj, PLAIN)
-    assert there(obj, found)
-    return found
+    reading = read(obj, PLAIN)
+    assert there(obj, reading)
+    return reading
 
 
 AMPERE, HOPPER = f"{A}.architecture == 'Ampere'", f"{A}.architecture == 'Hopper'"
@@ -48,30 +48,30 @@ AMPERE, HOPPER = f"{A}.architecture == 'Ampere'", f"{A}.architecture == 'Hopper'
 def test_entries_of_a_node_selector_are_decided_one_by_one() -> None:
     selector = {"nvidia.com/gpu.family": "ampere", "pool": "gpu", "nvidia.com/gpu.present": "true",
                 "nvidia.com/gpu.machine": "DGX", "cloud.google.com/gke-accelerator": "nvidia-l4"}  # fmt: skip
-    found = placed(nodeSelector=selector)
-    assert found.demands[0].want.selectors == (AMPERE,)
-    assert removed(found.edits) == [
+    reading = placed(nodeSelector=selector)
+    assert reading.demands[0].want.selectors == (AMPERE,)
+    assert removed(reading.edits) == [
         "spec.nodeSelector[nvidia.com/gpu.family]",
         "spec.nodeSelector[nvidia.com/gpu.present]",
     ]
-    assert codes(found.findings) == ["M009", "M044"]
-    assert "M029" in codes(found.claim_findings)
-    assert (found.needs_claims, found.prefers_claims is None) == (None, False)
+    assert codes(reading.findings) == ["M009", "M044"]
+    assert "M029" in codes(reading.claim_findings)
+    assert (reading.needs_claims, reading.prefers_claims is None) == (None, False)
 
 
 def test_labels_that_the_claim_only_implies_need_no_claim() -> None:
-    found = placed(nodeSelector={"nvidia.com/gpu.present": "true"})
-    assert (found.needs_claims, found.prefers_claims) == (None, None)
-    assert removed(found.edits) == ["spec.nodeSelector[nvidia.com/gpu.present]"]
-    assert [(one.code.name, one.place.path) for one in found.extended_findings] == [
+    reading = placed(nodeSelector={"nvidia.com/gpu.present": "true"})
+    assert (reading.needs_claims, reading.prefers_claims) == (None, None)
+    assert removed(reading.edits) == ["spec.nodeSelector[nvidia.com/gpu.present]"]
+    assert [(finding.code.name, finding.place.path) for finding in reading.extended_findings] == [
         ("M051", "spec.nodeSelector[nvidia.com/gpu.present]")
     ]
 
 
 def test_values_without_quotes_are_labels_all_the_same() -> None:
-    found = placed(nodeSelector={"nvidia.com/gpu.compute.major": 8, "nvidia.com/gpu.present": True})
-    assert found.demands[0].want.selectors == (f"{A}.cudaComputeCapability.major() == 8",)
-    assert len(removed(found.edits)) == 2
+    reading = placed(nodeSelector={"nvidia.com/gpu.compute.major": 8, "nvidia.com/gpu.present": True})
+    assert reading.demands[0].want.selectors == (f"{A}.cudaComputeCapability.major() == 8",)
+    assert len(removed(reading.edits)) == 2
 
 
 def test_entries_of_one_term_are_decided_one_by_one() -> None:
@@ -80,9 +80,9 @@ def test_entries_of_one_term_are_decided_one_by_one() -> None:
         entry("gpu.family", "ampere"),
         entry("gpu.family", operator="Exists"),
     ]
-    found = placed(affinity=required(term))
-    assert found.demands[0].want.selectors == (AMPERE,)
-    assert removed(found.edits) == [f"{REQUIRED}[0].matchExpressions[1]", f"{REQUIRED}[0].matchExpressions[2]"]
+    reading = placed(affinity=required(term))
+    assert reading.demands[0].want.selectors == (AMPERE,)
+    assert removed(reading.edits) == [f"{REQUIRED}[0].matchExpressions[1]", f"{REQUIRED}[0].matchExpressions[2]"]
 
 
 @pytest.mark.parametrize(
@@ -94,49 +94,49 @@ def test_entries_of_one_term_are_decided_one_by_one() -> None:
     ],
 )
 def test_alternatives_of_mixed_kind_stay(terms: list[list[JsonObject]]) -> None:
-    found = placed(affinity=required(*terms))
-    assert (found.demands[0].want.selectors, removed(found.edits)) == ((), [])
-    assert codes(found.findings) == ["M007"]
+    reading = placed(affinity=required(*terms))
+    assert (reading.demands[0].want.selectors, removed(reading.edits)) == ((), [])
+    assert codes(reading.findings) == ["M007"]
 
 
 def test_alternatives_that_are_not_of_gpus_are_let_alone() -> None:
-    found = placed(affinity=required([entry("zone.x/y", "a")], [entry("zone.x/y", "b")]))
-    assert (removed(found.edits), found.findings) == ([], ())
+    reading = placed(affinity=required([entry("zone.x/y", "a")], [entry("zone.x/y", "b")]))
+    assert (removed(reading.edits), reading.findings) == ([], ())
 
 
 def test_preferences_stay_and_those_for_gpus_are_said() -> None:
     terms = [(1, [entry("gpu.family", "ampere"), entry("zone.x/y", "a")]), (2, [entry("zone.x/y", "b")])]
-    found = placed(affinity=preferred(*terms))
-    assert (found.demands[0].want, removed(found.edits), found.prefers_claims) == (Want(What.GPU), [], None)
-    assert [(one.code.name, one.severity, one.place.path) for one in found.findings] == [
+    reading = placed(affinity=preferred(*terms))
+    assert (reading.demands[0].want, removed(reading.edits), reading.prefers_claims) == (Want(What.GPU), [], None)
+    assert [(finding.code.name, finding.severity, finding.place.path) for finding in reading.findings] == [
         ("M008", "info", f"{PREFERRED}[0]")
     ]
 
 
 def test_each_kind_of_device_gets_its_own_conditions() -> None:
     amounts = {GPU: 1, "nvidia.com/mig-1g.5gb": 1}
-    found = placed(amounts, nodeSelector={"nvidia.com/gpu.family": "ampere", "nvidia.com/mig.capable": "true"})
-    whole, part = (demand.want for demand in found.demands)
+    reading = placed(amounts, nodeSelector={"nvidia.com/gpu.family": "ampere", "nvidia.com/mig.capable": "true"})
+    whole, part = (demand.want for demand in reading.demands)
     assert whole.selectors == (AMPERE, f"has({A}.migCapable) && {A}.migCapable")
     assert part.selectors == (AMPERE,)
 
 
 def test_what_one_kind_of_device_cannot_say_stays_for_all() -> None:
-    found = placed({GPU: 1, "nvidia.com/mig-1g.5gb": 1}, nodeSelector={"nvidia.com/gpu.memory": "40960"})
-    assert all(demand.want.selectors == () for demand in found.demands)
-    assert removed(found.edits) == []
-    assert codes(found.findings) == ["M009"]
+    reading = placed({GPU: 1, "nvidia.com/mig-1g.5gb": 1}, nodeSelector={"nvidia.com/gpu.memory": "40960"})
+    assert all(demand.want.selectors == () for demand in reading.demands)
+    assert removed(reading.edits) == []
+    assert codes(reading.findings) == ["M009"]
 
 
 def test_as_many_gpus_as_the_node_has_need_no_label() -> None:
-    found = placed({GPU: 8}, nodeSelector={"nvidia.com/gpu.count": "8"})
-    assert (removed(found.edits), codes(found.findings)) == (["spec.nodeSelector[nvidia.com/gpu.count]"], [])
+    reading = placed({GPU: 8}, nodeSelector={"nvidia.com/gpu.count": "8"})
+    assert (removed(reading.edits), codes(reading.findings)) == (["spec.nodeSelector[nvidia.com/gpu.count]"], [])
     assert codes(placed({GPU: 4}, nodeSelector={"nvidia.com/gpu.count": "8"}).findings) == ["M009"]
 
 
 def test_conditions_that_nothing_fulfils_are_said_and_stay() -> None:
-    found = placed(nodeSelector={"nvidia.com/gpu.present": "false"})
-    assert (removed(found.edits), codes(found.findings)) == ([], ["M030"])
+    reading = placed(nodeSelector={"nvidia.com/gpu.present": "false"})
+    assert (removed(reading.edits), codes(reading.findings)) == ([], ["M030"])
 
 
 def test_topology_keys_stay() -> None:
@@ -146,17 +146,17 @@ def test_topology_keys_stay() -> None:
         {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1},
         {"topologyKey": "nvidia.com/gpu.product", "maxSkew": 1},
     ]
-    found = placed(affinity=affinity, topologySpreadConstraints=spread)
-    assert [one.place.path for one in found.findings] == [
+    reading = placed(affinity=affinity, topologySpreadConstraints=spread)
+    assert [finding.place.path for finding in reading.findings] == [
         "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey",
         "spec.topologySpreadConstraints[1].topologyKey",
     ]
-    assert removed(found.edits) == []
+    assert removed(reading.edits) == []
 
 
 def test_pods_without_gpus_keep_labels_of_gpus() -> None:
-    found = read(pod(limits(None), nodeSelector={"nvidia.com/gpu.present": "true"}))
-    assert (found.demands, all_codes(found)) == ((), ["M047"])
+    reading = read(pod(limits(None), nodeSelector={"nvidia.com/gpu.present": "true"}))
+    assert (reading.demands, all_codes(reading)) == ((), ["M047"])
 
 
 @rows("affinity",
@@ -168,36 +168,46 @@ def test_pods_without_gpus_keep_labels_of_gpus() -> None:
     ],
 )  # fmt: skip
 def test_affinities_of_any_shape_are_no_error(affinity: object) -> None:
-    found = placed(affinity=affinity)
-    assert removed(found.edits) == []
-    assert len(found.demands) == 1
+    reading = placed(affinity=affinity)
+    assert removed(reading.edits) == []
+    assert len(reading.demands) == 1
 
 
 # -- the law: a pod can be on the same nodes as before, as far as a node's GPUs decide it
 
 _LABELS = requirements().filter(
-    lambda one: not any(word in one.key for word in ("mig", "product", "memory", "count", "rev", "replicas"))
+    lambda requirement: (
+        not any(word in requirement.key for word in ("mig", "product", "memory", "count", "rev", "replicas"))
+    )
 )
 """Whose conditions say exactly the same; the others have rules of their own, for which there are tests of their own."""
 _ELSEWHERE = st.sampled_from([Requirement("zone", "In", ("a",)), Requirement("nvidia.com/gpu.machine", "In", ("DGX",))])
 _TERMS = st.lists(st.lists(st.one_of(_LABELS, _LABELS, _LABELS, _ELSEWHERE), min_size=1, max_size=3), max_size=3)
 
 
-def _written(one: Requirement) -> JsonObject:
-    return {"key": one.key, "operator": one.operator, **({"values": list(one.values)} if one.values else {})}
+def _written(requirement: Requirement) -> JsonObject:
+    return {
+        "key": requirement.key,
+        "operator": requirement.operator,
+        **({"values": list(requirement.values)} if requirement.values else {}),
+    }
 
 
 def _holds(terms: Sequence[Sequence[Requirement]], labels: dict[str, str]) -> bool:
-    return not terms or any(all(one.holds(labels) for one in term) for term in terms)
+    return not terms or any(all(requirement.holds(labels) for requirement in term) for term in terms)
 
 
-def _left(found: PodReading, terms: Sequence[Sequence[Requirement]]) -> list[list[Requirement]]:
+def _left(reading: PodReading, terms: Sequence[Sequence[Requirement]]) -> list[list[Requirement]]:
     """What of the terms stays with the pod."""
-    gone = {path_text(one.path) for one in found.edits if isinstance(one, Remove)}
+    gone = {path_text(edit.path) for edit in reading.edits if isinstance(edit, Remove)}
     if REQUIRED in gone:
         return []
     left = [
-        [one for position, one in enumerate(term) if f"{REQUIRED}[{index}].matchExpressions[{position}]" not in gone]
+        [
+            requirement
+            for position, requirement in enumerate(term)
+            if f"{REQUIRED}[{index}].matchExpressions[{position}]" not in gone
+        ]
         for index, term in enumerate(terms)
     ]
     return [] if len(left) == 1 and not left[0] else left
@@ -206,15 +216,17 @@ def _left(found: PodReading, terms: Sequence[Sequence[Requirement]]) -> list[lis
 @settings(max_examples=examples(120))
 @given(_TERMS, st.sampled_from(["a", "b"]), st.sampled_from(["DGX", "PC"]))
 def test_a_pod_can_be_on_the_same_nodes_as_before(terms: list[list[Requirement]], zone: str, machine: str) -> None:
-    affinity = required(*([_written(one) for one in term] for term in terms)) if terms else None
-    found = read(pod(limits({GPU: 1}), affinity=affinity), PLAIN)
-    (demand,) = found.demands
-    selectors = [compile_selector(one) for one in demand.want.selectors]
-    left = _left(found, terms)
-    never = "M030" in codes(found.findings)
+    affinity = required(*([_written(requirement) for requirement in term] for term in terms)) if terms else None
+    reading = read(pod(limits({GPU: 1}), affinity=affinity), PLAIN)
+    (demand,) = reading.demands
+    selectors = [compile_selector(expression) for expression in demand.want.selectors]
+    left = _left(reading, terms)
+    never = "M030" in codes(reading.findings)
     for world in filter(_plain, worlds()):
         labels = {**world.labels, "zone": zone, "nvidia.com/gpu.machine": machine}
-        now = _holds(left, labels) and all(one.matches(device) for one in selectors for device in world.devices)
+        now = _holds(left, labels) and all(
+            selector.matches(device) for selector in selectors for device in world.devices
+        )
         assert now == _holds(terms, labels) or (never and not now)
 
 

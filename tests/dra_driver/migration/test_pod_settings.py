@@ -20,7 +20,7 @@ def env(**variables: str) -> list[JsonObject]:
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-def found(container: JsonObject | None = None, options: JsonObject | None = None, **spec: Any) -> PodReading:
+def reading_of(container: JsonObject | None = None, options: JsonObject | None = None, **spec: Any) -> PodReading:
     obj = pod(container or limits({GPU: 1}), **spec)
     result = read(obj, PLAIN, **(options or {}))
     assert there(obj, result)
@@ -29,7 +29,7 @@ def found(container: JsonObject | None = None, options: JsonObject | None = None
 
 
 def using(options: JsonObject | None = None, **variables: str) -> PodReading:
-    return found(limits({GPU: 1}, env=env(**variables)), options)
+    return reading_of(limits({GPU: 1}, env=env(**variables)), options)
 
 
 # -- variables
@@ -56,7 +56,7 @@ def test_opting_out_is_left(value: str) -> None:
 
 def test_visible_devices_from_elsewhere_are_left_and_said() -> None:
     variable = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
-    result = found(limits({GPU: 1}, env=[variable]))
+    result = reading_of(limits({GPU: 1}, env=[variable]))
     assert (removed(result.edits), codes(result.findings)) == ([], ["M032"])
 
 
@@ -93,7 +93,7 @@ def _by_hand(options: JsonObject | None = None, amounts: JsonObject | None = Non
     mounts = [{"name": "cache", "mountPath": "/c"}, {"name": "mps", "mountPath": "/tmp/nvidia-mps"}]
     volumes = [{"name": "cache", "emptyDir": {}}, {"name": "mps", "hostPath": {"path": "/tmp/nvidia-mps/"}}]
     container = limits(amounts or {GPU: 1}, env=env(**MPS), volumeMounts=mounts)
-    return found(container, options, volumes=volumes, hostIPC=True)
+    return reading_of(container, options, volumes=volumes, hostIPC=True)
 
 
 def test_a_daemon_of_the_host_is_left_and_said() -> None:
@@ -116,7 +116,7 @@ def test_limits_of_mps_without_a_daemon_of_the_host_are_kept_as_they_are() -> No
 
 
 def test_the_hosts_ipc_is_only_about_mps_where_there_is_mps() -> None:
-    result = found(None, hostIPC=True, hostPID=True)
+    result = reading_of(None, hostIPC=True, hostPID=True)
     assert (removed(result.edits), codes(result.findings)) == ([], [])
 
 
@@ -124,7 +124,7 @@ def test_the_hosts_ipc_is_only_about_mps_where_there_is_mps() -> None:
 
 
 @rows(
-    "path, told",
+    "path, reported",
     [
         ("/dev/nvidia0", True),
         ("/dev", True),
@@ -136,14 +136,14 @@ def test_the_hosts_ipc_is_only_about_mps_where_there_is_mps() -> None:
         ("/var/lib/kubelet/pod-resources", False),
     ],
 )
-def test_devices_and_libraries_of_the_host_are_said(path: str, told: bool) -> None:
+def test_devices_and_libraries_of_the_host_are_said(path: str, reported: bool) -> None:
     volumes = [{"name": "v", "hostPath": {"path": path}}]
-    assert ("M006" in codes(found(volumes=volumes).findings)) == told
-    assert ("M006" in codes(read(pod(limits(None), volumes=volumes)).findings)) == told
+    assert ("M006" in codes(reading_of(volumes=volumes).findings)) == reported
+    assert ("M006" in codes(read(pod(limits(None), volumes=volumes)).findings)) == reported
 
 
 def test_privileged_containers_with_gpus_are_said() -> None:
-    assert codes(found(limits({GPU: 1}, securityContext={"privileged": True})).findings) == ["M006"]
+    assert codes(reading_of(limits({GPU: 1}, securityContext={"privileged": True})).findings) == ["M006"]
     assert codes(read(pod(limits(None, securityContext={"privileged": True}))).findings) == []
 
 
@@ -151,15 +151,15 @@ def test_privileged_containers_with_gpus_are_said() -> None:
 
 
 def test_the_runtime_class_is_kept_or_taken_out_as_one_says() -> None:
-    kept = found(runtimeClassName="nvidia")
-    assert (removed(kept.edits), "M032" in codes(kept.claim_findings)) == ([], True)
-    gone = found(None, {"remove_runtime_class": True}, runtimeClassName="nvidia")
+    staying = reading_of(runtimeClassName="nvidia")
+    assert (removed(staying.edits), "M032" in codes(staying.claim_findings)) == ([], True)
+    gone = reading_of(None, {"remove_runtime_class": True}, runtimeClassName="nvidia")
     assert (removed(gone.edits), "M031" in codes(gone.claim_findings)) == (["spec.runtimeClassName"], True)
-    assert removed(found(None, {"remove_runtime_class": True}, runtimeClassName="kata").edits) == []
+    assert removed(reading_of(None, {"remove_runtime_class": True}, runtimeClassName="kata").edits) == []
 
 
 def test_a_node_by_name_becomes_a_node_by_label() -> None:
-    result = found(nodeName="n1")
+    result = reading_of(nodeName="n1")
     assert removed(result.edits) == ["spec.nodeName"]
     assert Put(("spec", "nodeSelector", "kubernetes.io/hostname"), "n1") in result.edits
     assert "M024" in codes(result.claim_findings)
@@ -179,8 +179,8 @@ def test_a_node_by_name_becomes_a_node_by_label() -> None:
     ],
 )
 def test_the_toleration_that_admission_added_is_written_out(tolerations: Any, added: bool) -> None:
-    result = found(**({"tolerations": tolerations} if tolerations is not None else {}))
-    puts = [one for one in result.edits if isinstance(one, Put)]
+    result = reading_of(**({"tolerations": tolerations} if tolerations is not None else {}))
+    puts = [edit for edit in result.edits if isinstance(edit, Put)]
     expected = [Put(("spec", "tolerations", len(tolerations or ())), TOLERATION)] if added else []
     assert puts == expected
     assert ("M015" in codes(result.claim_findings)) == added
@@ -188,7 +188,7 @@ def test_the_toleration_that_admission_added_is_written_out(tolerations: Any, ad
 
 @pytest.mark.parametrize(("amounts", "added"), [({f"{GPU}.shared": 1}, True), ({"nvidia.com/mig-1g.5gb": 1}, False)])
 def test_only_the_taint_of_gpus_has_the_name_of_a_resource(amounts: JsonObject, added: bool) -> None:
-    assert ("M015" in codes(found(limits(amounts)).claim_findings)) == added
+    assert ("M015" in codes(reading_of(limits(amounts)).claim_findings)) == added
 
 
 # -- schedulers that look for extended resources in what nodes have
@@ -202,8 +202,8 @@ def test_only_the_taint_of_gpus_has_the_name_of_a_resource(amounts: JsonObject, 
 def test_what_stays_needs_a_scheduler_that_knows_device_classes(
     scheduler: str, severities: list[str], prefers: bool
 ) -> None:
-    result = found(schedulerName=scheduler)
-    assert [one.severity for one in result.extended_findings] == severities
+    result = reading_of(schedulerName=scheduler)
+    assert [finding.severity for finding in result.extended_findings] == severities
     assert (result.prefers_claims is not None) == prefers
     assert result.needs_claims is None
 

@@ -27,7 +27,7 @@ spec: {channel: {resourceClaimTemplate: {name: t}}}
 
 
 def device_class(name: str, *expressions: str) -> JsonObject:
-    selectors = [{"cel": {"expression": one}} for one in expressions]
+    selectors = [{"cel": {"expression": expression}} for expression in expressions]
     spec = {"selectors": selectors} if selectors else {}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
 
@@ -44,18 +44,18 @@ def claim(*requests: JsonObject, name: str = "t") -> JsonObject:
 
 
 def of(class_name: str, *expressions: str) -> JsonObject:
-    selectors = [{"cel": {"expression": one}} for one in expressions]
+    selectors = [{"cel": {"expression": expression}} for expression in expressions]
     return {"name": "r", "exactly": {"deviceClassName": class_name, **({"selectors": selectors} if selectors else {})}}
 
 
 def purposes(obj: JsonObject, *given: str | JsonObject, **options: Any) -> list[Purpose]:
-    found = Purposes.of(documents_of(*given)).held(pod_of(obj), Options(**options))
-    return [one.purpose for one in found]
+    held = Purposes.of(documents_of(*given)).held(pod_of(obj), Options(**options))
+    return [entry.purpose for entry in held]
 
 
 def purpose(*given: str | JsonObject, entry: JsonObject = ENTRY, **options: Any) -> Purpose:
-    (found,) = purposes(pod(limits({GPU: 1}), resourceClaims=[entry]), *given, **options)
-    return found
+    (sole_purpose,) = purposes(pod(limits({GPU: 1}), resourceClaims=[entry]), *given, **options)
+    return sole_purpose
 
 
 # -- what selectors say
@@ -176,17 +176,17 @@ def test_nim_services_name_claims_in_a_field_of_their_own() -> None:
 
 
 def test_argo_templates_that_have_the_field_for_claims_get_theirs_there() -> None:
-    one = {"name": "a", "container": limits({GPU: 1}), "resourceClaims": [ENTRY]}
+    workflow_template = {"name": "a", "container": limits({GPU: 1}), "resourceClaims": [ENTRY]}
     workflow = {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",
         "metadata": {"name": "w", "namespace": "team"},
-        "spec": {"templates": [one]},
+        "spec": {"templates": [workflow_template]},
     }
     result = migrated(CLAIMS, DOMAIN, workflow)
     (after,) = parsed(result)["Workflow"]["spec"]["templates"]
-    assert [one["name"] for one in after["resourceClaims"]] == ["other", "gpu"]
-    assert "podSpecPatch" not in str([after, *(one.message for one in result.findings)])
+    assert [entry["name"] for entry in after["resourceClaims"]] == ["other", "gpu"]
+    assert "podSpecPatch" not in str([after, *(finding.message for finding in result.findings)])
 
 
 # -- what becomes of pods
@@ -197,22 +197,27 @@ def migrated(options: Options, *objects: str | JsonObject) -> Migration:
 
 
 def text_of(*objects: str | JsonObject) -> str:
-    return "---\n".join(one if isinstance(one, str) else yaml.safe_dump(one, sort_keys=False) for one in objects)
+    return "---\n".join(obj if isinstance(obj, str) else yaml.safe_dump(obj, sort_keys=False) for obj in objects)
 
 
 def parsed(result: Migration) -> Mapping[str, Any]:
     """By kind; the last one of each."""
-    return {one["kind"]: one for one in yaml.safe_load_all(result.files[0].after)}
+    return {obj["kind"]: obj for obj in yaml.safe_load_all(result.files[0].after)}
 
 
 def test_the_way_is_chosen_as_for_others() -> None:
     obj = pod(limits({GPU: 1}), resourceClaims=[ENTRY])
     stays = migrated(Options(), DOMAIN, obj)
-    assert ([one.choice.target for one in stays.workloads], stays.changed) == ([MigrationTarget.EXTENDED], False)
+    assert ([workload.choice.target for workload in stays.workloads], stays.changed) == (
+        [MigrationTarget.EXTENDED],
+        False,
+    )
     near = pod(limits({GPU: 1}), resourceClaims=[ENTRY], nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
     changed = migrated(Options(), DOMAIN, near)
-    assert [one.choice.target for one in changed.workloads] == [MigrationTarget.CLAIMS]
-    assert all("claims for other devices stay" in one.choice.reason for one in (*stays.workloads, *changed.workloads))
+    assert [workload.choice.target for workload in changed.workloads] == [MigrationTarget.CLAIMS]
+    assert all(
+        "claims for other devices stay" in workload.choice.reason for workload in (*stays.workloads, *changed.workloads)
+    )
 
 
 @rows("given", [template(of("gpu.nvidia.com")), template(of("unheard-of")), ""])
@@ -223,22 +228,27 @@ def test_where_it_may_have_gpus_already_it_is_an_error_and_nothing_is_changed(
     obj = pod(limits({GPU: 1}), resourceClaims=[ENTRY, {"name": "c", "resourceClaimTemplateName": "t2"}])
     nic = template(of("compute-domain-channel.nvidia.com"), name="t2")
     result = migrated(Options(strategy=strategy), *([given] if given else []), nic, obj)
-    said = [one for one in result.findings if one.code is ALREADY_DRA]
-    assert ([one.choice.target for one in result.workloads], result.changed) == ([MigrationTarget.LEAVE], False)
-    assert [(one.severity, one.place.path) for one in said] == [(FindingSeverity.ERROR, "spec.resourceClaims[0]")]
-    assert said[0].advice
+    findings = [finding for finding in result.findings if finding.code is ALREADY_DRA]
+    assert ([workload.choice.target for workload in result.workloads], result.changed) == (
+        [MigrationTarget.LEAVE],
+        False,
+    )
+    assert [(finding.severity, finding.place.path) for finding in findings] == [
+        (FindingSeverity.ERROR, "spec.resourceClaims[0]")
+    ]
+    assert findings[0].advice
 
 
 def test_pods_that_ask_for_no_gpus_are_left_whatever_their_claims_are_for() -> None:
-    found = read(pod(limits(None), resourceClaims=[ENTRY]), meaning_of(DOMAIN))
-    assert ([one.severity for one in found.findings], found.leave) == ([FindingSeverity.INFO], None)
+    reading = read(pod(limits(None), resourceClaims=[ENTRY]), meaning_of(DOMAIN))
+    assert ([finding.severity for finding in reading.findings], reading.leave) == ([FindingSeverity.INFO], None)
 
 
 def test_who_watches_all_gpus_and_has_a_claim_of_others_gets_admin_access_besides() -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     watcher = pod({"name": "w", "image": "i", "env": env}, kind="DaemonSet", resourceClaims=[ENTRY])
     spec = parsed(migrated(Options(), DOMAIN, watcher))["DaemonSet"]["spec"]["template"]["spec"]
-    assert [one["name"] for one in spec["resourceClaims"]] == ["other", "gpu"]
+    assert [entry["name"] for entry in spec["resourceClaims"]] == ["other", "gpu"]
     assert not migrated(Options(), template(of("gpu.nvidia.com")), watcher).changed
     assert not migrated(Options(), watcher).changed
 
@@ -257,7 +267,7 @@ def pods(draw: st.DrawFn) -> JsonObject:
     for number in range(draw(st.integers(1, 3))):
         resources: JsonObject = {}
         if used := draw(st.lists(st.sampled_from(held), unique=True)):
-            resources["claims"] = [{"name": one} for one in used]
+            resources["claims"] = [{"name": name} for name in used]
         if (gpus := draw(st.integers(0, 3))) or number == 0:
             resources["limits"] = {"memory": "1Gi", GPU: gpus or 1}
         containers.append({"name": f"c{number}", "image": "i", **({"resources": resources} if resources else {})})
@@ -274,16 +284,16 @@ def test_what_pods_have_stays_and_gpus_come_behind_it_under_a_name_of_their_own(
     result = migrate([ManifestText("f.yaml", before)], CLAIMS)
     spec = parsed(result)["Pod"]["spec"]
     was = obj["spec"]
-    *kept, new = spec["resourceClaims"]
-    assert kept == was["resourceClaims"]
-    assert new["name"] not in {one["name"] for one in kept}
-    olds, news = ([*one.get("initContainers", ()), *one["containers"]] for one in (was, spec))
+    *entries, new = spec["resourceClaims"]
+    assert entries == was["resourceClaims"]
+    assert new["name"] not in {entry["name"] for entry in entries}
+    olds, news = ([*pod_spec.get("initContainers", ()), *pod_spec["containers"]] for pod_spec in (was, spec))
     for old, now in zip(olds, news, strict=True):
         held = (old.get("resources") or {}).get("claims", [])
         claims = (now.get("resources") or {}).get("claims", [])
         asked = int((old.get("resources") or {}).get("limits", {}).get(GPU, 0))
         assert claims[: len(held)] == held
-        assert {one["name"] for one in claims[len(held) :]} == ({new["name"]} if asked else set())
-    assert GPU not in json.dumps([one.get("resources") for one in news])
+        assert {entry["name"] for entry in claims[len(held) :]} == ({new["name"]} if asked else set())
+    assert GPU not in json.dumps([container.get("resources") for container in news])
     after = result.files[0].after
     assert migrate([ManifestText("f.yaml", after)], CLAIMS).files[0].after == after

@@ -52,8 +52,8 @@ def test_a_quota_with_scopes_counts_no_claims(scope: JsonObject) -> None:
     obj["spec"] |= scope
     after, result = done(obj, CLAIMS)
     assert after == obj
-    (said,) = result.findings
-    assert (said.code.name, said.severity, "scopes" in said.message) == ("M014", "warning", True)
+    (finding,) = result.findings
+    assert (finding.code.name, finding.severity, "scopes" in finding.message) == ("M014", "warning", True)
 
 
 def test_a_quota_that_counts_claims_is_let_alone() -> None:
@@ -89,12 +89,12 @@ def test_profiles_are_counted_together_by_their_class() -> None:
 
 def test_numbers_of_shares_are_counted_and_several_of_one_device_are_told() -> None:
     obj = quota() | {"spec": {"hard": {"requests.volcano.sh/vgpu-number": "40"}}}
-    one = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 3000}
-    after, _ = done(obj, workload(CLAIMS, one))
+    share = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 3000}
+    after, _ = done(obj, workload(CLAIMS, share))
     assert after["spec"]["hard"]["shared.gpu.nvidia.com.deviceclass.resource.k8s.io/devices"] == "40"
     shared = meaning_of("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}\n")
     _, result = done(quota(GPU="16"), workload(CLAIMS, {GPU: 2}, meaning=shared), meaning=shared)
-    assert ["several shares" in one.message for one in result.findings] == [True, False]
+    assert ["several shares" in finding.message for finding in result.findings] == [True, False]
 
 
 def test_a_quota_of_network_cards_and_of_what_a_person_says_is_no_gpu_is_let_alone() -> None:
@@ -103,7 +103,7 @@ def test_a_quota_of_network_cards_and_of_what_a_person_says_is_no_gpu_is_let_alo
     after, result = done(obj, CLAIMS, options=Options(other_resources=("nvidia.com/gpu.license",)))
     assert (after, result.findings) == (obj, ())
     _, unsaid = done(obj, CLAIMS)
-    assert [one.message.partition(":")[0] for one in unsaid.findings] == ["requests.nvidia.com/gpu.license"]
+    assert [finding.message.partition(":")[0] for finding in unsaid.findings] == ["requests.nvidia.com/gpu.license"]
 
 
 def test_quotas_of_hami_begin_with_limits() -> None:
@@ -136,11 +136,11 @@ def test_what_no_quota_counts_stays_and_is_said(key: str, value: Any, code: str)
 def test_shares_that_take_all_of_what_they_do_not_name_are_said() -> None:
     memory, both = {"nvidia.com/gpumem": 100}, {"nvidia.com/gpumem": 100, "nvidia.com/gpucores": 5}
     workloads = [workload(CLAIMS, memory), workload(CLAIMS, both), workload(CLAIMS)]
-    found = rewrite([], workloads, PLAIN, Options()).findings
-    assert [(one.code.name, one.place.path) for one in found] == [
+    findings = rewrite([], workloads, PLAIN, Options()).findings
+    assert [(finding.code.name, finding.place.path) for finding in findings] == [
         ("M049", "spec.containers[0].resources.limits[nvidia.com/gpumem]")
     ]
-    assert "cores" in found[0].message
+    assert "cores" in findings[0].message
     assert rewrite([], [workload(CLAIMS, memory), workload(LEAVE, both)], PLAIN, Options()).findings == ()
 
 
@@ -168,7 +168,7 @@ def test_what_speaks_of_the_old_resources_is_told_with_its_place(
     obj = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
     after, result = done(obj, CLAIMS)
     assert after == obj
-    assert [(one.code.name, one.place.path) for one in result.findings] == [(code, path)]
+    assert [(finding.code.name, finding.place.path) for finding in result.findings] == [(code, path)]
     assert result.findings[0].advice
 
 

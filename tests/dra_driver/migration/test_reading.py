@@ -20,13 +20,13 @@ SINGLE = "version: v1\nflags: {migStrategy: single}\n"
 EXCLUSIVE = "device.attributes['gpu.nvidia.com'].sharing == 'exclusive'"
 
 
-def users(found: PodReading) -> list[tuple[tuple[str, ...], int]]:
+def users(reading: PodReading) -> list[tuple[tuple[str, ...], int]]:
     """Names of containers and number of devices, by demand."""
-    return [(tuple(one.name for one in demand.containers), demand.want.count) for demand in found.demands]
+    return [(tuple(container.name for container in demand.containers), demand.want.count) for demand in reading.demands]
 
 
-def wants(found: PodReading) -> list[Want]:
-    return [demand.want for demand in found.demands]
+def wants(reading: PodReading) -> list[Want]:
+    return [demand.want for demand in reading.demands]
 
 
 @rows(
@@ -42,11 +42,11 @@ def wants(found: PodReading) -> list[Want]:
 )
 def test_amounts_are_read_in_every_spelling(resources: JsonObject, count: int) -> None:
     obj = pod({"name": "main", "image": "i", "resources": resources})
-    found = read(obj, meaning_of(PLAIN))
-    assert wants(found) == [Want(What.GPU, count)]
-    assert there(obj, found)
-    assert all(path[-1] == GPU for path in found.demands[0].removes)
-    assert len(found.demands[0].removes) == len(resources)
+    reading = read(obj, meaning_of(PLAIN))
+    assert wants(reading) == [Want(What.GPU, count)]
+    assert there(obj, reading)
+    assert all(path[-1] == GPU for path in reading.demands[0].removes)
+    assert len(reading.demands[0].removes) == len(resources)
 
 
 @rows(
@@ -62,15 +62,15 @@ def test_amounts_are_read_in_every_spelling(resources: JsonObject, count: int) -
     ],
 )
 def test_what_the_api_server_refuses_is_left(resources: JsonObject) -> None:
-    found = read(pod({"name": "main", "image": "i", "resources": resources}, limits({GPU: 1}, name="b")))
-    assert found.leave is not None
-    assert "M026" in codes(found.findings)
+    reading = read(pod({"name": "main", "image": "i", "resources": resources}, limits({GPU: 1}, name="b")))
+    assert reading.leave is not None
+    assert "M026" in codes(reading.findings)
 
 
 def test_requests_without_limits_are_taken_as_meant() -> None:
-    found = read(pod({"name": "main", "image": "i", "resources": {"requests": {GPU: 2}}}), meaning_of(PLAIN))
-    assert (wants(found), found.leave) == ([Want(What.GPU, 2)], None)
-    assert codes(found.findings) == ["M026"]
+    reading = read(pod({"name": "main", "image": "i", "resources": {"requests": {GPU: 2}}}), meaning_of(PLAIN))
+    assert (wants(reading), reading.leave) == ([Want(What.GPU, 2)], None)
+    assert codes(reading.findings) == ["M026"]
 
 
 @rows("resources", [None, 5, [], {"limits": None}, {"limits": []}, {"limits": {"cpu": 1}}])
@@ -84,22 +84,24 @@ def test_zero_asks_for_nothing(nothing: object) -> None:
     alone = read(pod(limits({GPU: nothing})))
     assert (alone.demands, codes(alone.findings)) == ((), ["M027"])
     obj = pod(limits({GPU: "0"}, name="a"), limits({GPU: 1}, name="b"))
-    found = read(obj, meaning_of(PLAIN))
-    assert users(found) == [(("b",), 1)]
-    assert removed(found.edits) == ["spec.containers[0].resources.limits[nvidia.com/gpu]"]
-    assert "M027" in codes(found.claim_findings)
+    reading = read(obj, meaning_of(PLAIN))
+    assert users(reading) == [(("b",), 1)]
+    assert removed(reading.edits) == ["spec.containers[0].resources.limits[nvidia.com/gpu]"]
+    assert "M027" in codes(reading.claim_findings)
 
 
 def test_containers_have_gpus_of_their_own() -> None:
-    found = read(pod(limits({GPU: 1}, name="a"), limits({GPU: 1}, name="b"), limits(None, name="c")), meaning_of(PLAIN))
-    assert users(found) == [(("a",), 1), (("b",), 1)]
+    reading = read(
+        pod(limits({GPU: 1}, name="a"), limits({GPU: 1}, name="b"), limits(None, name="c")), meaning_of(PLAIN)
+    )
+    assert users(reading) == [(("a",), 1), (("b",), 1)]
 
 
 def test_several_profiles_of_one_container_are_several_demands() -> None:
     amounts = {"nvidia.com/mig-1g.10gb.me": 1, "nvidia.com/mig-2g.20gb": 1}
-    found = read(pod(limits(amounts)))
-    assert wants(found) == [Want(What.MIG, 1, "1g.10gb+me"), Want(What.MIG, 1, "2g.20gb")]
-    assert (found.needs_claims, found.leave) == (None, None)
+    reading = read(pod(limits(amounts)))
+    assert wants(reading) == [Want(What.MIG, 1, "1g.10gb+me"), Want(What.MIG, 1, "2g.20gb")]
+    assert (reading.needs_claims, reading.leave) == (None, None)
 
 
 # -- init containers
@@ -131,11 +133,11 @@ SIDECAR: JsonObject = {"restartPolicy": "Always"}
 def test_init_containers_use_the_gpus_of_those_that_come_after_them(
     init: list[JsonObject], containers: list[JsonObject], expected: list[tuple[tuple[str, ...], int]]
 ) -> None:
-    found = read(pod(*containers, initContainers=init), meaning_of(PLAIN))
-    assert sorted(users(found)) == sorted(expected)
-    classic = [one for one in init if "restartPolicy" not in one]
-    assert ("M016" in codes(found.claim_findings)) == bool(classic)
-    assert ("M016" in codes(found.extended_findings)) == bool(classic)
+    reading = read(pod(*containers, initContainers=init), meaning_of(PLAIN))
+    assert sorted(users(reading)) == sorted(expected)
+    classic = [container for container in init if "restartPolicy" not in container]
+    assert ("M016" in codes(reading.claim_findings)) == bool(classic)
+    assert ("M016" in codes(reading.extended_findings)) == bool(classic)
 
 
 _AMOUNTS = st.integers(0, 4)
@@ -152,9 +154,9 @@ def test_a_pod_holds_as_many_gpus_as_before_and_each_container_sees_as_many(
     obj = pod(
         *(limits({GPU: amount}, name=f"c{number}") for number, amount in enumerate(containers)), initContainers=before
     )
-    found = read(obj, meaning_of(PLAIN))
+    reading = read(obj, meaning_of(PLAIN))
     seen: dict[str, int] = {}
-    for demand in found.demands:
+    for demand in reading.demands:
         for container in demand.containers:
             seen[container.name] = seen.get(container.name, 0) + demand.want.count
     asked = {f"i{number}": amount for number, (amount, _) in enumerate(init)}
@@ -164,12 +166,12 @@ def test_a_pod_holds_as_many_gpus_as_before_and_each_container_sees_as_many(
     for number, (amount, lasting) in enumerate(init):
         if not lasting:
             held = max(held, amount + sum(other for other, stays in init[:number] if stays))
-    assert sum(demand.want.count for demand in found.demands) == held
-    for demand in found.demands:
-        lasting_users = [one for one in demand.containers if one.role is not Role.INIT]
+    assert sum(demand.want.count for demand in reading.demands) == held
+    for demand in reading.demands:
+        lasting_users = [user for user in demand.containers if user.role is not Role.INIT]
         assert len(lasting_users) <= 1
-        for side in (one for one in lasting_users if one.role is Role.SIDECAR):
-            later = [one for one in demand.containers if one.role is Role.INIT and one.path[-1] > side.path[-1]]
+        for side in (user for user in lasting_users if user.role is Role.SIDECAR):
+            later = [user for user in demand.containers if user.role is Role.INIT and user.path[-1] > side.path[-1]]
             assert later == []
 
 
@@ -177,16 +179,16 @@ def test_a_pod_holds_as_many_gpus_as_before_and_each_container_sees_as_many(
 
 
 def test_without_configuration_a_gpu_is_taken_as_whole_and_that_is_said_once() -> None:
-    found = read(pod(limits({GPU: 1}, name="a"), limits({GPU: 1}, name="b")))
-    assert wants(found) == [Want(What.GPU), Want(What.GPU)]
-    assert [one.code.name for one in found.findings] == ["M002"]
+    reading = read(pod(limits({GPU: 1}, name="a"), limits({GPU: 1}, name="b")))
+    assert wants(reading) == [Want(What.GPU), Want(What.GPU)]
+    assert [finding.code.name for finding in reading.findings] == ["M002"]
     assert codes(read(pod(limits({GPU: 1})), meaning_of(PLAIN)).findings) == []
 
 
 def test_shares_are_asked_for_as_shares() -> None:
-    found = read(pod(limits({GPU: 1})), meaning_of(SLICED))
-    assert wants(found) == [Want(What.GPU, share=DeviceShare(number=1))]
-    assert found.needs_claims is not None
+    reading = read(pod(limits({GPU: 1})), meaning_of(SLICED))
+    assert wants(reading) == [Want(What.GPU, share=DeviceShare(number=1))]
+    assert reading.needs_claims is not None
     mps = read(pod(limits({GPU: 1})), meaning_of(MPS))
     assert wants(mps)[0].selectors == ("device.attributes['gpu.nvidia.com'].sharing == 'mps'",)
 
@@ -194,28 +196,28 @@ def test_shares_are_asked_for_as_shares() -> None:
 def test_more_shares_than_a_device_has_are_of_several_devices() -> None:
     config = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
     for number, requests in ((4, [4]), (5, [1] * 5)):
-        found = read(pod(limits({GPU: number})), meaning_of(config))
-        assert [one.want.share.number for one in found.demands if one.want.share is not None] == requests
-    (said,) = [one for one in found.findings if one.code.name == "M003"]
-    assert said.message == f"{GPU}: 5 became 5 devices, a share of each, because no device has more than 4"
+        reading = read(pod(limits({GPU: number})), meaning_of(config))
+        assert [demand.want.share.number for demand in reading.demands if demand.want.share is not None] == requests
+    (finding,) = [finding for finding in reading.findings if finding.code.name == "M003"]
+    assert finding.message == f"{GPU}: 5 became 5 devices, a share of each, because no device has more than 4"
 
 
 @pytest.mark.parametrize("meaning", [SLICED, MPS])
 def test_several_shares_are_of_one_device_or_of_several_as_one_says(meaning: str) -> None:
-    found = read(pod(limits({GPU: 2})), meaning_of(meaning))
-    assert [(want.count, want.share) for want in wants(found)] == [(1, DeviceShare(number=2))]
-    assert codes(found.findings) == ["M003"]
+    reading = read(pod(limits({GPU: 2})), meaning_of(meaning))
+    assert [(want.count, want.share) for want in wants(reading)] == [(1, DeviceShare(number=2))]
+    assert codes(reading.findings) == ["M003"]
     apart = read(pod(limits({GPU: 2})), meaning_of(meaning), several_shares="devices")
     assert [(want.count, want.share, want.distinct) for want in wants(apart)] == [(1, DeviceShare(number=1), True)] * 2
 
 
 def test_renamed_shares_are_shares_whatever_is_known() -> None:
-    found = read(pod(limits({f"{GPU}.shared": 1, "nvidia.com/mig-1g.5gb.shared": 1})))
-    assert wants(found) == [
+    reading = read(pod(limits({f"{GPU}.shared": 1, "nvidia.com/mig-1g.5gb.shared": 1})))
+    assert wants(reading) == [
         Want(What.GPU, share=DeviceShare(number=1)),
         Want(What.MIG, profile="1g.5gb", share=DeviceShare(number=1)),
     ]
-    assert codes(found.findings) == []
+    assert codes(reading.findings) == []
 
 
 def test_where_some_gpus_are_shared_whole_ones_are_asked_for_by_name() -> None:
@@ -248,9 +250,9 @@ def test_under_the_strategy_single_a_gpu_is_a_mig_device() -> None:
     ],
 )
 def test_node_pools_of_gke_say_what_a_gpu_is(labels: JsonObject, want: Want) -> None:
-    found = read(pod(limits({GPU: 1}), nodeSelector=labels))
-    assert wants(found) == [want]
-    assert removed(found.edits) == []
+    reading = read(pod(limits({GPU: 1}), nodeSelector=labels))
+    assert wants(reading) == [want]
+    assert removed(reading.edits) == []
 
 
 def test_a_resource_that_no_node_has_is_said() -> None:
@@ -278,15 +280,15 @@ def test_a_resource_that_no_node_has_is_said() -> None:
     ],
 )
 def test_resources_that_are_not_understood_leave_the_pod_as_it_is(resource: str, code: str) -> None:
-    found = read(pod(limits({resource: 1, GPU: 1})), meaning_of(PLAIN))
-    assert (codes(found.findings), found.leave is None) == ([code], False)
-    assert resource in found.findings[0].message
+    reading = read(pod(limits({resource: 1, GPU: 1})), meaning_of(PLAIN))
+    assert (codes(reading.findings), reading.leave is None) == ([code], False)
+    assert resource in reading.findings[0].message
 
 
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "gpu.intel.com/i915", "rdma/hca", "cpu", "hugepages-2Mi"])
 def test_resources_of_others_are_none_of_its_business(resource: str) -> None:
-    found = read(pod(limits({resource: 1})))
-    assert (found.demands, found.findings, found.leave) == ((), (), None)
+    reading = read(pod(limits({resource: 1})))
+    assert (reading.demands, reading.findings, reading.leave) == ((), (), None)
 
 
 @pytest.mark.parametrize(
@@ -301,9 +303,9 @@ def test_resources_of_others_are_none_of_its_business(resource: str) -> None:
 )
 def test_network_cards_of_nvidia_stay_beside_gpus_that_are_migrated(resource: str) -> None:
     """GPUDirect RDMA: the NVIDIA Network Operator hands them out under the same prefix."""
-    found = read(pod(limits({resource: 1, GPU: 1})), meaning_of(PLAIN))
-    assert (len(found.demands), found.findings, found.leave) == (1, (), None)
-    assert found.demands[0].removes == (("spec", "containers", 0, "resources", "limits", GPU),)
+    reading = read(pod(limits({resource: 1, GPU: 1})), meaning_of(PLAIN))
+    assert (len(reading.demands), reading.findings, reading.leave) == (1, (), None)
+    assert reading.demands[0].removes == (("spec", "containers", 0, "resources", "limits", GPU),)
 
 
 def test_pods_that_have_claims_are_left() -> None:
@@ -316,28 +318,28 @@ def test_pods_that_have_claims_are_left() -> None:
 
 
 def test_static_pods_are_left() -> None:
-    found = read(pod(limits({GPU: 1}), annotations={"kubernetes.io/config.source": "file"}), meaning_of(PLAIN))
-    assert (codes(found.findings), found.leave is None) == (["M024"], False)
+    reading = read(pod(limits({GPU: 1}), annotations={"kubernetes.io/config.source": "file"}), meaning_of(PLAIN))
+    assert (codes(reading.findings), reading.leave is None) == (["M024"], False)
 
 
 def test_more_devices_than_a_claim_holds_are_left() -> None:
     assert read(pod(limits({GPU: MOST_DEVICES})), meaning_of(PLAIN)).leave is None
-    found = read(pod(limits({GPU: MOST_DEVICES}), limits({GPU: 1}, name="b")), meaning_of(PLAIN))
-    assert (codes(found.findings), found.leave is None) == (["M018"], False)
+    reading = read(pod(limits({GPU: MOST_DEVICES}), limits({GPU: 1}, name="b")), meaning_of(PLAIN))
+    assert (codes(reading.findings), reading.leave is None) == (["M018"], False)
 
 
 def test_conditions_larger_than_an_expression_are_left() -> None:
     products = [f"NVIDIA-H100-{'x' * 40}-{number}" for number in range(250)]
     term = {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "In", "values": products}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
-    found = read(pod(limits({GPU: 1}), affinity=affinity), meaning_of(PLAIN))
-    assert ("M018" in codes(found.findings), found.leave is None) == (True, False)
+    reading = read(pod(limits({GPU: 1}), affinity=affinity), meaning_of(PLAIN))
+    assert ("M018" in codes(reading.findings), reading.leave is None) == (True, False)
 
 
-@pytest.mark.parametrize(("kind", "told"), [("Pod", True), ("Deployment", False), ("StatefulSet", False)])
-def test_what_cannot_be_changed_in_place_is_told(kind: str, told: bool) -> None:
-    found = read(pod(limits({GPU: 1}), kind=kind), meaning_of(PLAIN))
-    assert ("M012" in codes(found.claim_findings)) == told
+@pytest.mark.parametrize(("kind", "reported"), [("Pod", True), ("Deployment", False), ("StatefulSet", False)])
+def test_what_cannot_be_changed_in_place_is_told(kind: str, reported: bool) -> None:
+    reading = read(pod(limits({GPU: 1}), kind=kind), meaning_of(PLAIN))
+    assert ("M012" in codes(reading.claim_findings)) == reported
 
 
 # -- those who watch
@@ -349,26 +351,26 @@ def _watching(value: str = "all", **more: Any) -> JsonObject:
 
 def test_a_daemon_set_that_sees_all_gpus_gets_admin_access() -> None:
     obj = pod(_watching(securityContext={"privileged": True}), kind="DaemonSet")
-    found = read(obj)
-    (demand,) = found.demands
+    reading = read(obj)
+    (demand,) = reading.demands
     assert demand.all_gpus
-    assert there(obj, found)
-    assert all_codes(found) == ["M006", "M046"]
-    assert found.needs_claims is not None
+    assert there(obj, reading)
+    assert all_codes(reading) == ["M006", "M046"]
+    assert reading.needs_claims is not None
 
 
 @pytest.mark.parametrize(
     "image", ["nvcr.io/nvidia/k8s-device-plugin:v0.17.1", "x/gpu-feature-discovery", "a/hami-device-plugin"]
 )
 def test_what_makes_gpus_available_is_no_workload(image: str) -> None:
-    found = read(pod(_watching() | {"image": image}, kind="DaemonSet"))
-    assert (found.demands, found.findings, found.leave) == ((), (), None)
+    reading = read(pod(_watching() | {"image": image}, kind="DaemonSet"))
+    assert (reading.demands, reading.findings, reading.leave) == ((), (), None)
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Deployment"])
 def test_others_that_see_all_gpus_are_told_so(kind: str) -> None:
-    found = read(pod(_watching(), kind=kind))
-    assert (found.demands, codes(found.findings)) == ((), ["M006"])
+    reading = read(pod(_watching(), kind=kind))
+    assert (reading.demands, codes(reading.findings)) == ((), ["M006"])
 
 
 @pytest.mark.parametrize("value", ["none", "void", ""])
@@ -378,8 +380,8 @@ def test_who_opts_out_is_let_alone(value: str) -> None:
 
 def test_a_container_that_sees_all_gpus_can_share_those_of_its_pod() -> None:
     obj = pod(limits({GPU: 1}, name="a"), _watching() | {"name": "b"})
-    kept = read(obj, meaning_of(PLAIN))
-    assert (users(kept), codes(kept.findings), removed(kept.edits)) == ([(("a",), 1)], ["M006"], [])
+    reading = read(obj, meaning_of(PLAIN))
+    assert (users(reading), codes(reading.findings), removed(reading.edits)) == ([(("a",), 1)], ["M006"], [])
     shared = read(obj, meaning_of(PLAIN), share_visible_all=True)
     assert users(shared) == [(("a", "b"), 1)]
     assert removed(shared.edits) == ["spec.containers[1].env[0]"]
@@ -389,17 +391,17 @@ def test_a_container_that_sees_all_gpus_can_share_those_of_its_pod() -> None:
 
 def test_demands_take_out_what_they_were_made_of_exactly_once() -> None:
     obj = pod(limits({GPU: 3}, name="a"), initContainers=[_init(2)])
-    found = read(obj, meaning_of(PLAIN))
-    paths = [path for demand in found.demands for path in demand.removes]
+    reading = read(obj, meaning_of(PLAIN))
+    paths = [path for demand in reading.demands for path in demand.removes]
     assert len(paths) == len(set(paths)) == 2
-    assert isinstance(found.demands[0], Demand)
+    assert isinstance(reading.demands[0], Demand)
 
 
 def test_memory_of_gpus_turns_percent_into_amounts() -> None:
     obj = pod(limits({GPU: 1, "nvidia.com/gpumem-percentage": 25}))
     assert wants(read(obj))[0].share == DeviceShare(memory_percent=25)
-    found = read(obj, gpu_memory=Quantity.parse("80Gi"))
-    assert wants(found)[0].share == DeviceShare(memory=Quantity.parse("20Gi"))
+    reading = read(obj, gpu_memory=Quantity.parse("80Gi"))
+    assert wants(reading)[0].share == DeviceShare(memory=Quantity.parse("20Gi"))
 
 
 @pytest.mark.parametrize(
@@ -407,15 +409,15 @@ def test_memory_of_gpus_turns_percent_into_amounts() -> None:
     [(33, {GPU: 1}, True), (34, {GPU: 1}, False), (35, {f"{GPU}.shared": 1}, True), (36, {f"{GPU}.shared": 1}, False)],
 )
 def test_what_an_old_server_cannot_do_is_said(minor: int, amounts: JsonObject, left: bool) -> None:
-    found = read(pod(limits(amounts)), meaning_of(PLAIN) if GPU in amounts else None, kubernetes_minor=minor)
-    assert (codes(found.findings), found.leave is not None) == (["M023"] if left else [], left)
+    reading = read(pod(limits(amounts)), meaning_of(PLAIN) if GPU in amounts else None, kubernetes_minor=minor)
+    assert (codes(reading.findings), reading.leave is not None) == (["M023"] if left else [], left)
 
 
 @pytest.mark.parametrize("amount", ["8Gi", 99_999_999_999, 1001])
 def test_an_amount_that_no_node_has_is_told_and_not_counted_out(amount: object) -> None:
-    found = read(pod(limits({GPU: amount})))
-    assert found.leave is not None and "a claim has at most 32" in found.leave
-    assert "M018" in codes(found.findings)
+    reading = read(pod(limits({GPU: amount})))
+    assert reading.leave is not None and "a claim has at most 32" in reading.leave
+    assert "M018" in codes(reading.findings)
 
 
 @pytest.mark.parametrize(
@@ -425,12 +427,14 @@ def test_what_a_person_says_is_no_gpu_stays_and_the_pod_is_migrated(name: str) -
     obj = pod(limits({GPU: 1, name: 2}))
     unsaid = read(obj, meaning_of(PLAIN))
     assert unsaid.leave is not None or unsaid.demands[0].removes != found_removes(obj, name)
-    found = read(obj, meaning_of(PLAIN), other_resources=(name,))
-    assert (wants(found), found.leave, all_codes(found)) == ([Want(What.GPU, 1)], None, ["M012", "M015"])
-    assert found_removes(obj, name) == found.demands[0].removes
+    reading = read(obj, meaning_of(PLAIN), other_resources=(name,))
+    assert (wants(reading), reading.leave, all_codes(reading)) == ([Want(What.GPU, 1)], None, ["M012", "M015"])
+    assert found_removes(obj, name) == reading.demands[0].removes
 
 
 def found_removes(obj: JsonObject, name: str) -> tuple[tuple[str | int, ...], ...]:
     """Where the pod asks for GPUs, and for nothing of this name."""
     resources = obj["spec"]["containers"][0]["resources"]["limits"]
-    return tuple(("spec", "containers", 0, "resources", "limits", one) for one in resources if one != name)
+    return tuple(
+        ("spec", "containers", 0, "resources", "limits", resource) for resource in resources if resource != name
+    )

@@ -39,11 +39,11 @@ class Machine:
     """A driver root, and what our node plugin says of it."""
 
     root: Path
-    found: Any
+    answer: Any
 
     @property
     def inventory(self) -> NodeInventorySpec:
-        return NodeInventorySpec.model_validate(self.found["inventory"]["spec"])
+        return NodeInventorySpec.model_validate(self.answer["inventory"]["spec"])
 
 
 @pytest.fixture(scope="module", params=PROFILES)

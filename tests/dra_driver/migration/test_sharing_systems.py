@@ -71,24 +71,24 @@ def wants(obj: JsonObject, meaning: Meaning | None = None, **options: Any) -> li
 )  # fmt: skip
 def test_parts_are_asked_for_as_parts(amounts: JsonObject, annotations: JsonObject, want: Want) -> None:
     obj = pod(limits(amounts), annotations=annotations)
-    found = read(obj, gpu_memory=Quantity.parse("40Gi"))
-    assert [demand.want for demand in found.demands] == [want]
-    assert there(obj, found)
-    assert (found.leave, found.needs_claims is not None) == (None, True)
-    taken = [path[-1] for demand in found.demands for path in demand.removes]
+    reading = read(obj, gpu_memory=Quantity.parse("40Gi"))
+    assert [demand.want for demand in reading.demands] == [want]
+    assert there(obj, reading)
+    assert (reading.leave, reading.needs_claims is not None) == (None, True)
+    taken = [path[-1] for demand in reading.demands for path in demand.removes]
     assert set(amounts) <= set(taken)
-    assert ("M005" in codes(found.claim_findings)) == (want.share is not None)
-    assert "M005" not in codes(found.findings)
+    assert ("M005" in codes(reading.claim_findings)) == (want.share is not None)
+    assert "M005" not in codes(reading.findings)
 
 
 @pytest.mark.parametrize(
     "amounts", [{GPU: 2, MEM: 3000}, {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 3000}]
 )
 def test_several_parts_are_of_different_gpus(amounts: JsonObject) -> None:
-    found = read(pod(limits(amounts)))
-    one = Want(What.GPU, share=memory("3000Mi"), distinct=True)
-    assert [demand.want for demand in found.demands] == [one, one]
-    assert [len(demand.removes) for demand in found.demands] == [2, 0]
+    reading = read(pod(limits(amounts)))
+    want = Want(What.GPU, share=memory("3000Mi"), distinct=True)
+    assert [demand.want for demand in reading.demands] == [want, want]
+    assert [len(demand.removes) for demand in reading.demands] == [2, 0]
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_several_parts_are_of_different_gpus(amounts: JsonObject) -> None:
     ],
 )
 def test_parts_that_were_mig_devices_are_left_because_a_claim_needs_a_profile(prefix: str, amounts: JsonObject) -> None:
-    found = read(pod(limits(amounts), annotations={f"{prefix}vgpu-mode": "mig"}))
-    assert found.leave is not None and "dractl new template --mig" in found.leave
-    assert "M025" in codes(found.findings)
+    reading = read(pod(limits(amounts), annotations={f"{prefix}vgpu-mode": "mig"}))
+    assert reading.leave is not None and "dractl new template --mig" in reading.leave
+    assert "M025" in codes(reading.findings)
 
 
 def test_models_are_found_by_a_part_of_their_name_in_whatever_case() -> None:
@@ -119,29 +119,29 @@ def test_certain_gpus_become_a_selector(key: str) -> None:
         {GPU: 1, MEM: 1} if key.startswith("nvidia") else {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1}
     )
     obj = pod(limits(amounts), annotations={key: "GPU-1"})
-    found = read(obj)
-    assert (found.leave, "M017" in codes(found.claim_findings)) == (None, True)
-    assert found.demands[0].want.selectors == (f"has({A}.uuid) && {A}.uuid in ['GPU-1']",)
-    assert f"metadata.annotations[{key}]" in removed(found.edits)
+    reading = read(obj)
+    assert (reading.leave, "M017" in codes(reading.claim_findings)) == (None, True)
+    assert reading.demands[0].want.selectors == (f"has({A}.uuid) && {A}.uuid in ['GPU-1']",)
+    assert f"metadata.annotations[{key}]" in removed(reading.edits)
 
 
 def test_percent_of_an_unknown_memory_is_said() -> None:
-    found = read(pod(limits({GPU: 1, PERCENT: 50})))
-    assert found.demands[0].want.share == DeviceShare(memory_percent=50)
-    assert codes(found.findings) == ["M004"]
+    reading = read(pod(limits({GPU: 1, PERCENT: 50})))
+    assert reading.demands[0].want.share == DeviceShare(memory_percent=50)
+    assert codes(reading.findings) == ["M004"]
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"nvidia.com/gpu.memory": "40960"}},
             "status": {"allocatable": {GPU: "10"}}}  # fmt: skip
     known = read(pod(limits({GPU: 1, PERCENT: 50})), meaning_of(node))
     assert known.demands[0].want.share == memory("20Gi")
-    assert [one.severity for one in known.claim_findings if one.code.name == "M004"] == ["info"]
+    assert [finding.severity for finding in known.claim_findings if finding.code.name == "M004"] == ["info"]
 
 
 def test_all_memory_of_a_gpu_is_the_gpu_alone_and_the_limit_of_its_cores_is_told() -> None:
     """HAMi had given away all memory, so nobody else came to that GPU, whatever was left of its cores."""
-    found = read(pod(limits({GPU: 1, CORES: 30})))
-    (said,) = [one for one in found.claim_findings if one.code.name == "M025"]
-    assert "its limit of 30 percent of the cores is gone" in said.message
-    assert "M005" not in codes(found.claim_findings)
+    reading = read(pod(limits({GPU: 1, CORES: 30})))
+    (finding,) = [finding for finding in reading.claim_findings if finding.code.name == "M025"]
+    assert "its limit of 30 percent of the cores is gone" in finding.message
+    assert "M005" not in codes(reading.claim_findings)
     assert "M025" not in codes(read(pod(limits({GPU: 1, CORES: 100}))).claim_findings)
 
 
@@ -149,8 +149,8 @@ def test_the_default_of_the_memory_counts_where_the_pod_says_nothing_of_memory()
     """Not beside a percentage, which HAMi reads first."""
     hami = Meaning(hami=Hami(default_memory=5000, installed=True))
     for amounts, share in (({GPU: 1}, memory("5000Mi")), ({GPU: 1, PERCENT: 50}, memory("20Gi"))):
-        found = read(pod(limits(amounts)), hami, gpu_memory=Quantity.parse("40Gi"))
-        assert found.demands[0].want.share == share
+        reading = read(pod(limits(amounts)), hami, gpu_memory=Quantity.parse("40Gi"))
+        assert reading.demands[0].want.share == share
 
 
 def test_names_and_defaults_of_hami_are_those_of_its_configuration() -> None:
@@ -166,10 +166,10 @@ def test_names_and_defaults_of_hami_are_those_of_its_configuration() -> None:
 
 def test_settings_without_a_counterpart_are_said_and_left() -> None:
     annotations = {"hami.io/gpu-scheduler-policy": "binpack", "nvidia.com/use-gputype": "A100"}
-    found = read(pod(limits({GPU: 1, MEM: 1, "nvidia.com/priority": 1}), annotations=annotations))
-    assert [one.code.name for one in found.findings].count("M025") == 2
-    assert removed(found.edits) == ["metadata.annotations[nvidia.com/use-gputype]"]
-    assert "nvidia.com/priority" in {path[-1] for path in found.demands[0].removes}
+    reading = read(pod(limits({GPU: 1, MEM: 1, "nvidia.com/priority": 1}), annotations=annotations))
+    assert [finding.code.name for finding in reading.findings].count("M025") == 2
+    assert removed(reading.edits) == ["metadata.annotations[nvidia.com/use-gputype]"]
+    assert "nvidia.com/priority" in {path[-1] for path in reading.demands[0].removes}
 
 
 @pytest.mark.parametrize(
@@ -183,18 +183,18 @@ def test_settings_without_a_counterpart_are_said_and_left() -> None:
     ],
 )
 def test_schedulers_that_know_no_claims_are_left_behind(scheduler: str, gone: bool) -> None:
-    found = read(pod(limits({"volcano.sh/vgpu-number": 1}), schedulerName=scheduler))
-    assert ("spec.schedulerName" in removed(found.edits)) == gone
-    assert [one.fixed for one in found.claim_findings if one.code.name == "M013"] == [gone]
+    reading = read(pod(limits({"volcano.sh/vgpu-number": 1}), schedulerName=scheduler))
+    assert ("spec.schedulerName" in removed(reading.edits)) == gone
+    assert [finding.fixed for finding in reading.claim_findings if finding.code.name == "M013"] == [gone]
 
 
 @pytest.mark.parametrize(
     ("number", "amount", "severity"), [(8, "8Gi", FindingSeverity.INFO), (512, "512Mi", FindingSeverity.WARNING)]
 )
 def test_the_unit_of_aliyun_is_assumed(number: int, amount: str, severity: FindingSeverity) -> None:
-    found = read(pod(limits({"aliyun.com/gpu-mem": number})))
-    assert [one.severity for one in found.findings if one.code.name == "M034"] == [severity]
-    assert found.demands[0].want.share == memory(amount)
+    reading = read(pod(limits({"aliyun.com/gpu-mem": number})))
+    assert [finding.severity for finding in reading.findings if finding.code.name == "M034"] == [severity]
+    assert reading.demands[0].want.share == memory(amount)
 
 
 @rows("resources", [{"nvidia.com/mps-core": 25, "nvidia.com/mps-memory": 4}, {"tencent.com/vcuda-core": 30}])
@@ -219,32 +219,32 @@ def test_amounts_of_other_systems_stay(resources: dict[str, int]) -> None:
     ],
 )
 def test_parts_that_are_none_leave_the_pod_as_it_is(amounts: JsonObject, annotations: JsonObject) -> None:
-    found = read(pod(limits(amounts), annotations=annotations))
-    assert found.leave is not None
-    assert {"M042", "M019"} & set(codes(found.findings))
+    reading = read(pod(limits(amounts), annotations=annotations))
+    assert reading.leave is not None
+    assert {"M042", "M019"} & set(codes(reading.findings))
 
 
 def test_fractions_are_of_the_container_that_is_named() -> None:
     annotations = {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2", "gpu-fraction-container-name": "model",
                    "mps": "true"}  # fmt: skip
     obj = pod(limits(None, name="proxy"), limits(None, name="model"), annotations=annotations, kind="Deployment")
-    found = read(obj, gpu_memory=Quantity.parse("80Gi"))
-    assert [demand.containers[0].name for demand in found.demands] == ["model", "model"]
-    assert all(demand.want.distinct for demand in found.demands)
+    reading = read(obj, gpu_memory=Quantity.parse("80Gi"))
+    assert [demand.containers[0].name for demand in reading.demands] == ["model", "model"]
+    assert all(demand.want.distinct for demand in reading.demands)
     base = "spec.template.metadata.annotations"
-    paths = removed((*found.edits,))
+    paths = removed((*reading.edits,))
     assert paths == [
         f"{base}.gpu-fraction-container-name",
         f"{base}.gpu-fraction-num-devices",
     ]
-    assert all_codes(found) == ["M004", "M005", "M025", "M031", "M041"]
+    assert all_codes(reading) == ["M004", "M005", "M025", "M031", "M041"]
 
 
 def constraints(obj: JsonObject, **options: Any) -> list[JsonObject]:
     given = Options(**options)
     made = claims_for(pod_of(obj), read(obj, **options), given).template
-    found: list[JsonObject] = made["spec"]["spec"]["devices"].get("constraints", [])
-    return found
+    listed: list[JsonObject] = made["spec"]["spec"]["devices"].get("constraints", [])
+    return listed
 
 
 @pytest.mark.parametrize("resource", ["aliyun.com/gpu-mem", "volcano.sh/gpu-memory", "aliyun.com/gpu-core.percentage"])
@@ -252,8 +252,8 @@ def test_what_was_added_up_for_one_gpu_stays_on_one(resource: str) -> None:
     """Aliyun's and Volcano's older scheduler chose one GPU for all that the containers of a pod asked for."""
     both = pod(limits({resource: 3}, name="a"), limits({resource: 5}, name="b"))
     assert constraints(both) == [{"requests": ["gpu-a", "gpu-b"], "matchAttribute": "gpu.nvidia.com/uuid"}]
-    (said,) = [one for one in read(both).claim_findings if one.code.name == "M041"]
-    assert said.message == "the shares of a, b are of one GPU, by a constraint"
+    (finding,) = [finding for finding in read(both).claim_findings if finding.code.name == "M041"]
+    assert finding.message == "the shares of a, b are of one GPU, by a constraint"
     alone = pod(limits({resource: 3}, name="a"), limits(None, name="b"))
     assert constraints(alone) == []
     assert "M041" not in all_codes(read(alone))
@@ -262,8 +262,8 @@ def test_what_was_added_up_for_one_gpu_stays_on_one(resource: str) -> None:
 def test_parts_of_several_gpus_that_a_label_asks_for_leave_the_pod_as_it_is() -> None:
     obj = pod(limits({"aliyun.com/gpu-mem": 8}))
     obj["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
-    found = read(obj)
-    assert (found.leave is not None, codes(found.findings)) == (True, ["M019", "M034"])
+    reading = read(obj)
+    assert (reading.leave is not None, codes(reading.findings)) == (True, ["M019", "M034"])
     obj["metadata"]["labels"] = {"aliyun.com/gpu-count": "1"}
     assert read(obj).leave is None
 
@@ -271,9 +271,9 @@ def test_parts_of_several_gpus_that_a_label_asks_for_leave_the_pod_as_it_is() ->
 def test_parts_of_different_gpus_are_so_for_each_container() -> None:
     """HAMi gave a container parts of different GPUs; another container may have had parts of the same ones."""
     amounts: JsonObject = {GPU: 2, MEM: 3000}
-    found = constraints(pod(limits(amounts, name="a"), limits(amounts, name="b")))
+    made = constraints(pod(limits(amounts, name="a"), limits(amounts, name="b")))
     attribute = {"distinctAttribute": "gpu.nvidia.com/uuid"}
-    assert found == [
+    assert made == [
         {"requests": ["gpu-a-gpu-1", "gpu-a-gpu-2"], **attribute},
         {"requests": ["gpu-b-gpu-1", "gpu-b-gpu-2"], **attribute},
     ]
@@ -292,21 +292,21 @@ def test_parts_of_different_gpus_are_so_for_each_container() -> None:
 def test_a_fraction_beside_another_amount_is_no_pod_of_kai(
     amounts: JsonObject | None, annotations: JsonObject, message: str
 ) -> None:
-    found = read(pod(limits(amounts), annotations=annotations), gpu_memory=Quantity.parse("40Gi"))
-    assert found.leave == message
-    assert "M026" in codes(found.findings)
+    reading = read(pod(limits(amounts), annotations=annotations), gpu_memory=Quantity.parse("40Gi"))
+    assert reading.leave == message
+    assert "M026" in codes(reading.findings)
 
 
 def test_an_init_container_with_another_part_is_not_said_to_use_the_same() -> None:
     init = limits({GPU: 1, MEM: 8000}, name="pre")
-    found = read(pod(limits({GPU: 1, MEM: 3000}), initContainers=[init]))
-    (said,) = [one for one in found.claim_findings if one.code.name == "M016"]
-    assert said.message == "pre asks for other GPUs than the containers after it, and the pod holds both"
+    reading = read(pod(limits({GPU: 1, MEM: 3000}), initContainers=[init]))
+    (finding,) = [finding for finding in reading.claim_findings if finding.code.name == "M016"]
+    assert finding.message == "pre asks for other GPUs than the containers after it, and the pod holds both"
 
 
 @pytest.mark.parametrize("amounts", [{GPU: 1, MEM: 1, "nvidia.com/priority": 0}, {GPU: 1, MEM: 1, CORES: 0}])
 def test_zeros_beside_amounts_go_with_them(amounts: JsonObject) -> None:
-    found = read(pod(limits(amounts)))
-    assert "M027" not in all_codes(found)
-    assert {path[-1] for path in found.demands[0].removes} == set(amounts)
-    assert removed(found.edits) == []
+    reading = read(pod(limits(amounts)))
+    assert "M027" not in all_codes(reading)
+    assert {path[-1] for path in reading.demands[0].removes} == set(amounts)
+    assert removed(reading.edits) == []

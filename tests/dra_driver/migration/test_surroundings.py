@@ -39,7 +39,9 @@ SCHEMA = json.loads((Path(__file__).parents[3] / "charts/gpu-dra-driver/values.s
 
 def meaning_of(*texts: str, **options: Any) -> Meaning:
     documents = [
-        one for number, text in enumerate(texts) for one in read_documents(text, f"f{number}.yaml").raise_problems()
+        document
+        for number, text in enumerate(texts)
+        for document in read_documents(text, f"f{number}.yaml").raise_problems()
     ]
     meaning = read(documents, Options(**options))
     if offered(meaning).policy is not None:
@@ -54,7 +56,7 @@ def offered(meaning: Meaning, **options: Any) -> PublishingAdvice:
 
 
 def codes(meaning: Meaning) -> set[FindingCode]:
-    return {one.code for one in meaning.findings}
+    return {finding.code for finding in meaning.findings}
 
 
 def stands(meaning: Meaning, resource: str = GPU, *requirements: Requirement) -> list[Stands]:
@@ -222,8 +224,8 @@ PLUGIN = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1"
 )
 def test_flags_and_variables_of_the_device_plugin_are_read(container: JsonObject, what: What | None) -> None:
     meaning = meaning_of(daemon_set(PLUGIN, **container))
-    assert [one.what for one in stands(meaning)] == ([what] if what is not None else [])
-    assert [(one.code, one.place.path) for one in meaning.findings] == [
+    assert [counterpart.what for counterpart in stands(meaning)] == ([what] if what is not None else [])
+    assert [(finding.code, finding.place.path) for finding in meaning.findings] == [
         (DOUBLE_ALLOCATION, "spec.template.spec.containers[1]")
     ]
 
@@ -242,8 +244,8 @@ def test_slices_say_how_much_memory_gpus_have() -> None:
     device = {"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}, "capacity": {"memory": {"value": "80Gi"}}}
     part = {"name": "mig", "attributes": {"type": {"string": "mig"}}, "capacity": {"memory": {"value": "5Gi"}}}
     spec = {"driver": "gpu.nvidia.com", "devices": [device, part]}
-    one = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "a"}, "spec": spec}
-    assert meaning_of(yaml.safe_dump(one), plugin(SLICED)).gpu_memory([]) == Quantity.parse("80Gi")
+    slice_ = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "a"}, "spec": spec}
+    assert meaning_of(yaml.safe_dump(slice_), plugin(SLICED)).gpu_memory([]) == Quantity.parse("80Gi")
 
 
 LAYOUTS = """\
@@ -268,8 +270,8 @@ mig-configs:
 
 
 def test_layouts_are_told_and_become_rules_on_request() -> None:
-    told = [one.message for one in meaning_of(LAYOUTS).findings]
-    assert told == [
+    messages = [finding.message for finding in meaning_of(LAYOUTS).findings]
+    assert messages == [
         "layout all-1g.5gb has MIG devices: 1g.5gb",
         "layout custom has MIG devices: 1g.10gb+me, 2g.10gb, 3g.20gb",
     ]
@@ -304,16 +306,16 @@ SINGLE = policy("c", strategy="single", migManager={"config": {"default": "all-1
 )
 def test_the_layout_of_nodes_that_name_none_says_what_a_mig_device_is(texts: list[str], profile: str | None) -> None:
     meaning = meaning_of(*texts)
-    (found,) = stands(meaning)
-    assert found.profile == profile
-    said = [one.message for one in meaning.findings if "are assumed to have the layout" in one.message]
-    assert len(said) == (profile is not None)
+    (counterpart,) = stands(meaning)
+    assert counterpart.profile == profile
+    messages = [finding.message for finding in meaning.findings if "are assumed to have the layout" in finding.message]
+    assert len(messages) == (profile is not None)
 
 
 BY_DEFAULT = policy("c", strategy="single")
 
 
-@rows("texts, what, said",
+@rows("texts, what, message",
     [
         ([BY_DEFAULT], What.GPU, "single is the GPU Operator's default"),
         (["devicePlugin: {enabled: true}\nmig: {strategy: single}\n"], What.GPU, "is the GPU Operator's default"),
@@ -327,12 +329,12 @@ BY_DEFAULT = policy("c", strategy="single")
     ],
 )  # fmt: skip
 def test_the_operators_default_strategy_alone_makes_no_mig_devices(
-    texts: list[str], what: What, said: str | None
+    texts: list[str], what: What, message: str | None
 ) -> None:
     meaning = meaning_of(*texts)
-    assert {one.what for one in stands(meaning)} == {what}
-    told = [one.message for one in meaning.findings if "assumed to be a whole GPU" in one.message]
-    assert (len(told) == 1 and said in told[0]) if said is not None else not told
+    assert {counterpart.what for counterpart in stands(meaning)} == {what}
+    messages = [finding.message for finding in meaning.findings if "assumed to be a whole GPU" in finding.message]
+    assert (len(messages) == 1 and message in messages[0]) if message is not None else not messages
 
 
 def test_a_person_who_says_it_goes_before_the_operators_default() -> None:
@@ -384,10 +386,10 @@ def test_the_layout_of_a_node_says_what_a_mig_device_is() -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_carried_over_is_said(text: str, code: FindingCode, words: str) -> None:
-    found = [one for one in meaning_of(text).findings if one.code is code and words in one.message]
-    assert len(found) == 1
-    assert found[0].place.line >= 1
-    assert found[0].advice
+    findings = [finding for finding in meaning_of(text).findings if finding.code is code and words in finding.message]
+    assert len(findings) == 1
+    assert findings[0].place.line >= 1
+    assert findings[0].advice
 
 
 def test_hami_has_names_of_its_own_and_offers_parts_of_gpus() -> None:
@@ -418,11 +420,11 @@ EIGHT = Quantity.parse("8Gi")
     ],
 )
 def test_gpus_are_offered_in_the_amounts_that_workloads_ask_for(shares: list[DeviceShare], capacity: list[str]) -> None:
-    found = publishing(Meaning(), [Demand((), Want(What.GPU, share=share)) for share in shares], Options())
-    assert found.policy is not None
-    assert found.policy["sharing"] == [{"strategy": "MPS", "capacity": capacity}]
-    assert found.reasons
-    PublishingPolicy.of(found.policy, about="the policy made")
+    published = publishing(Meaning(), [Demand((), Want(What.GPU, share=share)) for share in shares], Options())
+    assert published.policy is not None
+    assert published.policy["sharing"] == [{"strategy": "MPS", "capacity": capacity}]
+    assert published.reasons
+    PublishingPolicy.of(published.policy, about="the policy made")
 
 
 def test_shares_by_number_and_mig_devices_need_no_amounts() -> None:
@@ -453,7 +455,7 @@ def test_more_replicas_than_a_device_can_have_are_said() -> None:
     many = plugin("{timeSlicing: {resources: [{name: gpu, replicas: 500}]}}")
     meaning = meaning_of(many)
     assert offered(meaning).policy["sharing"][0]["replicas"] == 128
-    assert any("500 replicas" in one.message for one in meaning.findings)
+    assert any("500 replicas" in finding.message for finding in meaning.findings)
 
 
 def test_a_node_that_offers_network_cards_only_is_no_node_with_gpus() -> None:
@@ -468,4 +470,4 @@ def test_a_node_that_offers_network_cards_only_is_no_node_with_gpus() -> None:
     assert read([document], Options()).views == ()
     node["status"] = {"allocatable": {"nvidia.com/hostdev": "4", "nvidia.com/gpu": "1"}}
     (document,) = read_documents(json.dumps(node), "n.json").documents
-    assert [one.title for one in read([document], Options()).views] == ["node n"]
+    assert [view.title for view in read([document], Options()).views] == ["node n"]

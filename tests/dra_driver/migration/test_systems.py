@@ -22,7 +22,7 @@ def obj(api_version: str, kind: str, spec: JsonObject, **metadata: Any) -> JsonO
 
 
 def cluster_queue(*resources: str, **amounts: Any) -> JsonObject:
-    quotas = [{"name": one, "nominalQuota": 32, **amounts} for one in resources]
+    quotas = [{"name": name, "nominalQuota": 32, **amounts} for name in resources]
     flavors = [{"name": "h100", "resources": [{"name": "cpu", "nominalQuota": 4}, *quotas]}]
     groups = [{"coveredResources": ["cpu", *resources], "flavors": flavors}]
     return obj("kueue.x-k8s.io/v1beta1", "ClusterQueue", {"resourceGroups": groups})
@@ -32,8 +32,8 @@ def test_kueue_counts_a_class_by_a_name_that_its_configuration_maps() -> None:
     queue = cluster_queue(GPU, borrowingLimit=8)
     after, result = done(queue, CLAIMS)
     assert after == queue
-    (said,) = result.findings
-    assert yaml.safe_load(said.paste)["resources"]["deviceClassMappings"] == [
+    (finding,) = result.findings
+    assert yaml.safe_load(finding.paste)["resources"]["deviceClassMappings"] == [
         {"name": "dra.gpu/gpu", "deviceClassNames": ["gpu.nvidia.com"]}
     ]
 
@@ -48,24 +48,24 @@ def test_a_queue_that_covers_no_list_is_left_alone(resources: object) -> None:
 def test_a_queue_that_counts_the_class_and_one_of_workloads_that_stay_have_nothing_to_add() -> None:
     assert done(cluster_queue(GPU, "dra.gpu/gpu"), CLAIMS)[1].findings == ()
     _, result = done(cluster_queue(GPU), EXTENDED)
-    assert [(one.severity, one.paste) for one in result.findings] == [("info", "")]
+    assert [(finding.severity, finding.paste) for finding in result.findings] == [("info", "")]
 
 
 def test_kueue_admits_claims_of_mapped_classes_only() -> None:
     waiting = workload(CLAIMS)
     waiting.pod.document.obj["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
-    (said,) = rewrite([], [waiting], PLAIN, Options()).findings
-    assert "gpu.nvidia.com" in said.message
-    assert yaml.safe_load(said.paste)["resources"]["deviceClassMappings"]
+    (finding,) = rewrite([], [waiting], PLAIN, Options()).findings
+    assert "gpu.nvidia.com" in finding.message
+    assert yaml.safe_load(finding.paste)["resources"]["deviceClassMappings"]
 
 
 def test_volcano_counts_by_class() -> None:
     queue = obj("scheduling.volcano.sh/v1beta1", "Queue", {"capability": {MIG: "14", "cpu": "4"}})
     after, result = done(queue, workload(CLAIMS, {MIG: 1}))
     assert after == queue
-    (said,) = result.findings
-    assert "deviceclass/" in said.message
-    assert [one.severity for one in done(queue, workload(EXTENDED, {MIG: 1}))[1].findings] == ["info"]
+    (finding,) = result.findings
+    assert "deviceclass/" in finding.message
+    assert [finding.severity for finding in done(queue, workload(EXTENDED, {MIG: 1}))[1].findings] == ["info"]
 
 
 KARPENTER = {
@@ -96,8 +96,8 @@ def test_what_others_count_or_make_is_reported_and_stays(
     for target, wanted in ((CLAIMS, claims), (EXTENDED, extended)):
         after, result = done(given, target)
         assert after == given
-        assert [one.code.name for one in result.findings] == wanted
-        assert all(one.advice or one.severity == "info" for one in result.findings)
+        assert [finding.code.name for finding in result.findings] == wanted
+        assert all(finding.advice or finding.severity == "info" for finding in result.findings)
 
 
 # -- LimitRange
@@ -111,10 +111,10 @@ def test_no_line_of_a_limit_range_is_left_that_pods_with_claims_would_meet() -> 
     given = limit_range(default={"cpu": "1", GPU: "0"}, max={GPU: "4"}, min={GPU: "1"}, maxLimitRequestRatio={GPU: "1"})
     after, result = done(given, CLAIMS, EXTENDED)
     assert after["spec"]["limits"] == [{"type": "Container", "default": {"cpu": "1"}}]
-    assert sorted((one.severity, one.fixed) for one in result.findings) == [
+    assert sorted((finding.severity, finding.fixed) for finding in result.findings) == [
         ("info", True), ("info", True), ("warning", False), ("warning", False),
     ]  # fmt: skip
-    assert all("ResourceQuota" in one.advice for one in result.findings if not one.fixed)
+    assert all("ResourceQuota" in finding.advice for finding in result.findings if not finding.fixed)
 
 
 def test_a_limit_range_stays_where_the_workloads_of_its_namespace_stay() -> None:

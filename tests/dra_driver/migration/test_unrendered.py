@@ -77,9 +77,11 @@ def migrated(text: str, file: str = "all.yaml") -> Migration:
 def test_what_delivers_others_is_named_where_it_speaks_of_gpus(text: str, paths: list[str] | None) -> None:
     result = migrated(text)
     assert not result.changed
-    assert {one.code for one in result.findings} == {NOT_EDITABLE}
-    assert [one.place.path for one in result.findings] == (paths or ["spec.values.resources.limits[nvidia.com/gpu]"])
-    assert all("rendered" in one.message or "patched" in one.message for one in result.findings)
+    assert {finding.code for finding in result.findings} == {NOT_EDITABLE}
+    assert [finding.place.path for finding in result.findings] == (
+        paths or ["spec.values.resources.limits[nvidia.com/gpu]"]
+    )
+    assert all("rendered" in finding.message or "patched" in finding.message for finding in result.findings)
 
 
 def test_what_delivers_others_and_says_nothing_of_gpus_is_passed_over() -> None:
@@ -96,15 +98,15 @@ def test_what_sops_has_a_checksum_of_is_left_as_it_is() -> None:
     sealed = f"{POD}sops: {{mac: 'ENC[AES256_GCM,data:x,type:str]', version: 3.9.0}}\n"
     result = migrated(sealed)
     assert not result.changed
-    (said,) = result.findings
-    assert "SOPS" in said.message
-    assert "sops --decrypt" in said.advice
+    (finding,) = result.findings
+    assert "SOPS" in finding.message
+    assert "sops --decrypt" in finding.advice
     assert migrated(f"{sealed}---\n{POD}").changed
 
 
 def test_one_sentence_of_many_places_is_one_line_of_the_report() -> None:
     result = migrated("---\n".join(RELEASE.replace("name: llm", f"name: llm-{number}") for number in range(5)))
-    lines = [one for one in findings_of(result.findings, FindingSeverity.WARNING) if one.startswith("-")]
+    lines = [line for line in findings_of(result.findings, FindingSeverity.WARNING) if line.startswith("-")]
     assert len(lines) == 1
     assert lines[0].endswith("In 5 places: all.yaml:6,13,20,27,34")
 
@@ -112,9 +114,9 @@ def test_one_sentence_of_many_places_is_one_line_of_the_report() -> None:
 def test_a_shape_that_a_known_kind_does_not_have_is_named() -> None:
     pod = "{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 4}}}]}}"
     old = f"apiVersion: kubeflow.org/v1alpha1\nkind: MPIJob\nmetadata: {{name: m}}\nspec: {{template: {pod}}}\n"
-    (said,) = migrated(old).findings
-    assert said.place.path == "spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]"
-    assert "no pod of a MPIJob is known" in said.message
+    (finding,) = migrated(old).findings
+    assert finding.place.path == "spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]"
+    assert "no pod of a MPIJob is known" in finding.message
 
 
 ALERTS = """\
@@ -150,9 +152,9 @@ data:
 
 
 def test_what_helm_has_rendered_may_have_templates_of_other_programs() -> None:
-    found = migrated(ALERTS + POD)
-    (file,) = found.files
-    assert [one.choice.target for one in found.workloads] == [MigrationTarget.CLAIMS]
+    migration = migrated(ALERTS + POD)
+    (file,) = migration.files
+    assert [workload.choice.target for workload in migration.workloads] == [MigrationTarget.CLAIMS]
     assert file.after.startswith(ALERTS)
 
 
@@ -168,7 +170,7 @@ def test_what_helm_has_rendered_may_have_templates_of_other_programs() -> None:
     ],
 )
 def test_a_template_that_happens_to_be_yaml_is_refused(text: str) -> None:
-    found = migrated(text)
-    assert [one.after for one in found.files] == [text]
-    (said,) = [one for one in found.findings if one.code is NOT_EDITABLE]
-    assert "is a template" in said.message
+    migration = migrated(text)
+    assert [file.after for file in migration.files] == [text]
+    (finding,) = [finding for finding in migration.findings if finding.code is NOT_EDITABLE]
+    assert "is a template" in finding.message

@@ -30,7 +30,7 @@ CLAIMS = Options(strategy=StrategyOption.CLAIMS)
 @cache
 def classes() -> Mapping[str, DeviceClass]:
     documents = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents
-    return {one.name: DeviceClass.of(one.obj) for one in documents}
+    return {document.name: DeviceClass.of(document.obj) for document in documents}
 
 
 def migrated(file: str, options: Options = CLAIMS) -> Migration:
@@ -38,8 +38,8 @@ def migrated(file: str, options: Options = CLAIMS) -> Migration:
 
 
 def checked(migration: Migration, ground: Ground | None = None) -> TrialResult:
-    found = verify(migration, ground or ground_of_models((), migration.policy, 36), classes())
-    return found.checked[0]
+    verification = verify(migration, ground or ground_of_models((), migration.policy, 36), classes())
+    return verification.checked[0]
 
 
 def tampered(migration: Migration, old: str, new: str) -> Migration:
@@ -47,14 +47,14 @@ def tampered(migration: Migration, old: str, new: str) -> Migration:
     (result,) = migration.files
     assert old in result.after
     after = result.after.replace(old, new)
-    objects = tuple(replace(one, obj=_reread(after, one)) for one in migration.objects)
+    objects = tuple(replace(claim_template, obj=_reread(after, claim_template)) for claim_template in migration.objects)
     return replace(migration, files=(FileResult(result.file, result.before, after),), objects=objects)
 
 
 def _reread(text: str, new: NewObject) -> JsonObject:
     """The object as the tampered text has it."""
     name = new.obj["metadata"]["name"]
-    return next(one.obj for one in read_documents(text, "").documents if one.name == name)
+    return next(document.obj for document in read_documents(text, "").documents if document.name == name)
 
 
 @rows("file, old, new, says",
@@ -81,9 +81,9 @@ def test_what_is_not_what_was_meant_is_found_out(file: str, old: str, new: str, 
 
 def test_a_claim_that_no_model_has_fits_nowhere_and_says_why() -> None:
     job = migrated("workloads/job-finetune-h100.yaml")
-    found = checked(job, ground_of_models(("t4",), None, 36))
-    assert found.verdict is TrialVerdict.NOWHERE
-    assert "needs 8 devices" in found.why[0]
+    trial = checked(job, ground_of_models(("t4",), None, 36))
+    assert trial.verdict is TrialVerdict.NOWHERE
+    assert "needs 8 devices" in trial.why[0]
     assert checked(job, ground_of_models(("dgx-h100",), None, 36)).verdict is TrialVerdict.SAME
 
 
@@ -94,10 +94,14 @@ def test_what_needs_a_policy_says_which() -> None:
 
 def test_an_unchanged_pod_is_tried_with_its_extended_resource() -> None:
     stays = migrated("workloads/deployment-translator.yaml", Options())
-    found = checked(stays)
-    assert (found.verdict, [one.container for one in found.got]) == (TrialVerdict.SAME, ["server"])
+    trial = checked(stays)
+    assert (trial.verdict, [piece.container for piece in trial.got]) == (TrialVerdict.SAME, ["server"])
     without = replace(stays)
-    bare = {name: one for name, one in classes().items() if one.spec.extended_resource_name is None}
+    bare = {
+        name: device_class
+        for name, device_class in classes().items()
+        if device_class.spec.extended_resource_name is None
+    }
     assert verify(without, ground_of_models((), None, 36), bare).checked[0].verdict is TrialVerdict.NOWHERE
 
 
@@ -107,7 +111,9 @@ def test_what_extended_resources_lack_is_said_without_the_name_of_a_claim() -> N
     pod += "    image: registry.example.com/c:1\n    resources: {limits: {nvidia.com/gpu: 20}}\n"
     given = Options(strategy=StrategyOption.EXTENDED, kubernetes_minor=36)
     tried = checked(migrate([ManifestText("a.yaml", pod)], given), ground_of_models(("t4",), None, 36))
-    assert any('request "container-0-request-0" of the extended resources needs 20' in one for one in tried.why)
+    assert any(
+        'request "container-0-request-0" of the extended resources needs 20' in sentence for sentence in tried.why
+    )
 
 
 def test_on_a_cluster_labels_and_taints_of_its_nodes_count() -> None:
@@ -179,5 +185,5 @@ metadata: {name: b, labels: {nvidia.com/device-plugin.config: b}}
 def test_what_is_no_object_beside_a_workload_does_not_end_the_trial(beside: str) -> None:
     file = "workloads/daemonset-gpu-exporter.yaml"
     sources = [ManifestText(file, (MANIFESTS / file).read_text()), ManifestText("beside.yaml", beside)]
-    found, alone = checked(migrate(sources, CLAIMS)), checked(migrated(file))
-    assert (found.verdict, found.got) == (alone.verdict, alone.got)
+    trial, alone = checked(migrate(sources, CLAIMS)), checked(migrated(file))
+    assert (trial.verdict, trial.got) == (alone.verdict, alone.got)
