@@ -166,8 +166,8 @@ class NodeSeen:
         return self.kernel_log if field == "xids" else self.kubelet_folder
 
     def to_wire(self) -> JsonObject:
-        found: JsonObject = _ADAPTER.dump_python(self, mode="json", by_alias=True)
-        return found
+        document: JsonObject = _ADAPTER.dump_python(self, mode="json", by_alias=True)
+        return document
 
 
 _ADAPTER = TypeAdapter(NodeSeen)

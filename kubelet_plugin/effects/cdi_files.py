@@ -39,7 +39,7 @@ class OtherClaims:
     def gpus(self, minors: Collection[int]) -> Mapping[int, str]:
         """Who has it, as a sentence about the GPU, by the GPU's minor number. A file that cannot be read may have any
         of `minors`. Never raises: a folder that is not there holds no files."""
-        found: dict[int, str] = {}
+        sentences: dict[int, str] = {}
         for driver, uid, file in self._files():
             sentence = (
                 f"is in claim UID {uid} of another driver, {driver}, which offers the same GPUs; end that claim's pods,"
@@ -55,8 +55,8 @@ class OtherClaims:
                     f"may be in a claim of another driver: {file} cannot be read: {error.strerror}",
                 )
             for minor in named.intersection(minors):
-                found.setdefault(minor, sentence)
-        return found
+                sentences.setdefault(minor, sentence)
+        return sentences
 
     def _files(self) -> Iterator[tuple[str, str, Path]]:
         try:

@@ -40,23 +40,23 @@ class FabricPartitions:
 
     def before(self, hold: FabricPartition, records: Records) -> Made:
         """Whether it is active. Raises HardwareError while another partition has one of its GPUs."""
-        found = self._look(hold)
-        persistent = [] if found.active else self._persistent(hold)
-        return Made((("persistent", ",".join(persistent)), ("was", _ACTIVE if found.active else _INACTIVE)))
+        partition = self._look(hold)
+        persistent = [] if partition.active else self._persistent(hold)
+        return Made((("persistent", ",".join(persistent)), ("was", _ACTIVE if partition.active else _INACTIVE)))
 
     def make(self, hold: FabricPartition, records: Records) -> Made:
         """Activate it, or find it active. Raises HardwareError.
 
         After a reboot, a partition that is active was activated by another tool since.
         """
-        record, found = records[hold], self._look(hold)
+        record, partition = records[hold], self._look(hold)
         was = record.made.get("was") if record.boot_id == self._nvml.boot_id() else None
-        persistent = _kept(record.made)
-        if not found.active:
+        persistent = _recorded_persistent(record.made)
+        if not partition.active:
             self._activate(hold, persistent or self._persistent(hold))
         else:
             self._restore(hold, persistent)  # an earlier attempt ended before it did
-        return Made((("persistent", ""), ("was", was or (_ACTIVE if found.active else _INACTIVE))))
+        return Made((("persistent", ""), ("was", was or (_ACTIVE if partition.active else _INACTIVE))))
 
     def undo(self, hold: FabricPartition, records: Records, boot_id: str) -> None:
         """Deactivate it, if this driver activated it. Raises HardwareError. A boot deactivates all partitions."""
@@ -69,20 +69,20 @@ class FabricPartitions:
             except HardwareError as error:
                 if error.code != FmCode.UNINITIALIZED:  # another tool deactivated it meanwhile
                     raise
-        self._restore(hold, _kept(record.made))
+        self._restore(hold, _recorded_persistent(record.made))
 
     def _look(self, hold: FabricPartition) -> FabricPartitionNow:
         partitions = self._manager.partitions()
-        found = next((partition for partition in partitions if partition.id == hold.partition), None)
-        if found is None or len(found.members) != len(hold.gpus):
+        wanted = next((partition for partition in partitions if partition.id == hold.partition), None)
+        if wanted is None or len(wanted.members) != len(hold.gpus):
             raise HardwareError(
                 f"{described(hold)} no longer exists, because Fabric Manager offers other partitions now; delete the"
                 " pod and its claim, so that the claim is allocated again",
                 about=ABOUT,
             )
-        numbers = {member.physical_id for member in found.members}
+        numbers = {member.physical_id for member in wanted.members}
         for other in partitions:
-            if other.active and other != found and numbers & {member.physical_id for member in other.members}:
+            if other.active and other != wanted and numbers & {member.physical_id for member in other.members}:
                 raise HardwareError(
                     f"{described(hold)} cannot be activated: partition {other.id} is active and has some of its GPUs."
                     " An administrator or another tool activated it; deactivate it with"
@@ -90,7 +90,7 @@ class FabricPartitions:
                     about=ABOUT,
                     code=FmCode.IN_USE,
                 )
-        return found
+        return wanted
 
     def _is_active(self, hold: FabricPartition) -> bool:
         return any(partition.active and partition.id == hold.partition for partition in self._manager.partitions())
@@ -120,5 +120,5 @@ class FabricPartitions:
         return [gpu for gpu in hold.gpus if self._nvml.bound(gpu.pci_bus_id)]
 
 
-def _kept(made: Made) -> list[str]:
+def _recorded_persistent(made: Made) -> list[str]:
     return [uuid for uuid in (made.get("persistent") or "").split(",") if uuid]

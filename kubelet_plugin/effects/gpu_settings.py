@@ -41,9 +41,9 @@ class ComputeModes:
                 nvml.set_compute_mode(hold.gpu.uuid, hold.mode)
             return mode
 
-        found = self._nvml.use(hold.gpu, change)
+        mode_before = self._nvml.use(hold.gpu, change)
         known = record.made.get("was")
-        return _was(int(known) if fresh and known is not None else found)
+        return _was(int(known) if fresh and known is not None else mode_before)
 
     def undo(self, hold: ComputeMode, records: Records, boot_id: str) -> None:
         """Restore the previous mode, unless an administrator has changed it meanwhile or the GPU is gone."""

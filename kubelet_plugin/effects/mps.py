@@ -196,11 +196,11 @@ class MpsDaemons:
             launched = self._launched(facts, mark)
             self._await(hold, place, launched)
         except (NodeNotReady, InvalidInput) as error:
-            said = place.tail()
+            log_end = place.tail()
             self._end(tuple({*launched, *self._processes(place)}), about)
             if not keep:
                 self._clear(place)
-            message = f"{error.message}; its log ends: {said}" if said else error.message
+            message = f"{error.message}; its log ends: {log_end}" if log_end else error.message
             raise type(error)(message, about=about) from error
         return _made(place, self._processes(place), Made(tuple(facts.items())))
 

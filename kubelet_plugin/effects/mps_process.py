@@ -182,10 +182,10 @@ def bound_logs(folder: Path, most_bytes: int = MOST_BYTES) -> None:
 def _bound(path: Path, most_bytes: int) -> None:
     log = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = os.fstat(log)
-        if not stat.S_ISREG(found.st_mode) or found.st_blocks * _BLOCK_BYTES <= most_bytes:
+        status = os.fstat(log)
+        if not stat.S_ISREG(status.st_mode) or status.st_blocks * _BLOCK_BYTES <= most_bytes:
             return
-        end = os.pread(log, most_bytes, max(found.st_size - most_bytes, 0))
+        end = os.pread(log, most_bytes, max(status.st_size - most_bytes, 0))
         old = path.with_name(path.name + _OLD)
         old.unlink(missing_ok=True)
         copy = os.open(old, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

@@ -117,7 +117,7 @@ class MpsWatch:
     def troubles(self) -> tuple[DaemonTrouble, ...]:
         """All that is reported now, sorted; one for each GPU of a daemon."""
         now, records = self._clock(), self._records()
-        told = {
+        reported = {
             hold: history
             for hold, history in self._histories.items()
             if history.trouble and (history.critical or now < history.until)
@@ -125,7 +125,7 @@ class MpsWatch:
         return tuple(
             sorted(
                 DaemonTrouble(gpu.uuid, history.severity, history.trouble, _instance(hold, records))
-                for hold, history in told.items()
+                for hold, history in reported.items()
                 for gpu in hold.gpus
             )
         )

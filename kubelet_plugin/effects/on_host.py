@@ -153,10 +153,10 @@ class OnHost:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NodeNotReady(f"cannot {order['do']} on the host: {error}", about=about) from error
         if done.returncode:
-            said = " ".join((done.stdout + done.stderr).split())
+            output = " ".join((done.stdout + done.stderr).split())
             # Other statuses are those of the program that was run.
             needs = f"; {_NEEDS}" if done.returncode == 1 else ""
             raise NodeNotReady(
-                f"cannot {order['do']} on the host: {said or f'status {done.returncode}'}{needs}", about=about
+                f"cannot {order['do']} on the host: {output or f'status {done.returncode}'}{needs}", about=about
             )
         return done.stdout

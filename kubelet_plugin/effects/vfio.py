@@ -164,9 +164,9 @@ class VfioBindings:
             return ["there is no longer a device at this PCI address; see the node's NodeInventory"]
         if pci.driver != _HOME:
             return [_other_driver(pci)]
-        found = uuid_at(self._host, pci.address)
-        if found is not None and found != gpu.uuid:
-            return [f"{found} is at this PCI address now; see the node's NodeInventory"]
+        uuid = uuid_at(self._host, pci.address)
+        if uuid is not None and uuid != gpu.uuid:
+            return [f"{uuid} is at this PCI address now; see the node's NodeInventory"]
         problems = []
         if pci.iommu_group is None:
             problems.append(self._no_group())

@@ -171,7 +171,7 @@ class DriverTree:
                 self._look(path.parent)
                 resolved = self._files.resolve(path)
                 if resolved is not None and not self._files.path(resolved).is_dir():
-                    driver_files.append(self._found(path, resolved))
+                    driver_files.append(self._driver_file(path, resolved))
                     break
         return _sorted(driver_files)
 
@@ -256,9 +256,11 @@ class DriverTree:
         if self._look(path.parent) is None:
             return None
         resolved = self._files.resolve(path)
-        return self._found(path, resolved) if resolved is not None and self._files.path(resolved).is_file() else None
+        return (
+            self._driver_file(path, resolved) if resolved is not None and self._files.path(resolved).is_file() else None
+        )
 
-    def _found(self, path: PurePosixPath, resolved: PurePosixPath) -> DriverFile:
+    def _driver_file(self, path: PurePosixPath, resolved: PurePosixPath) -> DriverFile:
         return DriverFile(str(self._prefix / resolved.relative_to("/")), str(path))
 
     def _look(self, path: PurePosixPath) -> PurePosixPath | None:

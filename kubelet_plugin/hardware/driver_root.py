@@ -110,7 +110,7 @@ class DriverInstallation:
         self._daemons = daemons
         self._configured_root = configured_root
         self._hooks = HookPrograms(host, configured_hook, shipped_hook)
-        self._kept: _Complete | None = None
+        self._complete: _Complete | None = None
         self._looking = Lock()
 
     def root(self) -> DriverRoot:
@@ -121,8 +121,8 @@ class DriverInstallation:
         """What finishes containers now. Raises NodeNotReady when the configured program is not there."""
         with self._looking:
             choice = self._hooks.find(Seen())
-            if self._kept is not None and self._kept.files.hook != choice.program:
-                self._kept = None
+            if self._complete is not None and self._complete.files.hook != choice.program:
+                self._complete = None
             return choice
 
     def for_containers(self, version: str, gpus: Iterable[GpuFacts]) -> ForContainers:
@@ -156,7 +156,7 @@ class DriverInstallation:
 
     def _dev_root(self) -> str:
         with self._looking:
-            complete = self._kept
+            complete = self._complete
             if complete is not None and complete.seen.unchanged():
                 return complete.dev_root
         return find_dev_root(self._host, self.root().path, Seen())
@@ -164,12 +164,12 @@ class DriverInstallation:
     def _current(self, version: str) -> "_Complete":
         # A caller that comes during a look needs the same answer, and gets it sooner by waiting for it.
         with self._looking:
-            current = self._kept
+            current = self._complete
             if current is None or current.files.version != version or not current.seen.unchanged():
-                self._kept = None
+                self._complete = None
                 current = self._look(version)
                 if current.seen.settled():
-                    self._kept = current
+                    self._complete = current
             return current
 
     def _look(self, version: str) -> "_Complete":

@@ -210,14 +210,14 @@ def hook_program(path: str, ldconfig: str | None, ask: Ask) -> HookProgram:
     """
     name = PurePosixPath(path).name
     arguments = (name, "hook") if name == "nvidia-ctk" else (name,)
-    version = next(iter(_VERSION.findall(_said(ask, path, "--version"))), "unknown")
+    version = next(iter(_VERSION.findall(_output_of(ask, path, "--version"))), "unknown")
     if version.startswith("1.11."):
         # Its links are `target:link`, which has no place for a PCI address; by its help it is like its successor.
         raise NodeNotReady(
             "is of release 1.11, which makes links in another way: upgrade the NVIDIA container toolkit",
             about=f"program {path}",
         )
-    listed = set(_LISTED.findall(_said(ask, path, *arguments[1:], "--help")))
+    listed = set(_LISTED.findall(_output_of(ask, path, *arguments[1:], "--help")))
     # Releases before 1.15 always run /sbin/ldconfig.
     sub_commands = {
         command: flags
@@ -233,12 +233,12 @@ def _flags(path: str, arguments: tuple[str, ...], listed: set[str], ask: Ask) ->
     """The sub-commands that are listed, each with its flags. From 1.18 on a program answers for any name."""
     for command, needed in _NEEDED_FLAGS.items():
         if command in listed:
-            flags = frozenset(_FLAG.findall(_said(ask, path, *arguments, command, "--help")))
+            flags = frozenset(_FLAG.findall(_output_of(ask, path, *arguments, command, "--help")))
             if needed <= flags:
                 yield command, flags
 
 
-def _said(ask: Ask, path: str, *arguments: str) -> str:
+def _output_of(ask: Ask, path: str, *arguments: str) -> str:
     answer = ask([path, *arguments])
     if answer.status != 0:
         output = " ".join(answer.output.split())[:200] or "nothing"

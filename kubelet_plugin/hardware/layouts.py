@@ -56,8 +56,8 @@ def program_below(host: HostFiles, root: str, name: str) -> PurePosixPath | None
 def library_below(host: HostFiles, root: str, name: str) -> Path | None:
     """Where this process finds the library `name` of the driver below `root`; None when the root has none."""
     files = _below(host, root)
-    found = _first(files, LIBRARY_FOLDERS, name) if files is not None else None
-    return files.path(found) if files is not None and found is not None else None
+    library = _first(files, LIBRARY_FOLDERS, name) if files is not None else None
+    return files.path(library) if files is not None and library is not None else None
 
 
 def _below(host: HostFiles, root: str) -> HostFiles | None:

@@ -328,8 +328,8 @@ class FabricManager:
 
     def _library(self) -> FabricLibrary:
         root = self._driver().path
-        found = (library_below(self._host, root, name) for name in _LIBRARIES)
-        file = next((path for path in found if path is not None), None)
+        libraries = (library_below(self._host, root, name) for name in _LIBRARIES)
+        file = next((path for path in libraries if path is not None), None)
         if file is None:
             raise HardwareError(
                 f"{_LIBRARIES[0]} is in no library folder below the driver root {root}; install"
@@ -385,11 +385,11 @@ def _silent(what: str) -> HardwareError:
 
 def _decoded(answer: PartitionList) -> tuple[FabricPartitionNow, ...]:
     """Raises HardwareError for counts that do not fit: then the library has other structures."""
-    found = []
+    partitions = []
     for info in answer.partitionInfo[: _counted(answer.numPartitions, _MOST_PARTITIONS)]:
         gpus = info.gpuInfo[: _counted(info.numGpus, _MOST_GPUS)]
-        found.append(FabricPartitionNow(info.partitionId, bool(info.isActive), tuple(map(_member, gpus))))
-    return tuple(sorted(found, key=lambda partition: partition.id))
+        partitions.append(FabricPartitionNow(info.partitionId, bool(info.isActive), tuple(map(_member, gpus))))
+    return tuple(sorted(partitions, key=lambda partition: partition.id))
 
 
 def _counted(count: int, most: int) -> int:

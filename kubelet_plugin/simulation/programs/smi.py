@@ -299,7 +299,7 @@ def _chosen(state: dict[str, Any], chosen: str | None, *, but: int | None = None
     """Those that an option names, or all. Refused for one that has a fault, unless that is `but`."""
     gpus = [gpu for gpu in state["gpus"] if gpu["bound_to"] == "nvidia"]
     if chosen is not None:
-        gpus = [_one(gpus, word) for word in chosen.split(",")]
+        gpus = [_gpu_named(gpus, word) for word in chosen.split(",")]
     for gpu in gpus:
         if gpu["fault"] and gpu["fault"] != but:
             raise _Refused(
@@ -309,7 +309,7 @@ def _chosen(state: dict[str, Any], chosen: str | None, *, but: int | None = None
     return gpus
 
 
-def _one(gpus: list[Gpu], word: str) -> Gpu:
+def _gpu_named(gpus: list[Gpu], word: str) -> Gpu:
     for index, gpu in enumerate(gpus):
         if word in (str(index), gpu["uuid"], gpu["address"]):
             return gpu
