@@ -143,10 +143,10 @@ async def replay(files: list[Path]) -> int:
     violations = 0
     for file in files:
         worlds = Worlds()
-        kept = Sequence_.of({name: json.loads(file.read_text())[name] for name in ("seed", "layout", "steps")})
+        planned = Sequence_.of({name: json.loads(file.read_text())[name] for name in ("seed", "layout", "steps")})
         try:
-            world = await worlds.of(kept.layout)
-            outcome = await run(world, kept)
+            world = await worlds.of(planned.layout)
+            outcome = await run(world, planned)
             print(f"{file}: {outcome.violation or 'no violation'} ({outcome.seconds:.1f} s)", flush=True)
             if outcome.violation and "LOG" in os.environ:
                 print(world.node.log.read_text())
@@ -164,7 +164,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = os.environ.get
     if given("REPLAY"):
-        return min(1, asyncio.run(replay([Path(one) for one in given("REPLAY", "").split()])))
+        return min(1, asyncio.run(replay([Path(path) for path in given("REPLAY", "").split()])))
     folder = Path(given("KEEP") or "campaign-failures")
     seed = int(given("SEED") or int(time.time()) % 10**8)
     workers, minutes = int(given("WORKERS") or 2), float(given("MINUTES") or 10)

@@ -29,7 +29,7 @@ class Place:
 def holdings(place: Place) -> dict[str, Holding]:
     """What each claim's CDI files give, by file name. A file that cannot be read gives what nobody may have."""
     hardware = _hardware(place)
-    found: dict[str, Holding] = {}
+    held: dict[str, Holding] = {}
     for path in _listed(place.cdi):
         if path.name.startswith(".") or path.suffix != ".json":
             continue
@@ -38,12 +38,12 @@ def holdings(place: Place) -> dict[str, Holding]:
         except FileNotFoundError:
             continue  # removed since it was listed
         except ValueError:
-            found[path.name] = frozenset({("unreadable", path.name)})
+            held[path.name] = frozenset({("unreadable", path.name)})
             continue
-        edits = [spec.get("containerEdits") or {}, *(one["containerEdits"] for one in spec["devices"])]
+        edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in spec["devices"])]
         paths = [node["path"] for edit in edits for node in edit.get("deviceNodes") or ()]
-        found[path.name] = _reached(paths, place.host, hardware)
-    return found
+        held[path.name] = _reached(paths, place.host, hardware)
+    return held
 
 
 def conflicts(place: Place, groups: Mapping[str, str]) -> list[str]:
@@ -54,8 +54,8 @@ def conflicts(place: Place, groups: Mapping[str, str]) -> list[str]:
     """
     held = [(name, _group(name, groups), what) for name, what in sorted(holdings(place).items())]
     return [
-        f"{one} and {other} both hold {common}"
-        for (one, mine, first), (other, yours, second) in combinations(held, 2)
+        f"{name} and {other} both hold {common}"
+        for (name, mine, first), (other, yours, second) in combinations(held, 2)
         if ADMIN not in (mine, yours) and mine != yours
         for common in _common(first, second)
     ]
@@ -77,8 +77,10 @@ def unkept(place: Place, cdi_ids: Sequence[str]) -> list[str]:
                 for mount in device["containerEdits"].get("mounts") or ():
                     if mount["hostPath"].startswith(f"{place.state}/") and not Path(mount["hostPath"]).exists():
                         missing[name] = mount["hostPath"]
-    found = [f"answered {one}, which no CDI file defines" for one in cdi_ids if one not in defined]
-    return found + [f"answered {one}, which mounts {missing[one]}: missing" for one in cdi_ids if one in missing]
+    problems = [f"answered {cdi_id}, which no CDI file defines" for cdi_id in cdi_ids if cdi_id not in defined]
+    return problems + [
+        f"answered {cdi_id}, which mounts {missing[cdi_id]}: missing" for cdi_id in cdi_ids if cdi_id in missing
+    ]
 
 
 def phantoms(place: Place) -> list[str]:
@@ -94,13 +96,17 @@ def phantoms(place: Place) -> list[str]:
 def standing(place: Place) -> dict[str, object]:
     """How the hardware stands, in what claims change of it; equal before the first claim and after the last."""
     state = json.loads((place.host / "sim" / "state.json").read_bytes())
-    found: dict[str, object] = {}
+    states: dict[str, object] = {}
     for gpu in state["gpus"]:
         instances = [
-            (one["profile"], one["start"], sorted((ci["profile"], ci["start"]) for ci in one["compute_instances"]))
-            for one in gpu["instances"]
+            (
+                instance["profile"],
+                instance["start"],
+                sorted((ci["profile"], ci["start"]) for ci in instance["compute_instances"]),
+            )
+            for instance in gpu["instances"]
         ]
-        found[gpu["uuid"]] = {
+        states[gpu["uuid"]] = {
             "compute mode": gpu["compute_mode"],
             "time slice": gpu["time_slice"],
             "MIG mode": (gpu["mig"]["current"], gpu["mig"]["pending"]) if gpu["mig"] else None,
@@ -109,7 +115,7 @@ def standing(place: Place) -> dict[str, object]:
             "persistent": bool(gpu["persistenced"] or gpu["persistence_mode"]),
             "clients": sorted((client["kind"], client["name"]) for client in gpu["clients"]),
         }
-    return found
+    return states
 
 
 class ModeWitness:
@@ -172,44 +178,44 @@ def in_mode(start: Mapping[str, object], uuids: Collection[str], *, on: bool) ->
 
 def leftovers(place: Place, start: Mapping[str, object]) -> list[str]:
     """Files and hardware that are not as at the start though no claim is there any more. See also `daemons`."""
-    found = [f"CDI folder has {path.name}" for path in _listed(place.cdi)]
+    problems = [f"CDI folder has {path.name}" for path in _listed(place.cdi)]
     temporary = [path for path in place.state.rglob("*") if path.name.endswith(".tmp") or path.name.startswith(".")]
-    found += [f"temporary file {path.relative_to(place.state)}" for path in temporary]
-    found += [f"device metadata {path.name}" for path in _listed(place.state / "dra-device-metadata")]
-    found += [f"MPS folder {path.name}" for path in _listed(place.state / "mps")]
+    problems += [f"temporary file {path.relative_to(place.state)}" for path in temporary]
+    problems += [f"device metadata {path.name}" for path in _listed(place.state / "dra-device-metadata")]
+    problems += [f"MPS folder {path.name}" for path in _listed(place.state / "mps")]
     now = standing(place)
     if now.keys() != start.keys():
-        found.append(f"GPUs {sorted(start)} became {sorted(now)}")
+        problems.append(f"GPUs {sorted(start)} became {sorted(now)}")
     for uuid in sorted(now.keys() & start.keys()):
         was, is_now = start[uuid], now[uuid]
         assert isinstance(was, dict) and isinstance(is_now, dict)
-        found += [
+        problems += [
             f"{name} of {uuid} was {was[name]} and is {is_now[name]}" for name in was if was[name] != is_now[name]
         ]
-    return found
+    return problems
 
 
 def daemons(place: Place) -> list[int]:
     """Processes whose pipes of MPS are in the node's state folder."""
-    found = []
+    pids = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             try:
                 environment = (process / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if any(one.startswith(f"CUDA_MPS_PIPE_DIRECTORY={place.state}/".encode()) for one in environment):
-                found.append(int(process.name))
-    return found
+            if any(variable.startswith(f"CUDA_MPS_PIPE_DIRECTORY={place.state}/".encode()) for variable in environment):
+                pids.append(int(process.name))
+    return pids
 
 
-def _common(one: Holding, other: Holding) -> list[tuple[str, ...]]:
+def _common(mine: Holding, yours: Holding) -> list[tuple[str, ...]]:
     """A whole GPU also holds what is made of it, by whatever way a container reaches it."""
-    found = sorted(one & other)
-    for whole, parts in ((one, other), (other, one)):
+    common = sorted(mine & yours)
+    for whole, parts in ((mine, yours), (yours, mine)):
         gpus = {what[1] for what in whole if what[0] == "gpu"}
-        found += sorted(what for what in parts if what[0] == "mig" and what[1] in gpus)
-    return found
+        common += sorted(what for what in parts if what[0] == "mig" and what[1] in gpus)
+    return common
 
 
 def _group(name: str, groups: Mapping[str, str]) -> str:
@@ -244,7 +250,7 @@ def _hardware(place: Place) -> _Hardware:
 
 
 def _reached(paths: Sequence[str], host: Path, hardware: _Hardware) -> Holding:
-    found: set[tuple[str, ...]] = set()
+    reached: set[tuple[str, ...]] = set()
     gpus: set[str] = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -252,31 +258,31 @@ def _reached(paths: Sequence[str], host: Path, hardware: _Hardware) -> Holding:
             minor = int(name.removeprefix("nvidia"))
             gpus.add(hardware.addresses.get(minor, path))
         elif folder == "/dev/nvidia-caps":
-            found.add(hardware.instances.get(int(name.removeprefix("nvidia-cap")), ("nothing", path)))
+            reached.add(hardware.instances.get(int(name.removeprefix("nvidia-cap")), ("nothing", path)))
         elif folder == "/dev/nvidia-caps-imex-channels":
-            found.add(("channel", name))
+            reached.add(("channel", name))
         elif folder == "/dev/vfio" and name.isdecimal():
             group = host / "sys/kernel/iommu_groups" / name / "devices"
-            found |= {("gpu", device.name) for device in _listed(group)} or {("nothing", path)}
+            reached |= {("gpu", device.name) for device in _listed(group)} or {("nothing", path)}
         elif folder == "/dev/vfio/devices":
             device = host / "sys/class/vfio-dev" / name / "device"
-            found.add(("gpu", device.resolve().name) if device.exists() else ("nothing", path))
+            reached.add(("gpu", device.resolve().name) if device.exists() else ("nothing", path))
     # A GPU instance counts through its compute instances, and a GPU through its instances.
-    divided = {what[1] for what in found if what[0] == "mig"}
-    found = {what for what in found if what[0] != "mig" or what[3]}
-    return frozenset(found | {("gpu", one) for one in gpus - divided})
+    divided = {what[1] for what in reached if what[0] == "mig"}
+    reached = {what for what in reached if what[0] != "mig" or what[3]}
+    return frozenset(reached | {("gpu", address) for address in gpus - divided})
 
 
 def _identities(folder: Path) -> list[tuple[str, int, int]]:
-    found = []
+    identities = []
     for path in _listed(folder):
         if not path.name.startswith("."):
             try:
                 facts = path.stat()
             except FileNotFoundError:
                 continue
-            found.append((path.name, facts.st_ino, facts.st_mtime_ns))
-    return found
+            identities.append((path.name, facts.st_ino, facts.st_mtime_ns))
+    return identities
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -222,9 +222,13 @@ class _Author:
 
     def _free(self) -> list[Device]:
         """Mostly of what is offered if all modes are as the policy says, which is not known here."""
-        live = [one for devices in self._live.values() for one in devices]
+        live = [device for devices in self._live.values() for device in devices]
         modes = (None, self._modes_on) if self._rng.random() < 0.9 else (None, True, False)
-        return [one for one in self._devices if one.mode in modes and (one.kind == "share" or fits(one, live))]
+        return [
+            device
+            for device in self._devices
+            if device.mode in modes and (device.kind == "share" or fits(device, live))
+        ]
 
     def _move(self, number: int) -> list[Step]:
         """The scheduler took the claim from its node, and gives it other devices there, or another node's."""
@@ -232,17 +236,17 @@ class _Author:
         before = self._live.pop(number, [])
         devices: list[Device] = []
         for first in self._movable[number] if rng.random() < 0.7 else ():
-            free = [one for one in self._free() if one.kind == first.kind and fits(one, devices)]
+            free = [device for device in self._free() if device.kind == first.kind and fits(device, devices)]
             devices += [rng.choice(free)] if free else []
         if len(devices) == len(self._movable[number]):
             self._live[number] = devices
         else:
             devices = []
         thief = self._claim(before) if before and rng.random() < 0.5 and self._fit(before) else []
-        return [Step("move", {"claim": number, "devices": [_plain(one) for one in devices]}), *thief]
+        return [Step("move", {"claim": number, "devices": [_plain(device) for device in devices]}), *thief]
 
     def _fit(self, devices: Sequence[Device]) -> bool:
-        live = [one for others in self._live.values() for one in others]
+        live = [device for others in self._live.values() for device in others]
         return all(device.kind == "share" or fits(device, live) for device in devices)
 
     def _modes(self) -> list[Step]:
@@ -254,15 +258,15 @@ class _Author:
 
     def _claim(self, wanted: Sequence[Device] = ()) -> list[Step]:
         rng = self._rng
-        live = [one for devices in self._live.values() for one in devices]
+        live = [device for devices in self._live.values() for device in devices]
         free = self._free()
         if not free and not wanted:
             return []
         # By kind first, or the many partitions would be nearly all.
-        kind = rng.choice(sorted({one.kind for one in free})) if free else "gpu"
-        kind = "mig" if kind == "vfio" and rng.random() < 0.6 and any(one.kind == "mig" for one in free) else kind
-        chosen = list(wanted) or [rng.choice([one for one in free if one.kind == kind])]
-        rest = [one for one in free if one.kind in ("gpu", "mig") and fits(one, [*live, *chosen])]
+        kind = rng.choice(sorted({device.kind for device in free})) if free else "gpu"
+        kind = "mig" if kind == "vfio" and rng.random() < 0.6 and any(device.kind == "mig" for device in free) else kind
+        chosen = list(wanted) or [rng.choice([device for device in free if device.kind == kind])]
+        rest = [device for device in free if device.kind in ("gpu", "mig") and fits(device, [*live, *chosen])]
         if chosen[0].kind in ("gpu", "mig") and rest and not wanted and rng.random() < 0.2:
             chosen.append(rng.choice(rest))
         number, self._number = self._number, self._number + 1
@@ -270,12 +274,12 @@ class _Author:
         config = None if admin else rng.choice(CONFIGS[chosen[0].kind])
         self._live[number] = [] if admin else chosen
         # A claim that was allocated before the gate was on has no binding conditions.
-        binds = any(one.binds for one in chosen) and rng.random() < 0.8
+        binds = any(device.binds for device in chosen) and rng.random() < 0.8
         if binds and not admin:
             self._movable[number] = chosen
         args = {
             "claim": number,
-            "devices": [_plain(one) for one in chosen],
+            "devices": [_plain(device) for device in chosen],
             "config": config,
             "admin": admin,
             "domain": rng.randrange(2),

@@ -142,17 +142,21 @@ class Running:
         await world.serving()
         for plugin in world.plugins[:-1]:
             await world.stop_plugin(plugin)
-        gone = [one for one in self._claims.values() if one.asked and not (one.exists and one.wanted)]
+        gone = [
+            claimed for claimed in self._claims.values() if claimed.asked and not (claimed.exists and claimed.wanted)
+        ]
         await self._until_answered("unprepare", gone)
-        wanted = [one for one in self._claims.values() if one.exists and one.wanted]
+        wanted = [claimed for claimed in self._claims.values() if claimed.exists and claimed.wanted]
         await self._until_answered("prepare", wanted)
         await self._look(at_rest=True)
-        await self._until_bound([one for one in self._claims.values() if one.exists and one.here and not one.wanted])
+        await self._until_bound(
+            [claimed for claimed in self._claims.values() if claimed.exists and claimed.here and not claimed.wanted]
+        )
         await self._look(at_rest=True)
-        await self._until_answered("unprepare", [one for one in self._claims.values() if one.asked])
-        for one in self._claims.values():
-            if one.exists:
-                await self._delete(one)
+        await self._until_answered("unprepare", [claimed for claimed in self._claims.values() if claimed.asked])
+        for claimed in self._claims.values():
+            if claimed.exists:
+                await self._delete(claimed)
         await self._at_rest()
         await world.set_modes(on=False)
         await self._at_rest()
@@ -161,32 +165,34 @@ class Running:
         """The scheduler waits for the node, and binds the pod. It gives a claim up because the node did; and every
         second because its pod is deleted, which the plugin must see by itself."""
         deadline = time.monotonic() + self._patience_s
-        waiting = {one.ref["uid"]: one for one in claims if one.args.get("binds")}
+        waiting = {claimed.ref["uid"]: claimed for claimed in claims if claimed.args.get("binds")}
         while waiting:
             await self._world.serving()  # the kill of an earlier step may come as late as this
-            for uid, one in list(waiting.items()):
-                claim = await self._world.kube.get(RESOURCE_CLAIMS, one.ref["name"], TEAM)
+            for uid, claimed in list(waiting.items()):
+                claim = await self._world.kube.get(RESOURCE_CLAIMS, claimed.ref["name"], TEAM)
                 if binding_failure(claim) is not None:
                     self.outcome.seen["given up by the node"] += 1
-                    await self._delete(one)
+                    await self._delete(claimed)
                 elif not waiting_results(claim):
-                    await self._bind(one)
+                    await self._bind(claimed)
                 else:
                     continue
                 del waiting[uid]
             if waiting and time.monotonic() > deadline:
-                raise Violation(f"no answer for pods that wait for {[one.ref['name'] for one in waiting.values()]}")
+                raise Violation(
+                    f"no answer for pods that wait for {[claimed.ref['name'] for claimed in waiting.values()]}"
+                )
             await asyncio.sleep(_PAUSE_S)
 
-    async def _bind(self, one: Claimed) -> None:
+    async def _bind(self, claimed: Claimed) -> None:
         self._answered += 1
         if self._answered % 2:
             self.outcome.seen["bound"] += 1
-            one.wanted = one.asked = True
-            await self._until_answered("prepare", [one])
+            claimed.wanted = claimed.asked = True
+            await self._until_answered("prepare", [claimed])
         else:
             self.outcome.seen["prepared and given up"] += 1
-            await self._delete(one)
+            await self._delete(claimed)
 
     # -- claims
 
@@ -204,7 +210,7 @@ class Running:
         A claim that was to be moved may still have its devices, and a changing GPU another mode. For that, the pod
         waits a little.
         """
-        world, names = self._world, {one["name"] for one in devices}
+        world, names = self._world, {device["name"] for device in devices}
         if not admin and not self._are_free(names, but):
             self.outcome.seen["claim for a device that another has"] += 1
             return False
@@ -218,13 +224,19 @@ class Running:
 
     def _are_free(self, names: set[str], but: Claimed | None) -> bool:
         by_name = {device.name: device for device in self._world.devices}
-        claims = [one for one in self._claims.values() if one.exists and one.here and not one.args["admin"]]
-        taken = [by_name[device["name"]] for one in claims if one is not but for device in one.args["devices"]]
+        claims = [
+            claimed
+            for claimed in self._claims.values()
+            if claimed.exists and claimed.here and not claimed.args["admin"]
+        ]
+        taken = [
+            by_name[device["name"]] for claimed in claims if claimed is not but for device in claimed.args["devices"]
+        ]
         return all(fits(by_name[name], taken) for name in names)
 
     @property
     def _domains(self) -> list[str]:
-        return [one.metadata.uid for one in self._world.domains]
+        return [domain.metadata.uid for domain in self._world.domains]
 
     async def _allocated(self, number: int, args: Mapping[str, Any]) -> Claimed:
         """As the scheduler does it."""
@@ -263,49 +275,49 @@ class Running:
         opaque = {"driver": driver, "parameters": {"apiVersion": CONFIG_API_VERSION, **parameters}}
         return [{"source": "FromClaim", "requests": ["r0"], "opaque": opaque}]
 
-    async def _deallocate(self, one: Claimed) -> None:
+    async def _deallocate(self, claimed: Claimed) -> None:
         """What was said about the devices goes with the allocation."""
         patch = {"status": {"allocation": None, "reservedFor": None, "devices": None}}
         await self._world.kube.merge_patch(
-            RESOURCE_CLAIMS, one.ref["name"], patch, namespace=TEAM, subresource="status"
+            RESOURCE_CLAIMS, claimed.ref["name"], patch, namespace=TEAM, subresource="status"
         )
 
-    async def _delete(self, one: Claimed) -> None:
+    async def _delete(self, claimed: Claimed) -> None:
         """As when the last pod is gone: deallocated, then deleted."""
-        one.exists = False
+        claimed.exists = False
         with suppress(NotFound):
-            await self._deallocate(one)
-            await self._world.kube.delete(RESOURCE_CLAIMS, one.ref["name"], namespace=TEAM)
+            await self._deallocate(claimed)
+            await self._world.kube.delete(RESOURCE_CLAIMS, claimed.ref["name"], namespace=TEAM)
 
     async def _move(self, claim: int, devices: list[JsonObject]) -> None:
         """The scheduler gives a claim up that kubelet does not have, and chooses other devices; none: elsewhere."""
-        one = self._claims.get(claim)
-        if one is None or not one.exists or one.wanted or not one.released or one.turn.locked():
+        claimed = self._claims.get(claim)
+        if claimed is None or not claimed.exists or claimed.wanted or not claimed.released or claimed.turn.locked():
             return
-        if not await self._may_choose(devices, admin=False, but=one):
+        if not await self._may_choose(devices, admin=False, but=claimed):
             return
-        await self._deallocate(one)
-        one.asked, one.here = False, bool(devices)
-        one.args = {**one.args, "devices": devices or one.args["devices"]}
-        one.allocations += 1
+        await self._deallocate(claimed)
+        claimed.asked, claimed.here = False, bool(devices)
+        claimed.args = {**claimed.args, "devices": devices or claimed.args["devices"]}
+        claimed.allocations += 1
         self.outcome.seen["moved"] += 1
-        await self._allocate(one)
+        await self._allocate(claimed)
 
     async def _forget(self, claim: int) -> None:
         if claim in self._claims and self._claims[claim].exists:
             await self._delete(self._claims[claim])
 
     async def _prepare(self, claims: list[int], goes_on_after: float | None = None) -> None:
-        known = [self._claims[one] for one in claims if one in self._claims]
-        chosen = [one for one in known if one.exists and one.here]
-        for one in chosen:
-            one.wanted, one.asked, one.released = True, True, False
+        known = [self._claims[number] for number in claims if number in self._claims]
+        chosen = [claimed for claimed in known if claimed.exists and claimed.here]
+        for claimed in chosen:
+            claimed.wanted, claimed.asked, claimed.released = True, True, False
         await self._begin("prepare", chosen, goes_on_after)
 
     async def _unprepare(self, claims: list[int], goes_on_after: float | None = None) -> None:
-        chosen = [self._claims[one] for one in claims if one in self._claims and self._claims[one].asked]
-        for one in chosen:
-            one.wanted = False
+        chosen = [self._claims[number] for number in claims if number in self._claims and self._claims[number].asked]
+        for claimed in chosen:
+            claimed.wanted = False
         await self._begin("unprepare", chosen, goes_on_after)
 
     async def _wait(self, seconds: float) -> None:
@@ -318,7 +330,7 @@ class Running:
         calls = [
             asyncio.create_task(self._call(method, batch))
             for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
-            if (batch := [one for one in chosen if one.driver == driver])
+            if (batch := [claimed for claimed in chosen if claimed.driver == driver])
         ]
         for call in calls:
             self._follow(call)
@@ -335,52 +347,52 @@ class Running:
 
     async def _call(self, method: str, batch: list[Claimed]) -> dict[str, str]:
         """The errors by UID; "" for what was done. Answers of prepare are compared with the CDI files."""
-        for one in sorted(batch, key=lambda one: one.ref["uid"]):
-            await one.turn.acquire()
+        for claimed in sorted(batch, key=lambda claimed: claimed.ref["uid"]):
+            await claimed.turn.acquire()
         try:
             self.outcome.calls += 1
             return await self._answer(method, batch)
         finally:
-            for one in batch:
-                one.turn.release()
+            for claimed in batch:
+                claimed.turn.release()
 
     async def _answer(self, method: str, batch: list[Claimed]) -> dict[str, str]:
         world, boots = self._world, self._world.boots
-        allocations = [one.allocations for one in batch]
+        allocations = [claimed.allocations for claimed in batch]
         full = _METHODS[method]
         try:
             plugin = world.registry.newest(batch[0].driver)
-            answer = await plugin.call(full, f"{full}Request", [one.ref for one in batch], _CALL_S)
+            answer = await plugin.call(full, f"{full}Request", [claimed.ref for claimed in batch], _CALL_S)
         except (NodeNotReady, Unreachable) as error:
-            return {one.ref["uid"]: str(error) for one in batch}
+            return {claimed.ref["uid"]: str(error) for claimed in batch}
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return {one.ref["uid"]: "the instance went, and its connection with it" for one in batch}
+            return {claimed.ref["uid"]: "the instance went, and its connection with it" for claimed in batch}
         errors = {}
-        for one, number in zip(batch, allocations, strict=True):
-            uid = one.ref["uid"]
+        for claimed, number in zip(batch, allocations, strict=True):
+            uid = claimed.ref["uid"]
             if uid not in answer.claims:
                 raise Violation(f"{method} does not answer for claim {uid}")
             errors[uid] = answer.claims[uid].error
             if "internal error" in errors[uid]:
                 raise Violation(f"{method}: {errors[uid]}")
-            if method == "unprepare" and not errors[uid] and not one.wanted:
-                one.released = True
-            as_it_was = one.exists and boots == world.boots and number == one.allocations
+            if method == "unprepare" and not errors[uid] and not claimed.wanted:
+                claimed.released = True
+            as_it_was = claimed.exists and boots == world.boots and number == claimed.allocations
             if method == "prepare" and not errors[uid] and as_it_was:
-                self._check_answer(one, answer.claims[uid].devices)
+                self._check_answer(claimed, answer.claims[uid].devices)
         return errors
 
-    def _check_answer(self, one: Claimed, devices: Any) -> None:
+    def _check_answer(self, claimed: Claimed, devices: Any) -> None:
         names = sorted(device.device_name for device in devices)
-        if names != sorted(device["name"] for device in one.args["devices"]):
-            raise Violation(f"prepare of {one.ref['name']} answers devices {names}")
+        if names != sorted(device["name"] for device in claimed.args["devices"]):
+            raise Violation(f"prepare of {claimed.ref['name']} answers devices {names}")
         ids = [cdi_id for device in devices for cdi_id in device.cdi_device_ids]
         if len(ids) < len(names):
-            raise Violation(f"prepare of {one.ref['name']} answers CDI devices {ids} for {names}")
+            raise Violation(f"prepare of {claimed.ref['name']} answers CDI devices {ids} for {names}")
         if unkept := oracle.unkept(self._world.place, ids):
-            raise Violation(f"prepare of {one.ref['name']}: {unkept}")
+            raise Violation(f"prepare of {claimed.ref['name']}: {unkept}")
 
     async def _until_answered(self, method: str, claims: list[Claimed]) -> None:
         """Kubelet tries again until it is done."""
@@ -390,9 +402,13 @@ class Running:
             await self._world.serving()
             errors: dict[str, str] = {}
             for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER):
-                if batch := [one for one in rest if one.driver == driver]:
+                if batch := [claimed for claimed in rest if claimed.driver == driver]:
                     errors |= await self._call(method, batch)
-            rest = [one for one in rest if errors[one.ref["uid"]] and not await self._is_given_up(one, errors)]
+            rest = [
+                claimed
+                for claimed in rest
+                if errors[claimed.ref["uid"]] and not await self._is_given_up(claimed, errors)
+            ]
             if rest and time.monotonic() > deadline:
                 raise Violation(f"{method} still fails {self._patience_s:.0f} s after the last fault: {errors}")
             if rest:
@@ -400,22 +416,25 @@ class Running:
                 self._world.control.later(_RETRY_S)
                 await asyncio.sleep(0.1)
 
-    async def _is_given_up(self, one: Claimed, errors: Mapping[str, str]) -> bool:
+    async def _is_given_up(self, claimed: Claimed, errors: Mapping[str, str]) -> bool:
         """A claim that only observes a GPU keeps no mode: its device may go before it is prepared. The answer says that
         pod and claim are to be deleted, which is done."""
-        if not one.args["admin"] or not one.exists or "has no device" not in errors[one.ref["uid"]]:
+        if not claimed.args["admin"] or not claimed.exists or "has no device" not in errors[claimed.ref["uid"]]:
             return False
-        if {device["name"] for device in one.args["devices"]} <= await self._world.offered():
+        if {device["name"] for device in claimed.args["devices"]} <= await self._world.offered():
             return False
         self.outcome.seen["observed device that went with the mode"] += 1
-        await self._delete(one)
+        await self._delete(claimed)
         return True
 
     # -- what the oracle says
 
     async def _look(self, *, at_rest: bool = False) -> None:
         await self._world.collect()
-        groups = {one.ref["uid"]: group_of(one.ref["uid"], one.args, self._domains) for one in self._claims.values()}
+        groups = {
+            claimed.ref["uid"]: group_of(claimed.ref["uid"], claimed.args, self._domains)
+            for claimed in self._claims.values()
+        }
         problems = [*oracle.conflicts(self._world.place, groups), *self._witnessed]
         if at_rest:
             problems += oracle.phantoms(self._world.place)
@@ -446,14 +465,14 @@ class Running:
         said_of = [uid for driver in drivers for uid in reported.read(f"status of {driver}")]
         holds = [hold for hold in journal.holds if not isinstance(hold, SwitchedMode) or not self._world.modes_on]
         return [
-            *(f"the controller still names {one['name']}" for one in await self._world.named()),
+            *(f"the controller still names {device['name']}" for device in await self._world.named()),
             *(f"the journal still has {entry.claim}" for entry in journal.held.values()),
             *(f"the journal still has {described(hold)}" for hold in holds),
             *(f"the record of reports still has {self._named(uid)}" for uid in said_of),
         ]
 
     def _named(self, uid: str) -> str:
-        return next((one.ref["name"] for one in self._claims.values() if one.ref["uid"] == uid), uid)
+        return next((claimed.ref["name"] for claimed in self._claims.values() if claimed.ref["uid"] == uid), uid)
 
     # -- faults
 

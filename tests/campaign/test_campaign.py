@@ -60,7 +60,7 @@ def test_the_plan_gives_no_device_to_two_claims_that_are_there() -> None:
         live: dict[int, list[Device]] = {}
         for step in sequence(seed, "hopper", DEVICES).steps:
             if step.do == "move" or (step.do == "claim" and not step.args["admin"]):
-                live[step.args["claim"]] = [by_name[one["name"]] for one in step.args["devices"]]
+                live[step.args["claim"]] = [by_name[device["name"]] for device in step.args["devices"]]
             elif step.do == "forget":
                 live.pop(step.args["claim"], None)
             taken = Counter[str]()

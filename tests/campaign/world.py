@@ -210,7 +210,9 @@ class World:
             if not self.plugins:
                 await self.start_plugin()
             endpoint = str(self.main.socket)
-            drivers = {one.driver for one in self.registry.plugins() if one.connected and one.endpoint == endpoint}
+            drivers = {
+                plugin.driver for plugin in self.registry.plugins() if plugin.connected and plugin.endpoint == endpoint
+            }
             if GPU_DRIVER in drivers:
                 return
             if asyncio.get_running_loop().time() > deadline:
@@ -234,10 +236,10 @@ class World:
 
     async def kill_plugins(self) -> None:
         plugins, self.plugins = self.plugins, []
-        await asyncio.gather(*(one.kill() for one in plugins))
+        await asyncio.gather(*(plugin.kill() for plugin in plugins))
 
     async def stop_plugin(self, plugin: Plugin) -> None:
-        self.plugins = [one for one in self.plugins if one is not plugin]
+        self.plugins = [running for running in self.plugins if running is not plugin]
         self._killed.add(plugin.pid)
         began = asyncio.get_running_loop().time()
         # One that has not served yet may not have a handler yet either, and has nothing to finish.
@@ -319,7 +321,7 @@ class World:
         with self.host.edit() as state:
             for gpu in state.gpus:
                 gpu.mishaps, gpu.fault = {}, None
-                gpu.clients = [one for one in gpu.clients if one.name != "campaign"]
+                gpu.clients = [client for client in gpu.clients if client.name != "campaign"]
 
     # -- set-up
 
@@ -384,16 +386,18 @@ class World:
     async def _of_both_modes(self) -> tuple[Device, ...]:
         """The devices of changing GPUs, whole and in parts, which exclude each other."""
         await self.set_modes(on=True)
-        parts = [one for one in await self._published(divided=True) if self._whole(one.name) != one.name]
+        parts = [device for device in await self._published(divided=True) if self._whole(device.name) != device.name]
         await self.set_modes(on=False)
         uses: dict[str, dict[str, float]] = {}
         for part in parts:
             uses.setdefault(self._whole(part.name), {}).update(dict.fromkeys(part.uses, 1.0))
         others = [
-            replace(one, uses={**one.uses, **uses[one.name]}, mode=False) if one.name in uses else one
-            for one in await self._published()
+            replace(device, uses={**device.uses, **uses[device.name]}, mode=False) if device.name in uses else device
+            for device in await self._published()
         ]
-        return tuple(sorted([*others, *(replace(one, mode=True) for one in parts)], key=lambda one: one.name))
+        return tuple(
+            sorted([*others, *(replace(device, mode=True) for device in parts)], key=lambda device: device.name)
+        )
 
     def _whole(self, device: str) -> str:
         """Of a part of a changing GPU: the name of the GPU."""
@@ -404,21 +408,25 @@ class World:
         wanted = {"gpu.nvidia.com"} | ({COMPUTE_DOMAIN_DRIVER} if self.layout.channels else set())
         async with asyncio.timeout(_START_S):
             while True:
-                slices = [one["spec"] for one in (await self.kube.list(RESOURCE_SLICES)).items]
+                slices = [resource_slice["spec"] for resource_slice in (await self.kube.list(RESOURCE_SLICES)).items]
                 pools = Counter((spec["driver"], *spec["pool"].values()) for spec in slices)
                 complete = all(
                     pools[spec["driver"], *spec["pool"].values()] == spec["pool"]["resourceSliceCount"]
                     for spec in slices
                 )
                 complete &= {spec["driver"] for spec in slices if spec.get("devices")} >= wanted
-                names = {one["name"] for spec in slices for one in spec.get("devices") or ()}
+                names = {device["name"] for spec in slices for device in spec.get("devices") or ()}
                 parted = {self._whole(name) for name in names if self._whole(name) != name}
                 if complete and (parted == {*self._names} if divided else not parted and names >= {*self._names}):
                     totals = counters_of(slices)
-                    found = [
-                        device_of(one["driver"], two, totals) for one in slices for two in one.get("devices") or ()
+                    devices = [
+                        device_of(spec["driver"], device, totals)
+                        for spec in slices
+                        for device in spec.get("devices") or ()
                     ]
-                    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.name))
+                    return tuple(
+                        sorted((device for device in devices if device is not None), key=lambda device: device.name)
+                    )
                 await asyncio.sleep(0.05)
 
     def _make_static(self) -> None:
@@ -440,8 +448,12 @@ type Totals = Mapping[tuple[str, str], float]
 
 def counters_of(slices: Iterable[JsonObject]) -> Totals:
     """How much there is of each counter, by its set and name."""
-    sets = [one for spec in slices for one in spec.get("sharedCounters") or ()]
-    return {(one["name"], name): _amount(value) for one in sets for name, value in one["counters"].items()}
+    sets = [counter_set for spec in slices for counter_set in spec.get("sharedCounters") or ()]
+    return {
+        (counter_set["name"], name): _amount(value)
+        for counter_set in sets
+        for name, value in counter_set["counters"].items()
+    }
 
 
 def device_of(driver: str, device: JsonObject, totals: Totals) -> Device | None:
@@ -455,10 +467,10 @@ def device_of(driver: str, device: JsonObject, totals: Totals) -> Device | None:
         return Device(name, "share", {name: 0.01}, consumed)
     kinds: Mapping[str, Kind] = {"gpu": "gpu", "mig": "mig", "vfio": "vfio"}
     uses = {
-        f"{one['counterSet']}/{counter}": _amount(value) / totals[one["counterSet"], counter]
-        for one in device.get("consumesCounters") or ()
-        for counter, value in one["counters"].items()
-        if totals[one["counterSet"], counter]
+        f"{consumed['counterSet']}/{counter}": _amount(value) / totals[consumed["counterSet"], counter]
+        for consumed in device.get("consumesCounters") or ()
+        for counter, value in consumed["counters"].items()
+        if totals[consumed["counterSet"], counter]
     }
     return Device(name, kinds[device["attributes"]["type"]["string"]], uses or {name: 1.0}, binds=binds)
 

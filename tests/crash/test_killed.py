@@ -34,23 +34,23 @@ async def story(
     forks: PluginForks, node: NodeUnderTest, calls: Sequence[Call], log: Path, kill_after: int | None
 ) -> Ending:
     """Kubelet makes `calls` one after the other; one that is not answered is made again to the restarted plugin."""
-    told = Ending()
+    ending = Ending()
     async with plugin_on(forks, node, kill_after=kill_after, kill_log=log) as plugin:
         if await plugin.ready():
             with suppress(Died):
-                await go_on(told, node, plugin, calls)
-    if len(told.answers) < len(calls):
+                await go_on(ending, node, plugin, calls)
+    if len(ending.answers) < len(calls):
         async with plugin_on(forks, node) as plugin:
-            await go_on(told, node, plugin, calls)
-    told.afterwards = node.files()
-    return told
+            await go_on(ending, node, plugin, calls)
+    ending.afterwards = node.files()
+    return ending
 
 
-async def go_on(told: Ending, node: NodeUnderTest, plugin: Plugin, calls: Sequence[Call]) -> None:
-    for number in range(len(told.answers), len(calls)):
-        if number == len(calls) - 1 and not told.before_last:
-            told.before_last = node.files()
-        told.answers.append(await calls[number](plugin))
+async def go_on(ending: Ending, node: NodeUnderTest, plugin: Plugin, calls: Sequence[Call]) -> None:
+    for number in range(len(ending.answers), len(calls)):
+        if number == len(calls) - 1 and not ending.before_last:
+            ending.before_last = node.files()
+        ending.answers.append(await calls[number](plugin))
 
 
 async def same_wherever_it_is_killed(
@@ -77,28 +77,28 @@ async def same_wherever_it_is_killed(
 @pytest.mark.parametrize("stride", STRIDES)
 async def test_killed_while_preparing_and_unpreparing(forks: PluginForks, world: World, stride: int) -> None:
     devices = world.fresh_node().devices
-    one = await world.allocated("one", devices[:1])
-    two = await world.allocated("two", devices[1:3])
+    first = await world.allocated("one", devices[:1])
+    second = await world.allocated("two", devices[1:3])
     heir = await world.allocated("heir", devices[:1])
     calls: list[Call] = [
-        lambda plugin: plugin.prepare(one, two),
-        lambda plugin: plugin.prepare(one, two),
-        lambda plugin: plugin.unprepare(one),
+        lambda plugin: plugin.prepare(first, second),
+        lambda plugin: plugin.prepare(first, second),
+        lambda plugin: plugin.unprepare(first),
         lambda plugin: plugin.prepare(heir),
-        lambda plugin: plugin.unprepare(one, two, heir),
+        lambda plugin: plugin.unprepare(first, second, heir),
     ]
     undisturbed, operations = await same_wherever_it_is_killed(forks, world, calls, stride)
     assert operations >= 20
     assert undisturbed.answers[0] == undisturbed.answers[1]
-    assert undisturbed.answers[2] == {one.uid: ""}
+    assert undisturbed.answers[2] == {first.uid: ""}
     prepared = {path for path in undisturbed.before_last if path.startswith("cdi/")}
     assert len(prepared) == 4, "each with its device metadata"
-    assert not any(one.uid in path for path in prepared)
+    assert not any(first.uid in path for path in prepared)
     described = [path for path in undisturbed.before_last if path.startswith("state/dra-device-metadata/")]
     assert len(described) == 2
     left = undisturbed.afterwards
     assert {Path(path).parent.name for path in left} == {"state"}
-    assert not any(ref.uid.encode() in content for ref in (one, two, heir) for content in left.values())
+    assert not any(ref.uid.encode() in content for ref in (first, second, heir) for content in left.values())
 
 
 @pytest.mark.parametrize("stride", STRIDES)
@@ -107,10 +107,10 @@ async def test_killed_while_putting_right(forks: PluginForks, world: World, what
     """After a reboot, or when CDI files were lost or altered, a claim was deleted and a stray file was left."""
     before = world.fresh_node()
     devices = before.devices
-    kept = [await world.allocated(f"kept-{index}", [devices[index]]) for index in range(2)]
+    staying = [await world.allocated(f"kept-{index}", [devices[index]]) for index in range(2)]
     gone = await world.allocated("gone", [devices[2]])
     async with plugin_on(forks, before) as plugin:
-        await plugin.prepare(*kept, gone)
+        await plugin.prepare(*staying, gone)
         expected = before.files()
     await world.delete(gone)
     left = before.folder.rename(world.folder / "left")
@@ -121,10 +121,10 @@ async def test_killed_while_putting_right(forks: PluginForks, world: World, what
             return
         shutil.copytree(left / "cdi", node.cdi, dirs_exist_ok=True)
         for path in [*node.cdi.iterdir(), *(node.state / "dra-device-metadata").iterdir()]:
-            if kept[0].uid in path.name:
-                stray = path.with_name(path.name.replace(kept[0].uid, "00000000-0000-0000-0000-000000000000"))
+            if staying[0].uid in path.name:
+                stray = path.with_name(path.name.replace(staying[0].uid, "00000000-0000-0000-0000-000000000000"))
                 path.rename(stray)
-            elif kept[1].uid in path.name:
+            elif staying[1].uid in path.name:
                 path.write_text("{}")
 
     if what == "reboot":
@@ -132,7 +132,7 @@ async def test_killed_while_putting_right(forks: PluginForks, world: World, what
     undisturbed, operations = await same_wherever_it_is_killed(
         forks,
         world,
-        [lambda plugin: plugin.prepare(*kept), lambda plugin: plugin.unprepare(*kept, gone)],
+        [lambda plugin: plugin.prepare(*staying), lambda plugin: plugin.unprepare(*staying, gone)],
         stride,
         as_it_was_left,
     )
@@ -148,24 +148,24 @@ async def test_killed_while_putting_right(forks: PluginForks, world: World, what
 async def test_killed_beside_a_newer_instance_that_goes_on(forks: PluginForks, world: World, stride: int) -> None:
     """In a rolling update nobody starts again after the old instance is killed: the new one serves already."""
     devices = world.fresh_node().devices
-    one = await world.allocated("one", devices[:2])
+    claim = await world.allocated("one", devices[:2])
     heir = await world.allocated("heir", devices[1:3])
     calls: list[Call] = [
-        lambda plugin: plugin.prepare(one),
-        lambda plugin: plugin.unprepare(one),
+        lambda plugin: plugin.prepare(claim),
+        lambda plugin: plugin.unprepare(claim),
         lambda plugin: plugin.prepare(heir),
     ]
 
     async def story_of_two(node: NodeUnderTest, log: Path, kill_after: int | None) -> Ending:
-        told = Ending()
+        ending = Ending()
         async with plugin_on(forks, node, pod_uid="new") as new:
             async with plugin_on(forks, node, pod_uid="old", kill_after=kill_after, kill_log=log) as old:
                 if await old.ready():
                     with suppress(Died):
-                        await go_on(told, node, old, calls)
-            await go_on(told, node, new, calls)
-            told.afterwards = without_staged(node.files())
-        return told
+                        await go_on(ending, node, old, calls)
+            await go_on(ending, node, new, calls)
+            ending.afterwards = without_staged(node.files())
+        return ending
 
     log = world.folder / "operations"
     undisturbed = await story_of_two(world.fresh_node(), log, None)
@@ -178,7 +178,7 @@ async def test_killed_beside_a_newer_instance_that_goes_on(forks: PluginForks, w
         assert disturbed.answers == undisturbed.answers, where
         assert disturbed.afterwards == undisturbed.afterwards, where
         async with plugin_on(forks, node) as plugin:
-            await plugin.unprepare(one, heir)
+            await plugin.unprepare(claim, heir)
         assert list(node.cdi.iterdir()) == [], where
         assert without_staged(node.files()) == node.files(), where
 

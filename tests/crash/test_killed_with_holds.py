@@ -61,8 +61,8 @@ class Story:
     """A policy, and two claims: device, share, and config of each."""
 
     policy: JsonObject
-    one: tuple[str, str | None, JsonObject | None]
-    two: tuple[str, str | None, JsonObject | None]
+    first: tuple[str, str | None, JsonObject | None]
+    second: tuple[str, str | None, JsonObject | None]
     profile: str = PROFILE
     gates: str = ""
 
@@ -97,7 +97,7 @@ class Ending:
     """What a story leaves: kubelet's answers, what containers were told, what is on the node afterwards."""
 
     answers: list[object]
-    told: list[dict[str, str]]
+    files_for_containers: list[dict[str, str]]
     files: dict[str, bytes]
     hardware: list[object]
     folders: list[str]
@@ -147,42 +147,44 @@ async def allocated(world: World, name: str, device: str, share: str | None, con
     return ClaimRef(NAMESPACE, name, created["metadata"]["uid"])
 
 
-def a_node(world: World, told_story: Story) -> NodeUnderTest:
+def a_node(world: World, chosen_story: Story) -> NodeUnderTest:
     """A machine of its own, with nothing prepared on it."""
     folder = world.folder / f"n{next(world.nodes)}"
-    node = NodeUnderTest(folder, world.kubeconfig, create_host(folder / "host", told_story.profile, gpus=2))
+    node = NodeUnderTest(folder, world.kubeconfig, create_host(folder / "host", chosen_story.profile, gpus=2))
     file = folder / "policy.yaml"
-    file.write_text(yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **told_story.policy}))
-    node.options = (f"--policy={file}", f"--feature-gates={told_story.gates}")
+    file.write_text(
+        yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **chosen_story.policy})
+    )
+    node.options = (f"--policy={file}", f"--feature-gates={chosen_story.gates}")
     node.watched = (node.host.root / "sim",)
     return node
 
 
-def told(node: NodeUnderTest) -> dict[str, str]:
+def files_for_containers(node: NodeUnderTest) -> dict[str, str]:
     """CDI files and device metadata, with what is another one each time, and each node's own folder, left out."""
-    found = {}
+    texts = {}
     for path in [*node.cdi.iterdir(), *(node.state / "dra-device-metadata").iterdir()]:
         text = path.read_text().replace(str(node.folder), "")
-        found[path.name] = re.sub(r"MIG-[0-9a-f-]{36}", "MIG-uuid", text)
-    return found
+        texts[path.name] = re.sub(r"MIG-[0-9a-f-]{36}", "MIG-uuid", text)
+    return texts
 
 
 async def story(
     forks: PluginForks, node: NodeUnderTest, refs: Sequence[ClaimRef], log: Path, kill_after: int | None, *, pair: bool
 ) -> Ending:
-    one, two = refs
+    first, second = refs
     calls = [
-        lambda plugin: plugin.prepare(one, two) if pair else plugin.prepare(one),
-        lambda plugin: plugin.unprepare(one),
-        lambda plugin: plugin.prepare(two),
-        lambda plugin: plugin.unprepare(one, two),
+        lambda plugin: plugin.prepare(first, second) if pair else plugin.prepare(first),
+        lambda plugin: plugin.unprepare(first),
+        lambda plugin: plugin.prepare(second),
+        lambda plugin: plugin.unprepare(first, second),
     ]
     ending = Ending([], [], {}, [], [])
 
     async def go_on(plugin: Plugin) -> None:
         while len(ending.answers) < len(calls):
             ending.answers.append(await calls[len(ending.answers)](plugin))
-            ending.told.append(told(node))
+            ending.files_for_containers.append(files_for_containers(node))
 
     with daemons_end(node.folder):
         async with plugin_on(forks, node, kill_after=kill_after, kill_log=log) as plugin:
@@ -200,17 +202,17 @@ async def story(
 
 @pytest.mark.parametrize("name", slow_but(STORIES, "two parts of one GPU", "time slice, then MPS"))
 async def test_killed_anywhere_with(forks: PluginForks, world: World, name: str) -> None:
-    told_story = STORIES[name]
-    refs = [await allocated(world, "one", *told_story.one), await allocated(world, "two", *told_story.two)]
+    chosen_story = STORIES[name]
+    refs = [await allocated(world, "one", *chosen_story.first), await allocated(world, "two", *chosen_story.second)]
     pair = name.startswith("two ")
     log = world.folder / "operations"
-    node = a_node(world, told_story)
+    node = a_node(world, chosen_story)
     at_start = hardware_of(node.host)
 
     undisturbed = await story(forks, node, refs, log, None, pair=pair)
 
-    assert not any(isinstance(one, str) and one for answer in undisturbed.answers for one in answer.values()), str(
-        undisturbed.answers
+    assert not any(isinstance(error, str) and error for answer in undisturbed.answers for error in answer.values()), (
+        str(undisturbed.answers)
     )
     assert undisturbed.hardware == at_start
     assert undisturbed.folders == []
@@ -223,7 +225,7 @@ async def test_killed_anywhere_with(forks: PluginForks, world: World, name: str)
         if not operation.startswith("write ")
     ]
     for number, operation in effective[list(STORIES).index(name) % STRIDE :: STRIDE]:
-        node = a_node(world, told_story)
+        node = a_node(world, chosen_story)
         disturbed = await story(forks, node, refs, log, number, pair=pair)
         assert disturbed == undisturbed, f"killed after {number}: {operation}\n{node.log.read_text()}"
         shutil.rmtree(node.folder)

@@ -34,14 +34,14 @@ def a_node(world: World, policy: JsonObject) -> NodeUnderTest:
     return node
 
 
-def told(node: NodeUnderTest, uid: str) -> dict[str, Any]:
+def edits_for(node: NodeUnderTest, uid: str) -> dict[str, Any]:
     """The edits for the claim's only device, with those for all."""
     (path,) = node.cdi.glob(f"*-claim_{uid}.json")
     spec = json.loads(path.read_text())
     (device,) = spec["devices"]
     edits = [spec.get("containerEdits", {}), device["containerEdits"]]
     return {
-        "nodes": {one["path"]: one for part in edits for one in part.get("deviceNodes", [])},
+        "nodes": {device_node["path"]: device_node for part in edits for device_node in part.get("deviceNodes", [])},
         "env": dict(line.split("=", 1) for part in edits for line in part.get("env", [])),
     }
 
@@ -54,31 +54,31 @@ async def cluster(world: World) -> World:
 
 
 async def inventory(world: World) -> JsonObject:
-    (found,) = (await world.kube.list(NODE_INVENTORIES)).items
-    return found
+    (node_inventory,) = (await world.kube.list(NODE_INVENTORIES)).items
+    return node_inventory
 
 
 async def eventually_told(world: World, right: Callable[[JsonObject], Any]) -> JsonObject:
     async with asyncio.timeout(30):
         while True:
             with suppress(NotFound, ValueError):
-                found = await inventory(world)
-                if right(found):
-                    return found
+                node_inventory = await inventory(world)
+                if right(node_inventory):
+                    return node_inventory
             await asyncio.sleep(0.05)
 
 
-def instances_of(found: JsonObject) -> list[JsonObject]:
-    instances: list[JsonObject] = found["spec"]["gpus"][0]["mig"].get("instances", [])
+def instances_of(node_inventory: JsonObject) -> list[JsonObject]:
+    instances: list[JsonObject] = node_inventory["spec"]["gpus"][0]["mig"].get("instances", [])
     return instances
 
 
-def conditions(found: JsonObject) -> list[tuple[str, str]]:
+def conditions(node_inventory: JsonObject) -> list[tuple[str, str]]:
     return [
-        (one["type"], one.get("instance", ""))
-        for gpu in found["spec"]["gpus"]
-        for one in gpu["health"].get("conditions", [])
-        if one["type"] != "Unmonitored"
+        (condition["type"], condition.get("instance", ""))
+        for gpu in node_inventory["spec"]["gpus"]
+        for condition in gpu["health"].get("conditions", [])
+        if condition["type"] != "Unmonitored"
     ]
 
 
@@ -89,13 +89,13 @@ async def test_a_part_that_is_made_for_a_claim_is_given_with_its_nodes_and_the_a
     before = node.host.snapshots()
     claim = await cluster.allocated("one", [f"{GPU}-mig-3g47gb-4"])
     async with plugin_on(forks, node) as plugin:
-        at_start = await eventually_told(cluster, lambda found: found["spec"].get("driver"))
+        at_start = await eventually_told(cluster, lambda seen: seen["spec"].get("driver"))
         answer = (await plugin.prepare(claim))[claim.uid]
         assert not isinstance(answer, str), answer
         gpu = node.host.state.gpus[0]
         (instance,) = gpu.instances
         (device,) = instance.compute_instances
-        given = told(node, claim.uid)
+        given = edits_for(node, claim.uid)
         first = 3 + 135 * gpu.minor + 9 * instance.id
         assert {f"/dev/nvidia{gpu.minor}", f"/dev/nvidia-caps/nvidia-cap{first}", "/dev/nvidiactl"} <= set(
             given["nodes"]
@@ -122,15 +122,15 @@ async def test_an_administrators_mig_device_is_given_and_told_as_lost_when_it_va
     async with plugin_on(forks, node) as plugin:
         answer = (await plugin.prepare(claim))[claim.uid]
         assert not isinstance(answer, str), answer
-        assert len([path for path in told(node, claim.uid)["nodes"] if path.startswith("/dev/nvidia-caps/")]) == 2
-        published = await eventually_told(cluster, lambda found: found["spec"].get("driver"))
+        assert len([path for path in edits_for(node, claim.uid)["nodes"] if path.startswith("/dev/nvidia-caps/")]) == 2
+        published = await eventually_told(cluster, lambda seen: seen["spec"].get("driver"))
         assert conditions(published) == []
         node.host.destroy_instance(0, 2)
         lost = await eventually_told(cluster, conditions)
         assert conditions(lost) == [("InstanceLost", uuid)]
-        assert [one["uuid"] for found in instances_of(lost) for one in found["computeInstances"]] == [uuid]
+        assert [device["uuid"] for instance in instances_of(lost) for device in instance["computeInstances"]] == [uuid]
         assert (await plugin.unprepare(claim))[claim.uid] == ""
-        await eventually_told(cluster, lambda found: not instances_of(found))
+        await eventually_told(cluster, lambda seen: not instances_of(seen))
     assert node.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
 
 
@@ -138,11 +138,11 @@ async def test_a_layout_changed_by_hand_is_told_within_seconds(forks: PluginFork
     node = a_node(cluster, {})
     node.host.set_mig(0, 1)
     async with plugin_on(forks, node):
-        await eventually_told(cluster, lambda found: found["spec"].get("driver"))
+        await eventually_told(cluster, lambda seen: seen["spec"].get("driver"))
         uuids = [node.host.make_instance(0, "1g.12gb", start)[0] for start in (0, 5)]
         async with asyncio.timeout(5):
-            found = await eventually_told(cluster, lambda one: len(instances_of(one)) == 2)
-        assert [one["uuid"] for each in instances_of(found) for one in each["computeInstances"]] == uuids
+            divided = await eventually_told(cluster, lambda seen: len(instances_of(seen)) == 2)
+        assert [device["uuid"] for each in instances_of(divided) for device in each["computeInstances"]] == uuids
 
 
 async def test_a_gpu_that_hangs_delays_its_own_claims_and_not_the_end_of_the_plugin(

@@ -291,28 +291,28 @@ async def test_a_damaged_journal_is_completed_from_the_api_and_gives_no_gpu_twic
     forks: PluginForks, world: World, damage: Callable[[NodeUnderTest, ClaimRef], None]
 ) -> None:
     node = world.fresh_node()
-    one = await world.allocated("one", node.devices[:1])
-    two = await world.allocated("two", node.devices[1:2])
+    first = await world.allocated("one", node.devices[:1])
+    second = await world.allocated("two", node.devices[1:2])
     thief = await world.allocated("thief", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        answers = await plugin.prepare(one, two)
+        answers = await plugin.prepare(first, second)
         files = node.files()
-    damage(node, one)
+    damage(node, first)
     async with plugin_on(forks, node) as plugin:
         assert {path: text for path, text in node.files().items() if DAMAGED not in path} == files
         assert (node.state / DAMAGED).exists() == (damage is not lose)
         assert "team-a/one" in error_of(await plugin.prepare(thief), thief)
-        assert await plugin.prepare(one, two) == answers
-        await released(node, plugin, one, two)
+        assert await plugin.prepare(first, second) == answers
+        await released(node, plugin, first, second)
 
 
 async def test_a_damaged_journal_without_the_api_server_gives_nothing_away(forks: PluginForks, world: World) -> None:
     node = world.fresh_node()
-    one = await world.allocated("one", node.devices[:1])
+    first = await world.allocated("one", node.devices[:1])
     thief = await world.allocated("thief", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        devices_of(await plugin.prepare(one))
-    spoil_all(node, one)
+        devices_of(await plugin.prepare(first))
+    spoil_all(node, first)
     files = node.cdi_files()
     world.server.fail_next("GET", GETS.rstrip("/"), 500, 1000)
     async with plugin_on(forks, node) as plugin:
@@ -320,24 +320,24 @@ async def test_a_damaged_journal_without_the_api_server_gives_nothing_away(forks
         assert node.cdi_files() == files
         world.server.clear_faults()
         assert "team-a/one" in error_of(await plugin.prepare(thief), thief)
-        await released(node, plugin, one)
+        await released(node, plugin, first)
         assert devices_of(await plugin.prepare(thief)) == {thief.uid: (node.devices[0],)}
 
 
 async def test_two_instances_of_a_rolling_update_share_what_is_held(forks: PluginForks, world: World) -> None:
     node = world.fresh_node()
-    one = await world.allocated("one", node.devices[:1])
-    two = await world.allocated("two", node.devices[1:2])
+    first = await world.allocated("one", node.devices[:1])
+    second = await world.allocated("two", node.devices[1:2])
     thief = await world.allocated("thief", node.devices[:1])
     async with plugin_on(forks, node, pod_uid="old") as old, plugin_on(forks, node, pod_uid="new") as new:
-        answer = await old.prepare(one)
+        answer = await old.prepare(first)
 
-        assert await new.prepare(one) == answer
+        assert await new.prepare(first) == answer
         assert "team-a/one" in error_of(await new.prepare(thief), thief)
-        devices_of(await new.prepare(two))
-        assert await old.unprepare(two) == {two.uid: ""}
+        devices_of(await new.prepare(second))
+        assert await old.unprepare(second) == {second.uid: ""}
         await old.kill()
-        await released(node, new, one, two)
+        await released(node, new, first, second)
 
 
 async def test_a_plugin_with_nothing_to_put_right_touches_no_file(forks: PluginForks, world: World) -> None:

@@ -36,7 +36,7 @@ class Fault:
 
 
 def faults() -> list[Fault]:
-    return [Fault(**one) for one in yaml.safe_load(_FAULTS.read_text())]
+    return [Fault(**fields) for fields in yaml.safe_load(_FAULTS.read_text())]
 
 
 class Tree:
@@ -49,14 +49,14 @@ class Tree:
         """Node ids by name of the function."""
         for file in sorted((root / "tests").rglob("test_*.py")):
             node_id = holder = str(file.relative_to(root))
-            for found in re.finditer(
+            for match in re.finditer(
                 r"^(?:class (Test\w*)|(?: {4})?(?:async )?def (test_\w+)\()", file.read_text(), re.M
             ):
-                if found[1]:
-                    holder = f"{node_id}::{found[1]}"
+                if match[1]:
+                    holder = f"{node_id}::{match[1]}"
                 else:
-                    own = holder if found[0].startswith(" ") else node_id
-                    self._tests.setdefault(found[2], []).append(f"{own}::{found[2]}")
+                    own = holder if match[0].startswith(" ") else node_id
+                    self._tests.setdefault(match[2], []).append(f"{own}::{match[2]}")
 
     def problem(self, fault: Fault) -> str | None:
         """Why the fault cannot be tried; None when it can."""
@@ -80,7 +80,9 @@ class Tree:
 
     def _named(self, fault: Fault) -> list[str]:
         file, _, name = fault.test.rpartition("::")
-        return [one for one in self._tests.get(name, ()) if not file or one.split("::")[0].endswith(f"/{file}")]
+        return [
+            node_id for node_id in self._tests.get(name, ()) if not file or node_id.split("::")[0].endswith(f"/{file}")
+        ]
 
 
 def copied(folder: Path) -> Path:
@@ -127,10 +129,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Applies each fault to a copy, and runs the test that must fail.")
     parser.add_argument("words", nargs="*", help="only faults with one of these words in what they are or edit")
     words = parser.parse_args().words
-    chosen = [one for one in faults() if not words or any(word in f"{one.fault} {one.old}" for word in words)]
+    chosen = [fault for fault in faults() if not words or any(word in f"{fault.fault} {fault.old}" for word in words)]
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         tree = Tree(copied(Path(folder)))
-        there = [one for one in chosen if tree.problem(one) is None]
+        there = [fault for fault in chosen if tree.problem(fault) is None]
         status, output = pytest(tree.root, *dict.fromkeys(map(tree.node_id, there)))
         if status != 0:
             print(f"without any fault, the tests end with status {status}:\n{output[-4000:]}")

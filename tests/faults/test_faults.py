@@ -6,4 +6,4 @@ from faults.run import ROOT, Tree, faults
 def test_every_fault_can_still_be_applied() -> None:
     tree, listed = Tree(ROOT), faults()
     assert len(listed) >= 60
-    assert {one.fault: problem for one in listed if (problem := tree.problem(one)) is not None} == {}
+    assert {fault.fault: problem for fault in listed if (problem := tree.problem(fault)) is not None} == {}

@@ -42,7 +42,7 @@ type _Function = ast.FunctionDef | ast.AsyncFunctionDef
 def mutants_of(text: str) -> Iterator[Mutant]:
     """In functions and methods, in the order of the text. Two changes with the same meaning are one."""
     for where, function in _functions(ast.parse(text), ""):
-        begins = min(one.lineno for one in (function, *function.decorator_list))
+        begins = min(node.lineno for node in (function, *function.decorator_list))
         seen: set[tuple[int, int, str]] = set()
         for node in (inner for statement in function.body for inner in _walk(statement)):
             for old, new in _changes(node):

@@ -86,7 +86,7 @@ class Campaign:
         self._failed = False
         self._items: dict[str, pytest.Item] = {}
         names = {str(file.relative_to(root)) for file in files}
-        self._harmless = {one for one in _harmless() if one[0] in names}
+        self._harmless = {mutant for mutant in _harmless() if mutant[0] in names}
         self._met: set[tuple[str, str, str, str]] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -106,8 +106,8 @@ class Campaign:
         return True
 
     def report(self) -> int:
-        for one in sorted(self._harmless - self._met):
-            _say(f"harmless.yaml names what is no mutant any more: {' '.join(one)}")
+        for mutant in sorted(self._harmless - self._met):
+            _say(f"harmless.yaml names what is no mutant any more: {' '.join(mutant)}")
         _say(", ".join(f"{count} {what}" for what, count in self.counts.items()))
         return 1 if self.counts["survived"] or self._harmless != self._met else 0
 
@@ -118,14 +118,16 @@ class Campaign:
             self._met.add((name, *mutant.key))
             self.counts["harmless"] += 1
             return
-        tests = [one for one, known in covered.items() if not known.lines.get(name, set()).isdisjoint(mutant.lines)]
+        tests = [test for test, known in covered.items() if not known.lines.get(name, set()).isdisjoint(mutant.lines)]
         # What no test runs in this process may be a program of its own: CORE names it, and the tests that start it.
-        tests = tests or [one for one in covered if one.startswith(tuple(CORE.get(name, ())))]
+        tests = tests or [test for test in covered if test.startswith(tuple(CORE.get(name, ())))]
         nearest = f"/test_{file.stem}.py::"
-        tests.sort(key=lambda one: (nearest not in one, covered[one].seconds))
-        until = list(accumulate(covered[one].seconds for one in tests))
+        tests.sort(key=lambda test: (nearest not in test, covered[test].seconds))
+        until = list(accumulate(covered[test].seconds for test in tests))
         chosen = tests[: max(1, bisect_right(until, self._patience_s))]
-        killed = bool(tests) and self._killed(file, mutant, functions, chosen, [covered[one].seconds for one in chosen])
+        killed = bool(tests) and self._killed(
+            file, mutant, functions, chosen, [covered[test].seconds for test in chosen]
+        )
         self.counts["killed" if killed else "survived"] += 1
         if not killed:
             where, old, new = mutant.key
@@ -164,7 +166,7 @@ class Campaign:
     def _covered(self, functions: "_Functions") -> dict[str, Covered]:
         if self._contexts is not None and self._contexts.exists():
             known: dict[str, Covered] = pickle.loads(self._contexts.read_bytes())
-            return {name: one for name, one in known.items() if name in self._items}
+            return {name: lines for name, lines in known.items() if name in self._items}
         answer = Path(tempfile.mkstemp(dir=_SCRATCH)[1])
 
         def run(steps: "_Steps") -> int:
@@ -232,19 +234,19 @@ class _Functions:
 
 def _functions(files: Sequence[Path]) -> _Functions:
     names = set(map(str, files))
-    found: dict[tuple[str, str, int], list[FunctionType]] = {}
-    for one in gc.get_objects():
-        if isinstance(one, FunctionType) and one.__code__.co_filename in names:
-            code = one.__code__
-            found.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(one)
-    return _Functions(found)
+    by_place: dict[tuple[str, str, int], list[FunctionType]] = {}
+    for candidate in gc.get_objects():
+        if isinstance(candidate, FunctionType) and candidate.__code__.co_filename in names:
+            code = candidate.__code__
+            by_place.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(candidate)
+    return _Functions(by_place)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _nested(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
 
 
 class _Steps:
@@ -313,9 +315,11 @@ def main() -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # pytest reports each test of each child
     with tempfile.TemporaryDirectory(prefix="mutants-", dir=_SCRATCH) as folder:
         root = copied(Path(folder))
-        found = {file: nearest for pattern, nearest in CORE.items() for file in sorted(root.glob(pattern))}
-        files = [file for word in options.words or [""] for file in found if word in str(file.relative_to(root))]
-        tests = dict.fromkeys(test for file in files for test in found[file])
+        nearest_tests = {file: nearest for pattern, nearest in CORE.items() for file in sorted(root.glob(pattern))}
+        files = [
+            file for word in options.words or [""] for file in nearest_tests if word in str(file.relative_to(root))
+        ]
+        tests = dict.fromkeys(test for file in files for test in nearest_tests[file])
         os.chdir(root)
         os.environ |= {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         sys.dont_write_bytecode = True

@@ -45,7 +45,7 @@ type Series = tuple[str, str]
 
 def recorded(registry: CollectorRegistry, minutes: int = _MINUTES, **labels: str) -> list[Series]:
     """What a scrape brings, for as long, with the labels that Prometheus adds."""
-    found = []
+    series_list = []
     for line in generate_latest(registry).decode().splitlines():
         if line.startswith("#") or "_created" in line:
             continue
@@ -57,16 +57,18 @@ def recorded(registry: CollectorRegistry, minutes: int = _MINUTES, **labels: str
                 *(f'{key}="{text}"' for key, text in labels.items() if f'{key}="' not in inside),
             ]
         )
-        found.append((f"{name}{{{all_labels}}}", f"{float(value):g}+0x{minutes}"))
-    return found
+        series_list.append((f"{name}{{{all_labels}}}", f"{float(value):g}+0x{minutes}"))
+    return series_list
 
 
 def rising(series: Sequence[Series], name: str, step: float) -> list[Series]:
     """Counters (and histograms) of that name rise by `step` times their value with each scrape."""
     risen = []
-    for one, values in series:
+    for name_and_labels, values in series:
         start = values.partition("+")[0]
-        risen.append((one, f"0+{float(start) * step:g}x{_MINUTES}" if one.startswith(name) else values))
+        risen.append(
+            (name_and_labels, f"0+{float(start) * step:g}x{_MINUTES}" if name_and_labels.startswith(name) else values)
+        )
     return risen
 
 
@@ -121,8 +123,11 @@ def _waiting(reason: str, values: str) -> list[Series]:
     status = ComputeDomainStatus.of({"conditions": [condition]})
     registry = CollectorRegistry()
     registry.register(DomainCollector(lambda: {("team", "train"): status}))
-    told = recorded(registry, pod="c")
-    return [(one, values if one.startswith("gpu_dra_compute_domain_reason") else others) for one, others in told]
+    recorded_series = recorded(registry, pod="c")
+    return [
+        (series, values if series.startswith("gpu_dra_compute_domain_reason") else others)
+        for series, others in recorded_series
+    ]
 
 
 _WEEK_S = 7 * 86400
@@ -138,8 +143,8 @@ def webhook(*, armed: int = 1, expires_s: float = 3 * _WEEK_S, failed: int = 0) 
     metrics.reviews.labels("ResourceClaim", "failed").inc()
     series = recorded(registry, pod="c")
     return [
-        (one, f"0+{failed}x{_MINUTES}" if 'result="failed"' in one and "reviews_total" in one else values)
-        for one, values in series
+        (labeled, f"0+{failed}x{_MINUTES}" if 'result="failed"' in labeled and "reviews_total" in labeled else values)
+        for labeled, values in series
     ]
 
 
@@ -246,10 +251,10 @@ CASES = [
 
 @pytest.fixture
 def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
+    program = shutil.which("promtool")
+    if program is None:
         pytest.skip("promtool is not installed (Debian: package prometheus)")
-    return found
+    return program
 
 
 def evaluated(
@@ -326,17 +331,17 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def rules() -> list[dict[str, Any]]:
     (group,) = yaml.safe_load(RULES.read_text())["groups"]
-    found: list[dict[str, Any]] = group["rules"]
-    return found
+    alert_rules: list[dict[str, Any]] = group["rules"]
+    return alert_rules
 
 
 def test_every_alert_is_provoked() -> None:
-    assert {one["alert"] for one in rules()} == {case.alert for case in CASES}
+    assert {rule["alert"] for rule in rules()} == {case.alert for case in CASES}
 
 
 def test_each_alert_has_its_section_among_the_runbooks_and_no_other_has() -> None:
     sections = re.findall(r"^## (\w+)\n\n\*\*Effect:\*\* ", RUNBOOKS.read_text(), re.MULTILINE)
-    assert sections == [one["alert"] for one in rules()]
+    assert sections == [rule["alert"] for rule in rules()]
 
 
 FAMILIES: dict[str, set[str]] = {
@@ -359,12 +364,12 @@ def test_every_alert_says_what_it_is_and_names_metrics_and_labels_that_exist(rul
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     assert re.fullmatch(r"[1-9]\d*[mh]", rule.get("for", "1m"))
     assert promql.faults(rule["expr"], FAMILIES) == []
-    told = {name for text in rule["annotations"].values() for name in re.findall(r"\$labels\.(\w+)", text)}
-    assert told <= promql.labels_left(rule["expr"], FAMILIES)
+    labels = {name for text in rule["annotations"].values() for name in re.findall(r"\$labels\.(\w+)", text)}
+    assert labels <= promql.labels_left(rule["expr"], FAMILIES)
 
 
 @rows(
-    "query, said",
+    "query, faults",
     [
         ("max by (pool) (gpu_dra_pool_failing) > 0", []),
         ("max by (pool) (gpu_dra_pool_failing > 0", ["( is not closed"]),
@@ -376,5 +381,5 @@ def test_every_alert_says_what_it_is_and_names_metrics_and_labels_that_exist(rul
         ("rate(gpu_dra_publishing[5m]) ; 1", ["what is ' ; 1'"]),
     ],
 )
-def test_what_cannot_be_right_in_a_query_is_told(query: str, said: list[str]) -> None:
-    assert promql.faults(query, FAMILIES) == said
+def test_what_cannot_be_right_in_a_query_is_told(query: str, faults: list[str]) -> None:
+    assert promql.faults(query, FAMILIES) == faults

@@ -27,8 +27,8 @@ SERIES = {
 
 
 def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(FILE.read_text())
-    return found
+    content: dict[str, Any] = json.loads(FILE.read_text())
+    return content
 
 
 def panels() -> list[dict[str, Any]]:
@@ -40,18 +40,18 @@ def expressions() -> list[str]:
 
 
 def test_panels_have_titles_of_their_own_and_do_not_lie_on_each_other() -> None:
-    titles, ids = [one["title"] for one in panels()], [one["id"] for one in dashboard()["panels"]]
+    titles, ids = [panel["title"] for panel in panels()], [panel["id"] for panel in dashboard()["panels"]]
     assert len(set(titles)) == len(titles)
     assert len(set(ids)) == len(ids)
     taken: set[tuple[int, int]] = set()
-    for one in dashboard()["panels"]:
-        place = one["gridPos"]
+    for panel in dashboard()["panels"]:
+        place = panel["gridPos"]
         cells = {
             (x, y)
             for x in range(place["x"], place["x"] + place["w"])
             for y in range(place["y"], place["y"] + place["h"])
         }
-        assert not cells & taken, one["title"]
+        assert not cells & taken, panel["title"]
         assert max(x for x, _ in cells) < 24
         taken |= cells
 
@@ -77,8 +77,8 @@ def test_its_legends_name_labels_that_the_query_leaves() -> None:
     ]
     assert named
     for panel, target, label in named:
-        kept = re.search(rf"\((?:[^()]*,\s*)?{label}\b[^()]*\)", target["expr"])
-        assert kept is not None, f"{label} in {panel['title']}"
+        grouping = re.search(rf"\((?:[^()]*,\s*)?{label}\b[^()]*\)", target["expr"])
+        assert grouping is not None, f"{label} in {panel['title']}"
 
 
 def test_prometheus_understands_every_query(tmp_path: Path) -> None:
@@ -97,12 +97,12 @@ def test_prometheus_understands_every_query(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["UUID", "uuid"])
 def test_each_claim_of_a_shared_gpu_has_its_utilisation(tmp_path: Path, label: str) -> None:
-    (expression,) = (one for one in expressions() if "DCGM" in one)
+    (expression,) = (query for query in expressions() if "DCGM" in query)
     device = 'gpu_dra_claim_device{{gpu="GPU-a",type="gpu",admin_access="false",node="n",namespace="t",claim="{}"}}'
     series = [device.format("one"), device.format("two"), f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",{label}="GPU-a"}}']
-    values = {one: 40 if "DCGM" in one else 1 for one in series}
-    found = {f'{{gpu="GPU-a",namespace="t",claim="{claim}"}}': 40 for claim in ("one", "two")}
-    evaluated(tmp_path, expression, values, found)
+    values = {name: 40 if "DCGM" in name else 1 for name in series}
+    by_claim = {f'{{gpu="GPU-a",namespace="t",claim="{claim}"}}': 40 for claim in ("one", "two")}
+    evaluated(tmp_path, expression, values, by_claim)
 
 
 PUBLISHERS = {
@@ -118,7 +118,7 @@ PUBLISHERS = {
 def test_pools_and_devices_are_counted_whoever_publishes_them(tmp_path: Path, publishers: str) -> None:
     pools, devices = PUBLISHERS[publishers]
     shown = {panel["title"]: panel["targets"][0]["expr"] for panel in panels()}
-    for family, title, values, found in (
+    for family, title, values, expected in (
         ("gpu_dra_pools", "Pools", pools, {"{}": 3}),
         ("gpu_dra_pools_waiting", "Pools that wait for their plugin", pools, {"{}": 3}),
         ("gpu_dra_published_devices", "Published devices", devices, {'{driver="gpu.nvidia.com"}': 24}),
@@ -126,10 +126,10 @@ def test_pools_and_devices_are_counted_whoever_publishes_them(tmp_path: Path, pu
         domains = {f'{family}{{driver="compute-domain.nvidia.com",pod="{pod}"}}': 0 for pod in values}
         gpus = {f'{family}{{driver="gpu.nvidia.com",pod="{pod}"}}': value for pod, value in values.items()}
         of_domains = {'{driver="compute-domain.nvidia.com"}': 0} if title == "Published devices" else {}
-        evaluated(tmp_path, shown[title], domains | gpus, found | of_domains)
+        evaluated(tmp_path, shown[title], domains | gpus, expected | of_domains)
 
 
-def evaluated(folder: Path, expression: str, series: Mapping[str, int], found: Mapping[str, int]) -> None:
+def evaluated(folder: Path, expression: str, series: Mapping[str, int], expected: Mapping[str, int]) -> None:
     """What a panel shows of these values of series, by labels."""
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -141,7 +141,7 @@ def evaluated(folder: Path, expression: str, series: Mapping[str, int], found: M
             {
                 "expr": expression.replace("$node", ".*"),
                 "eval_time": "0m",
-                "exp_samples": [{"labels": labels, "value": value} for labels, value in found.items()],
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
             }
         ],
     }

@@ -43,10 +43,10 @@ def test_every_kind_of_node_fits_a_hundred_columns_with_a_line_for_each_gpu(prof
 @pytest.mark.parametrize(("form", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_as_data_it_is_what_plugin_and_controller_would_write(form: str, load: Callable[[str], Any]) -> None:
     data = load(run("--host", "gb200:3", "-o", form).stdout)
-    found = NodeInventory.of(data["inventory"])
-    assert (found.metadata.name, len(found.spec.gpus)) == ("gb200-3", 4)
-    assert found.spec.summary.clique.endswith(".32766")
-    names = [gpu.name for gpu in found.spec.gpus]
+    inventory = NodeInventory.of(data["inventory"])
+    assert (inventory.metadata.name, len(inventory.spec.gpus)) == ("gb200-3", 4)
+    assert inventory.spec.summary.clique.endswith(".32766")
+    names = [gpu.name for gpu in inventory.spec.gpus]
     gpus, domains = data["slices"]
     assert [device["name"] for device in gpus["spec"]["devices"]] == names
     assert (domains["spec"]["driver"], domains["spec"]["pool"]["name"]) == ("compute-domain.nvidia.com", "gb200-3")

@@ -59,8 +59,8 @@ class Plugin:
         self.effect = FabricPartitions(manager, self.driver, hardware)
 
     def hold(self, partition: int = 3) -> FabricPartition:
-        found = next(part for part in self.host.state.fabric_manager.partitions if part.id == partition)  # type: ignore[union-attr]
-        gpus = [GpuIdentity(gpu.uuid, gpu.address) for gpu in self.host.state.gpus if gpu.module in found.gpus]
+        state = next(part for part in self.host.state.fabric_manager.partitions if part.id == partition)  # type: ignore[union-attr]
+        gpus = [GpuIdentity(gpu.uuid, gpu.address) for gpu in self.host.state.gpus if gpu.module in state.gpus]
         return FabricPartition(partition, tuple(sorted(gpus)))
 
     def make(self, hold: FabricPartition) -> Made:
@@ -219,7 +219,7 @@ def test_after_a_boot_a_partition_that_is_active_already_is_another_tools(plugin
 def test_a_gpu_that_is_lent_is_not_asked(plugin: Plugin) -> None:
     hold = plugin.hold()
     for index, gpu in enumerate(plugin.host.state.gpus):
-        if gpu.uuid in {one.uuid for one in hold.gpus}:
+        if gpu.uuid in {gpu_of_hold.uuid for gpu_of_hold in hold.gpus}:
             bind_gpu(plugin.host, index, "vfio-pci")
     before = plugin.host.snapshots()
     plugin.make(hold)

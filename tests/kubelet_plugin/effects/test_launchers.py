@@ -200,12 +200,12 @@ def test_a_program_is_found_with_its_libraries_in_every_layout(tmp_path: Path, l
     simulated = create_host(tmp_path, "t4", layout=layout)
     files = HostFiles(tmp_path)
     programs = DriverPrograms(files, lambda: find_driver_root(files))
-    found = programs.find("nvidia-cuda-mps-control")
-    assert found.root == root
-    beside = simulated.path(f"{found.library_folder}/libcuda.so.1")
+    program = programs.find("nvidia-cuda-mps-control")
+    assert program.root == root
+    beside = simulated.path(f"{program.library_folder}/libcuda.so.1")
     assert beside.samefile(simulated.path(simulated.library_folder / "libcuda.so.1"))
-    assert found.file == simulated.path(found.path) and found.file.exists()
-    assert not found.whole_system
+    assert program.file == simulated.path(program.path) and program.file.exists()
+    assert not program.whole_system
     (simulated.path(f"{root}/lib64")).mkdir(exist_ok=True)
     (simulated.path(f"{root}/lib64/ld-linux-x86-64.so.2")).touch()
     assert programs.find("nvidia-cuda-mps-control").whole_system == (root != "/")

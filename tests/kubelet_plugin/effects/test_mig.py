@@ -95,10 +95,10 @@ def holds_at(
 ) -> tuple[Hold, ...]:
     gpu = node.host.state.gpus[index]
     hardware = node.hardware
-    facts = next(one for one in hardware.look().gpus if one.uuid == gpu.uuid)
+    facts = next(candidate for candidate in hardware.look().gpus if candidate.uuid == gpu.uuid)
     hardware.close()
     assert facts.mig is not None
-    kind = next(one for one in facts.mig.profiles if one.name == profile)
+    kind = next(candidate for candidate in facts.mig.profiles if candidate.name == profile)
     identity = GpuIdentity(gpu.uuid, gpu.address)
     parent = GpuInstance(identity, profile, kind.id, start, kind.size)
     devices = [ComputeInstance(parent) if part is None else ComputeInstance(parent, part[0], part[1]) for part in parts]
@@ -127,7 +127,7 @@ def published(plugin: Plugin) -> list[str]:
     """What reaches the inventory, byte for byte."""
     facts = plugin.look()
     assert facts.lost == ()
-    return [one.model_dump_json(by_alias=True) for one in (*facts.gpus, *facts.problems)]
+    return [described.model_dump_json(by_alias=True) for described in (*facts.gpus, *facts.problems)]
 
 
 def refusal(plugin: Plugin, *holds: Hold) -> HardwareError:
@@ -165,7 +165,7 @@ class TestAClaimComesAndGoes:
         made = plugin.make(*holds)
         (instance,) = node.host.state.gpus[0].instances
         assert (instance.id, instance.start) == (int(made["gi"]), start)
-        assert [(str(one.id), one.uuid) for one in instance.compute_instances] == [(made["ci"], made["uuid"])]
+        assert [(str(device.id), device.uuid) for device in instance.compute_instances] == [(made["ci"], made["uuid"])]
         assert int(made["minor"]) == node.host.state.gpus[0].minor
         plugin.undo(*holds)
         assert node.host.snapshots() == before
@@ -182,9 +182,9 @@ class TestAClaimComesAndGoes:
         plugin.make(mode, parent, first)
         made = plugin.make(mode, parent, second)
         (instance,) = node.host.state.gpus[0].instances
-        assert [(one.start, one.slices) for one in instance.compute_instances] == [(0, 1), (2, 1)]
+        assert [(device.start, device.slices) for device in instance.compute_instances] == [(0, 1), (2, 1)]
         plugin.undo(first)
-        assert [one.uuid for one in node.host.state.gpus[0].instances[0].compute_instances] == [made["uuid"]]
+        assert [device.uuid for device in node.host.state.gpus[0].instances[0].compute_instances] == [made["uuid"]]
         plugin.undo(mode, parent, second)
         assert node.host.snapshots() == before
 
@@ -233,9 +233,9 @@ class TestFactsStayAsTheyAre:
         before = published(ampere)
         ampere.make(*holds_at(ampere.node, 1))
         assert published(ampere) == before
-        gpu = next(one for one in ampere.look().gpus if one.mig is not None and one.mig.enabled)
+        gpu = next(gpu for gpu in ampere.look().gpus if gpu.mig is not None and gpu.mig.enabled)
         assert gpu.mig is not None
-        assert [one.uuid for found in gpu.mig.instances for one in found.compute_instances] == [theirs]
+        assert [device.uuid for instance in gpu.mig.instances for device in instance.compute_instances] == [theirs]
 
     @pytest.mark.parametrize(
         ("function", "when"),
@@ -282,7 +282,7 @@ class TestCrashes:
         crash(plugin, function, when, lambda: plugin.make(*holds))
         made = plugin.make(*holds)
         (instance,) = node.host.state.gpus[0].instances
-        assert [one.uuid for one in instance.compute_instances] == [made["uuid"]]
+        assert [device.uuid for device in instance.compute_instances] == [made["uuid"]]
         plugin.undo(*holds)
         assert node.host.snapshots() == before
 
@@ -446,12 +446,12 @@ class TestWhatIsNotOurs:
         node.host.destroy_instance(0, 3)
         (theirs,) = node.host.make_instance(0, "1g.10gb", 3)
         assert theirs != made["uuid"]
-        assert [(one.mig_uuid, one.gpu_uuid) for one in plugin.look().lost] == [(made["uuid"], mode.gpu.uuid)]
+        assert [(device.mig_uuid, device.gpu_uuid) for device in plugin.look().lost] == [(made["uuid"], mode.gpu.uuid)]
         error = refusal(plugin, mode, parent, device)
         assert f"in the way is GPU instance {made['gi']} (1g.10gb at 3: {theirs})" in error.message
         plugin.undo(mode, parent, device)
         (instance,) = node.host.state.gpus[0].instances
-        assert [one.uuid for one in instance.compute_instances] == [theirs]
+        assert [device.uuid for device in instance.compute_instances] == [theirs]
         assert node.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
 
     def test_mode_stays_on_for_an_instance_of_somebody_else(self, plugin: Plugin, node: Node) -> None:
@@ -460,7 +460,7 @@ class TestWhatIsNotOurs:
         (theirs,) = node.host.make_instance(0, "2g.20gb", 0)
         plugin.undo(*holds)
         assert node.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
-        assert [one.uuid for one in node.host.state.gpus[0].instances[0].compute_instances] == [theirs]
+        assert [device.uuid for device in node.host.state.gpus[0].instances[0].compute_instances] == [theirs]
         gpu = plugin.look().gpus[0]
         assert gpu.mig is not None
         assert gpu.mig.enabled
@@ -481,8 +481,8 @@ class TestWhatIsNotOurs:
         before, holds = node.host.snapshots(), holds_at(node, 3)
         made = plugin.make(*holds)
         node.host.destroy_instance(0, 3)
-        (one,) = plugin.look().lost
-        assert one.mig_uuid == made["uuid"]
+        (lost,) = plugin.look().lost
+        assert lost.mig_uuid == made["uuid"]
         error = refusal(plugin, *holds)
         assert f"GPU instance {made['gi']} (1g.10gb at 3) no longer exists" in error.message
         assert "delete the pods" in error.message
@@ -577,9 +577,9 @@ class TestModeChanges:
         gpu = node.host.state.gpus[0]
         assert "this GPU has no MIG" in refusal(Plugin(node), MigMode(GpuIdentity(gpu.uuid, gpu.address))).message
 
-    @pytest.mark.parametrize(("status", "told"), [(16, "by a reset only"), (999, "NVML gives 999")])
+    @pytest.mark.parametrize(("status", "reason"), [(16, "by a reset only"), (999, "NVML gives 999")])
     def test_an_activation_that_fails_leaves_nothing_pending(
-        self, plugin: Plugin, node: Node, status: int, told: str
+        self, plugin: Plugin, node: Node, status: int, reason: str
     ) -> None:
         before = node.host.snapshots()
         holds = holds_at(node, 3)
@@ -593,7 +593,7 @@ class TestModeChanges:
 
         library.nvmlDeviceSetMigMode = only_pending
         error = refusal(plugin, *holds)
-        assert told in error.message
+        assert reason in error.message
         assert asked == [1, 0]
         assert node.host.snapshots() == before
 
@@ -638,7 +638,7 @@ class TestModeChanges:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("code", "told"),
+        ("code", "reason"),
         [
             (23, "what it needs is taken by nothing that NVML lists"),
             (19, "programs use the GPU as a whole"),
@@ -649,12 +649,12 @@ class TestRefusals:
         ],
     )
     def test_each_refusal_of_an_instance_says_what_it_means(
-        self, plugin: Plugin, node: Node, code: int, told: str
+        self, plugin: Plugin, node: Node, code: int, reason: str
     ) -> None:
         fail_call(node.host, 0, "nvmlDeviceCreateGpuInstanceWithPlacement", code)
         error = refusal(plugin, *holds_at(node, 3))
         assert "1g.10gb at 3 cannot be made: " in error.message
-        assert told in error.message
+        assert reason in error.message
         assert error.code == code
 
     def test_programs_that_use_the_whole_gpu_in_mig_mode_are_named(self, plugin: Plugin, node: Node) -> None:

@@ -134,8 +134,8 @@ def test_a_restarted_plugin_finds_the_daemon_and_starts_no_second(
     again = effect_for(host, folder)
     assert again.make(hold, {hold: record(made)}) == made
     # Killed before the journal had it: all that is known is the intent.
-    found = effect_for(host, folder).make(hold, {hold: record(_NOTHING, HoldState.INTENT)})
-    assert (found["pid"], found["started"], found["pipe"]) == (made["pid"], made["started"], made["pipe"])
+    remade = effect_for(host, folder).make(hold, {hold: record(_NOTHING, HoldState.INTENT)})
+    assert (remade["pid"], remade["started"], remade["pipe"]) == (made["pid"], made["started"], made["pipe"])
     assert client.process.poll() is None and client.end() == 0
 
 
@@ -435,8 +435,8 @@ def _quiet(host: SimulatedHost, answer: str = "") -> None:
     program = host.root / "usr/bin/nvidia-cuda-mps-control"
     real = program.with_suffix(".real")
     program.rename(real)
-    said = f"echo {answer}" if answer else f'{real} "$@"'
-    program.write_text(f'#!/bin/sh\nif [ "$1" = -f ]; then exec {real} "$@"; fi\n{said}\nexit 0\n')
+    command = f"echo {answer}" if answer else f'{real} "$@"'
+    program.write_text(f'#!/bin/sh\nif [ "$1" = -f ]; then exec {real} "$@"; fi\n{command}\nexit 0\n')
     program.chmod(0o755)
 
 
@@ -485,7 +485,7 @@ def test_daemons_of_several_claims_do_not_know_each_other(
     host: SimulatedHost, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     other = MpsDaemon("claim-b", (identity(host, 2),))
-    made = {one: effect.make(one, {}) for one in (hold, other)}
+    made = {daemon: effect.make(daemon, {}) for daemon in (hold, other)}
     _undone(effect, hold, made[hold])
     assert Client(host, made[other]["pipe"]).end() == 0
 
@@ -493,13 +493,13 @@ def test_daemons_of_several_claims_do_not_know_each_other(
 def test_what_no_record_speaks_of_is_swept_away(
     host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
-    kept = effect.make(hold, {})
+    made = effect.make(hold, {})
     effect.make(MpsDaemon("claim-b", (identity(host, 2),)), {})
     (folder / "claim-c" / "log").mkdir(parents=True)
     done = effect_for(host, folder).sweep(lambda: [hold])
     assert [line.split()[2] for line in done] == ["claim-b", "claim-c"]
     assert [entry.name for entry in folder.iterdir()] == ["claim-a"]
-    assert [process.pid for process in processes_below(folder)] == [_pid(kept)]
+    assert [process.pid for process in processes_below(folder)] == [_pid(made)]
     assert effect_for(host, folder).sweep(lambda: [hold]) == ()
 
 

@@ -70,8 +70,8 @@ def test_nvidia_smi_runs_where_the_host_or_the_drivers_own_system_has_it(machine
 
 def test_a_container_with_pids_of_its_own_says_what_it_needs(machine: Machine) -> None:
     plugin = machine.container("make", own_pids=True)
-    _, said = plugin.communicate(timeout=60)
-    assert plugin.returncode == 1 and "set hostPID: true" in said
+    _, error_text = plugin.communicate(timeout=60)
+    assert plugin.returncode == 1 and "set hostPID: true" in error_text
     assert processes_below(machine.folder) == () and list(machine.folder.iterdir()) == []
 
 

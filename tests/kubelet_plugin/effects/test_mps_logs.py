@@ -24,8 +24,8 @@ def test_whatever_a_daemon_writes_its_logs_take_no_more_than_twice_the_limit(tmp
             daemon.write(_LINE * 500 + b"%d\n" % number)
             bound_logs(tmp_path, _MOST)
             assert _blocks(tmp_path) < 3 * _MOST
-    kept = (tmp_path / "server.log.1").read_bytes().replace(b"\0", b"") + log.read_bytes().replace(b"\0", b"")
-    assert kept.endswith(b"39\n") and b"\n38\n" in kept
+    content = (tmp_path / "server.log.1").read_bytes().replace(b"\0", b"") + log.read_bytes().replace(b"\0", b"")
+    assert content.endswith(b"39\n") and b"\n38\n" in content
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:

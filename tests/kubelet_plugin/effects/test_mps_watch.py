@@ -111,7 +111,7 @@ async def test_a_daemon_that_died_is_started_anew_and_told_for_a_minute(node: _N
     await node.watch.look()
     assert node.pid != pid
     assert node.client().end() == 0
-    assert [(one.gpu, one.severity) for one in node.watch.troubles] == sorted(
+    assert [(trouble.gpu, trouble.severity) for trouble in node.watch.troubles] == sorted(
         (gpu.uuid, "Warning") for gpu in node.hold.gpus
     )
     assert "died with its clients; it was restarted" in node.watch.troubles[0].message
@@ -132,7 +132,7 @@ async def test_clients_that_compute_without_their_daemon_are_left_alone_and_that
     until(lambda: not node.daemons.look(node.hold).processes)
     await node.watch.look()
     assert node.client().end() == 0
-    assert [one.severity for one in node.watch.troubles] == ["Warning"] * 2
+    assert [trouble.severity for trouble in node.watch.troubles] == ["Warning"] * 2
 
 
 async def test_a_daemon_that_cannot_be_started_is_told_until_it_can(node: _Node) -> None:
@@ -142,10 +142,10 @@ async def test_a_daemon_that_cannot_be_started_is_told_until_it_can(node: _Node)
     assert "cannot be restarted: the driver is being upgraded" in node.watch.troubles[0].message
     node.now += 0.5
     await node.watch.look()
-    assert [one.severity for one in node.watch.troubles] == ["Critical"] * 2
+    assert [trouble.severity for trouble in node.watch.troubles] == ["Critical"] * 2
     node.failure, node.now = None, 10.0
     await node.watch.look()
-    assert [one.severity for one in node.watch.troubles] == ["Warning"] * 2
+    assert [trouble.severity for trouble in node.watch.troubles] == ["Warning"] * 2
     assert node.client().end() == 0
 
 
@@ -275,14 +275,14 @@ async def test_a_daemon_that_is_released_while_it_is_started_is_no_trouble() -> 
 
 
 @pytest.mark.parametrize(
-    ("sights", "told"),
+    ("sights", "expected"),
     [
         ((_DEAD, _BUSY), ["Warning", "Warning"]),
         ((_BUSY, _BUSY, _WELL, _BUSY), ["", "Critical", "Warning", "Warning"]),
     ],
 )
 async def test_what_was_wrong_before_makes_a_daemon_that_is_busy_once_no_worse(
-    sights: tuple[Sight, ...], told: list[str]
+    sights: tuple[Sight, ...], expected: list[str]
 ) -> None:
     daemons, severities, seen = _Daemons(), [], iter(sights)
     daemons.sees = lambda hold: next(seen)
@@ -290,7 +290,7 @@ async def test_what_was_wrong_before_makes_a_daemon_that_is_busy_once_no_worse(
         daemons.watch._looks = 0
         await daemons.watch.look()
         severities.append("".join(trouble.severity for trouble in daemons.watch.troubles))
-    assert severities == told
+    assert severities == expected
 
 
 async def test_a_trouble_of_a_mig_device_that_was_made_names_it() -> None:

@@ -41,7 +41,7 @@ def _start(mark: str, *words: str) -> Start:
 
 
 def _marked(mark: str) -> tuple[MarkedProcess, ...]:
-    return tuple(one for one in Processes(Path("/proc")).marked(_VARIABLE) if one.mark == mark)
+    return tuple(process for process in Processes(Path("/proc")).marked(_VARIABLE) if process.mark == mark)
 
 
 def test_what_is_started_is_nobodys_child_and_leads_a_session_of_its_own(host: OnHost, mark: str) -> None:
@@ -59,7 +59,7 @@ def test_a_process_is_seen_in_the_middle_of_its_start(tmp_path: Path) -> None:
             seen = [Processes(tmp_path).marked(_VARIABLE) for _ in range(20)]
             process.kill()
         (tmp_path / str(process.pid)).unlink()
-        assert [[one.pid for one in found] for found in seen] == [[process.pid]] * 20
+        assert [[marked.pid for marked in processes] for processes in seen] == [[process.pid]] * 20
 
 
 def test_a_process_without_environment_has_no_mark(tmp_path: Path) -> None:
@@ -147,15 +147,15 @@ class TestOrders:
         self, orders: list[dict[str, Any]], real: OnHost, host: OnHost
     ) -> None:
         process = Start(("/a",), {}, Path("/out"), tmpfs=("/tmp",), binds=(("/x", "/y"),))
-        assert [one.start(process, "a") for one in (real, host)] == [7, 7]
-        told = [(order["cgroup"] is not None, order["tmpfs"], order["binds"]) for order in orders]
-        assert told == [(True, ["/tmp"], [["/x", "/y"]]), (False, [], [])]
+        assert [node.start(process, "a") for node in (real, host)] == [7, 7]
+        mounts = [(order["cgroup"] is not None, order["tmpfs"], order["binds"]) for order in orders]
+        assert mounts == [(True, ["/tmp"], [["/x", "/y"]]), (False, [], [])]
 
     def test_a_program_has_another_root_on_a_real_host_only(
         self, orders: list[dict[str, Any]], real: OnHost, host: OnHost
     ) -> None:
-        for one in (real, host):
-            one.run(["/a"], "a", root="/driver")
+        for node in (real, host):
+            node.run(["/a"], "a", root="/driver")
         assert [order["root"] for order in orders] == ["/driver", ""]
 
     def test_mounts_are_taken_away_on_the_host_and_in_the_container(

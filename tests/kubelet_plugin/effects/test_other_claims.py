@@ -37,9 +37,9 @@ def test_gpus_of_another_drivers_claims_are_told_with_the_claim_and_the_file(
     name: str, driver: str, others: OtherClaims, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(NVIDIAS)
-    found = others.gpus(ALL)
-    assert sorted(found) == [1, 10]
-    assert f"claim UID 1 of another driver, {driver}," in found[1] and str(tmp_path / name) in found[1]
+    sentences = others.gpus(ALL)
+    assert sorted(sentences) == [1, 10]
+    assert f"claim UID 1 of another driver, {driver}," in sentences[1] and str(tmp_path / name) in sentences[1]
     (tmp_path / name).unlink()
     assert others.gpus(ALL) == {}
 
@@ -69,8 +69,8 @@ def test_claims_of_devices_that_are_no_gpus_hold_none(others: OtherClaims, tmp_p
 
 def test_a_file_that_cannot_be_read_may_hold_every_gpu(others: OtherClaims, tmp_path: Path) -> None:
     (tmp_path / "k8s.gpu.nvidia.com-claim_1.yaml").mkdir()
-    found = others.gpus(ALL)
-    assert set(found) == set(ALL) and "cannot be read: Is a directory" in found[0]
+    sentences = others.gpus(ALL)
+    assert set(sentences) == set(ALL) and "cannot be read: Is a directory" in sentences[0]
 
 
 def test_a_file_that_is_gone_by_the_time_it_is_read_holds_none(others: OtherClaims, tmp_path: Path) -> None:

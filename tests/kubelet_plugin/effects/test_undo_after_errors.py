@@ -156,5 +156,5 @@ def test_a_gpu_that_answered_nothing_is_as_before_when_it_is_well_again(
     claim = kind(a_node(tmp_path, gpus=2))
     host = claim.node.host
     for code in CODES if kind is not sliced else (1, 3, 6, 9, 15, 999):
-        found = leftovers(claim, lambda code=code: host.lose_gpu(0, code), lambda: host.lose_gpu(0, 0))
-        assert not list(found), code
+        remains = leftovers(claim, lambda code=code: host.lose_gpu(0, code), lambda: host.lose_gpu(0, 0))
+        assert not list(remains), code

@@ -54,7 +54,7 @@ class Driver:
         return self.host.state.gpu(gpu.uuid).persistent
 
     def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
-        index = [one.uuid for one in self.host.state.gpus].index(gpu.uuid)
+        index = [listed.uuid for listed in self.host.state.gpus].index(gpu.uuid)
         self.kernel.act(lambda: set_persistence(self.kernel.real, index, on=on))
 
     def mig_enabled(self, gpu: GpuIdentity) -> bool:
@@ -184,7 +184,7 @@ def everything_lent(host: SimulatedHost) -> object:
     files = HostFiles(host.root)
     functions = [*host.state.gpus, *host.state.passthrough.functions]
     return (
-        [(files.pci(one.address), driver_override(files, one.address)) for one in functions],
+        [(files.pci(function.address), driver_override(files, function.address)) for function in functions],
         [(gpu.bound_to, gpu.persistent) for gpu in host.state.gpus],
         sorted(name for name in files.names("/dev/vfio") if name.isdigit()),
     )
@@ -348,9 +348,9 @@ class TestComingBack:
 
 
 class TestRefusals:
-    def refused(self, host: SimulatedHost, plugin: Plugin, said: str) -> HardwareError:
+    def refused(self, host: SimulatedHost, plugin: Plugin, message: str) -> HardwareError:
         start = everything(host)
-        with pytest.raises(HardwareError, match=said) as caught:
+        with pytest.raises(HardwareError, match=message) as caught:
             plugin.lend(binding(host))
         assert everything(host) == start
         assert not plugin.journal

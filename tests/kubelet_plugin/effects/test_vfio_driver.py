@@ -226,7 +226,7 @@ class StubNvml:
         self.library = self
         self.error: NvmlCode | None = None
         self.mode: tuple[int, int] | None = (0, 0)
-        self.kept = True
+        self.persistent = True
 
     def handle(self, uuid: str) -> str:
         if self.error is not None:
@@ -242,10 +242,10 @@ class StubNvml:
         return self.mode
 
     def nvmlDeviceGetPersistenceMode(self, handle: str) -> int:
-        return int(self.kept)
+        return int(self.persistent)
 
     def nvmlDeviceSetPersistenceMode(self, handle: str, on: int) -> None:
-        self.kept = bool(on)
+        self.persistent = bool(on)
 
 
 class StubHardware:
@@ -296,7 +296,7 @@ class TestAnswersOfNvml:
         self, hardware: StubHardware, driver: DriverOfNode
     ) -> None:
         driver.set_persistence(self.GPU, on=False)
-        assert not hardware.nvml.kept
+        assert not hardware.nvml.persistent
         assert hardware.sessions == 2
 
 

@@ -36,7 +36,7 @@ def test_a_mig_device_has_its_gpus_node_and_those_of_its_two_instances(tmp_path:
     uuid, minor, gi = instance_of(node)
     nodes = DriverInstallation(node.files).mig_nodes(uuid, minor, gi, 0)
     first = 3 + 135 * minor + 9 * gi
-    assert [one.path for one in nodes] == [
+    assert [device_node.path for device_node in nodes] == [
         f"/dev/nvidia{minor}",
         f"/dev/nvidia-caps/nvidia-cap{first}",
         f"/dev/nvidia-caps/nvidia-cap{first + 1}",
@@ -49,7 +49,7 @@ def test_a_mig_device_has_its_gpus_node_and_those_of_its_two_instances(tmp_path:
 def test_no_container_gets_what_divides_gpus(node: Node) -> None:
     uuid, minor, gi = instance_of(node)
     assert not {"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"} & {
-        one.path for one in DriverInstallation(node.files).mig_nodes(uuid, minor, gi, 0)
+        device_node.path for device_node in DriverInstallation(node.files).mig_nodes(uuid, minor, gi, 0)
     }
 
 

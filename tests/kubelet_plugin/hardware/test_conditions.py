@@ -19,7 +19,7 @@ def later(seconds: float) -> datetime:
 
 
 def types(now: Conditions, gpu: str = GPU) -> list[str]:
-    return [one.type for one in now.of(gpu)]
+    return [condition.type for condition in now.of(gpu)]
 
 
 def test_a_bad_reading_is_a_condition_at_once_and_of_that_gpu_alone() -> None:
@@ -57,7 +57,7 @@ def test_an_xid_stays_while_the_driver_does_not_say_that_nothing_need_be_done() 
     now = after_xid(Conditions(), GPU, 79, None, era=ERA, when=T0)
     for seconds in (60, 600, 86400):
         now = after_reading(now, {GPU: Reading(no_action=None)}, era=ERA, when=later(seconds))
-    assert [(one.type, one.value) for one in now.of(GPU)] == [("Xid", "79")]
+    assert [(condition.type, condition.value) for condition in now.of(GPU)] == [("Xid", "79")]
 
 
 def test_an_xid_ends_when_the_driver_says_for_a_minute_that_nothing_need_be_done() -> None:
@@ -81,7 +81,10 @@ def test_two_instances_of_one_gpu_have_conditions_of_their_own() -> None:
     now = after_xid(Conditions(), GPU, 94, "MIG-1", era=ERA, when=T0)
     now = after_xid(now, GPU, 94, "MIG-2", era=ERA, when=later(1))
     now = after_xid(now, GPU, 94, "MIG-1", era=ERA, when=later(2))
-    assert [(one.instance, one.since[-3:]) for one in now.of(GPU)] == [("MIG-1", "00Z"), ("MIG-2", "01Z")]
+    assert [(condition.instance, condition.since[-3:]) for condition in now.of(GPU)] == [
+        ("MIG-1", "00Z"),
+        ("MIG-2", "01Z"),
+    ]
 
 
 def test_a_gpu_that_was_not_looked_at_keeps_its_conditions_and_one_that_is_gone_loses_them() -> None:

@@ -27,8 +27,8 @@ def libraries(tree: DriverTree, root: str = "/") -> dict[str, str]:
 
 
 def links(tree: DriverTree) -> dict[str, str]:
-    one = below(tree)
-    return {link.path: link.target for link in one.links(one.libraries(VERSION), VERSION)}
+    driver_tree = below(tree)
+    return {link.path: link.target for link in driver_tree.links(driver_tree.libraries(VERSION), VERSION)}
 
 
 # Libraries
@@ -153,9 +153,9 @@ def test_this_machines_linker_cache_is_understood() -> None:
     cache = Path("/etc/ld.so.cache")
     if not cache.exists():
         pytest.skip("no ld.so.cache here")
-    found = list(cached_libraries(cache.read_bytes(), ("libc.so.6",)))
-    assert found
-    assert all(Path(path).exists() and Path(path).name == "libc.so.6" for path in found)
+    paths = list(cached_libraries(cache.read_bytes(), ("libc.so.6",)))
+    assert paths
+    assert all(Path(path).exists() and Path(path).name == "libc.so.6" for path in paths)
 
 
 @pytest.mark.parametrize("length", [0, 10, 40, 60, 75])
@@ -200,9 +200,9 @@ def test_a_link_by_way_of_alternatives_leads_straight_to_the_library(tree: Drive
     tree.link("/etc/alternatives/nvidia--libcuda.so.1", f"{DEBIAN}/nvidia/current/libcuda.so.1")
     tree.link(f"{DEBIAN}/nvidia/current/libcuda.so.1", f"libcuda.so.{VERSION}")
     tree.link(f"{DEBIAN}/libcuda.so.1", "/etc/alternatives/nvidia--libcuda.so.1")
-    found = links(tree)
-    assert found[f"{DEBIAN}/libcuda.so.1"] == f"nvidia/current/libcuda.so.{VERSION}"
-    assert found[f"{DEBIAN}/nvidia/current/libcuda.so.1"] == f"libcuda.so.{VERSION}"
+    targets = links(tree)
+    assert targets[f"{DEBIAN}/libcuda.so.1"] == f"nvidia/current/libcuda.so.{VERSION}"
+    assert targets[f"{DEBIAN}/nvidia/current/libcuda.so.1"] == f"libcuda.so.{VERSION}"
 
 
 def test_links_of_another_drivers_libraries_are_left_out(tree: DriverTree) -> None:
@@ -245,8 +245,8 @@ def test_firmware_comes_from_the_first_folder_that_has_this_drivers(tree: Driver
     tree.file(f"/lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin")
     tree.file(f"/lib/firmware/nvidia/{VERSION}/notes.txt")
     tree.file("/lib/firmware/updates/nvidia/550.54.14/gsp_ga10x.bin")
-    found = below(tree).firmware(VERSION, ("/lib/firmware/updates", "/lib/firmware"))
-    assert [file.container_path for file in found] == [
+    firmware = below(tree).firmware(VERSION, ("/lib/firmware/updates", "/lib/firmware"))
+    assert [file.container_path for file in firmware] == [
         f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
         f"/lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin",
     ]
@@ -273,5 +273,5 @@ def test_the_machine_is_told_by_the_folder_or_the_library(
     tree: DriverTree, folder: str, content: bytes, machine: str
 ) -> None:
     tree.file(f"{folder}/libcuda.so.{VERSION}", content)
-    one = below(tree)
-    assert one.machine(one.libraries(VERSION)) == machine
+    driver_tree = below(tree)
+    assert driver_tree.machine(driver_tree.libraries(VERSION)) == machine

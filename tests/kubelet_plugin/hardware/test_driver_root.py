@@ -48,9 +48,9 @@ def settled(host: SimulatedHost) -> None:
 @pytest.mark.parametrize("root", [OPERATOR, "/", GKE])
 def test_the_driver_is_found_where_environments_put_it(tree: DriverTree, root: str) -> None:
     tree.libraries(f"{root.rstrip('/')}/lib64")
-    found = find_driver_root(tree.host)
-    assert (found.path, found.version) == (root, VERSION)
-    assert found.nvml_library == tree.path(f"{root.rstrip('/')}/lib64/libnvidia-ml.so.{VERSION}")
+    driver = find_driver_root(tree.host)
+    assert (driver.path, driver.version) == (root, VERSION)
+    assert driver.nvml_library == tree.path(f"{root.rstrip('/')}/lib64/libnvidia-ml.so.{VERSION}")
 
 
 def test_the_configured_root_is_the_only_one_looked_at(tree: DriverTree) -> None:
@@ -119,11 +119,11 @@ def files_of(tree: DriverTree, configured: str | None = None) -> DriverInstallat
 
 def test_the_least_complete_driver_is_enough(tree: DriverTree) -> None:
     tree.complete()
-    found = files_of(tree).for_containers(VERSION, ()).driver
-    assert found.version == VERSION
-    assert found.cuda_folders == found.library_folders == ("/usr/lib/x86_64-linux-gnu",)
-    assert [node.path for node in found.control_nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
-    assert found.hook is None
+    driver = files_of(tree).for_containers(VERSION, ()).driver
+    assert driver.version == VERSION
+    assert driver.cuda_folders == driver.library_folders == ("/usr/lib/x86_64-linux-gnu",)
+    assert [node.path for node in driver.control_nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert driver.hook is None
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_what_was_found_is_kept_only_when_a_change_would_be_noticed(tree: Driver
     assert installation.for_containers(VERSION, ()).driver is not now
     assert installation.for_containers(VERSION, ()).driver == now
     tree.settle()
-    kept = installation.for_containers(VERSION, ()).driver
-    assert installation.for_containers(VERSION, ()).driver is kept
+    driver = installation.for_containers(VERSION, ()).driver
+    assert installation.for_containers(VERSION, ()).driver is driver
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,10 @@ def test_another_version_is_looked_up_anew(tree: DriverTree) -> None:
 
 
 def nodes(tree: DriverTree, gpu: GpuFacts) -> tuple[DeviceNode, ...]:
-    found = files_of(tree).for_containers(VERSION, [gpu])
-    if gpu.uuid in found.missing:
-        raise found.missing[gpu.uuid]
-    return found.nodes[gpu.uuid]
+    answer = files_of(tree).for_containers(VERSION, [gpu])
+    if gpu.uuid in answer.missing:
+        raise answer.missing[gpu.uuid]
+    return answer.nodes[gpu.uuid]
 
 
 def test_a_gpus_nodes_carry_everything_a_container_needs(tree: DriverTree) -> None:
@@ -315,10 +315,10 @@ def test_a_gpu_whose_node_is_not_right_is_missing_and_the_others_are_not(
     assert callable(make)
     make(tree)
     first, second = gpu_facts(0), gpu_facts(1)
-    found = files_of(tree).for_containers(VERSION, [first, second])
-    assert says in found.missing[first.uuid].message
-    assert found.missing[first.uuid].about == f"GPU {first.uuid}"
-    assert set(found.nodes) == {second.uuid}
+    answer = files_of(tree).for_containers(VERSION, [first, second])
+    assert says in answer.missing[first.uuid].message
+    assert answer.missing[first.uuid].about == f"GPU {first.uuid}"
+    assert set(answer.nodes) == {second.uuid}
 
 
 def test_a_node_that_appears_or_goes_is_noticed(tree: DriverTree) -> None:
@@ -365,19 +365,19 @@ def test_every_simulated_node_gives_a_valid_spec_of_files_that_exist(
     installation = DriverInstallation(HostFiles(tmp_path))
     version = installation.root().version
     gpus = gpus_of(host)
-    found = installation.for_containers(version, gpus)
-    assert not found.missing
-    devices = [ClaimDevice(gpu.name, gpu, found.nodes[gpu.uuid]) for gpu in gpus]
-    spec = claim_spec("gpu.nvidia.com", "0b5b1c8e-6b9e-4b0e-8f0a-000000000001", devices, found.driver)
+    answer = installation.for_containers(version, gpus)
+    assert not answer.missing
+    devices = [ClaimDevice(gpu.name, gpu, answer.nodes[gpu.uuid]) for gpu in gpus]
+    spec = claim_spec("gpu.nvidia.com", "0b5b1c8e-6b9e-4b0e-8f0a-000000000001", devices, answer.driver)
     assert problems_of(spec) == ()
     assert decode(encode(spec)) == spec
     for mount in spec.container_edits.mounts:
         assert (tmp_path / mount.host_path.lstrip("/")).exists(), mount
         assert not mount.container_path.startswith((OPERATOR, GKE)), mount
     mounted = {mount.container_path for mount in spec.container_edits.mounts}
-    assert {f"/usr/lib/{found.driver.machine}-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1"} <= mounted
+    assert {f"/usr/lib/{answer.driver.machine}-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1"} <= mounted
     assert any(path.endswith("/nvidia-smi") for path in mounted)
-    assert installation.for_containers(version, gpus).driver is found.driver
+    assert installation.for_containers(version, gpus).driver is answer.driver
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -387,13 +387,13 @@ def test_a_reboot_with_other_minors_gives_each_gpu_its_new_node(tmp_path: Path, 
     version = installation.root().version
     before = installation.for_containers(version, gpus_of(host)).nodes
     host.reboot(renumber=True)
-    found = installation.for_containers(version, gpus_of(host))
-    assert not found.missing
-    assert set(found.nodes) == set(before)
-    assert {uuid: nodes[0].minor for uuid, nodes in found.nodes.items()} == {
+    answer = installation.for_containers(version, gpus_of(host))
+    assert not answer.missing
+    assert set(answer.nodes) == set(before)
+    assert {uuid: nodes[0].minor for uuid, nodes in answer.nodes.items()} == {
         gpu.uuid: gpu.minor for gpu in host.state.gpus
     }
-    assert found.nodes != before
+    assert answer.nodes != before
 
 
 def test_an_unloaded_driver_is_not_ready_and_a_newer_one_is_found(tmp_path: Path) -> None:
@@ -405,6 +405,6 @@ def test_an_unloaded_driver_is_not_ready_and_a_newer_one_is_found(tmp_path: Path
         installation.for_containers(old, ())
     load_driver(host, "595.10.01")
     assert installation.root().version == "595.10.01"
-    found = installation.for_containers("595.10.01", gpus_of(host))
-    libcuda = [file.host_path for file in found.driver.libraries if "libcuda" in file.host_path]
+    answer = installation.for_containers("595.10.01", gpus_of(host))
+    libcuda = [file.host_path for file in answer.driver.libraries if "libcuda" in file.host_path]
     assert libcuda and all("595.10.01" in path for path in libcuda)

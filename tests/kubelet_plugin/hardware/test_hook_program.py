@@ -48,12 +48,12 @@ WITHOUT_LDCONFIG_PATH = ("1.11", "1.12", "1.14")
 @rows("name", RELEASES)
 def test_each_release_is_used_for_what_it_has(name: str) -> None:
     release, program = name.split("/")
-    found = hook_program(f"/usr/bin/{program}", "/sbin/ldconfig", toolkit.recorded_ask(release, program))
-    assert found.version == release
-    assert found.sub_commands.keys() == RELEASES[name]
-    assert found.arguments == ((program, "hook") if program == "nvidia-ctk" else (program,))
-    assert found.places_libraries
-    has_flag = "--ldconfig-path" in found.sub_commands["update-ldcache"]
+    hook = hook_program(f"/usr/bin/{program}", "/sbin/ldconfig", toolkit.recorded_ask(release, program))
+    assert hook.version == release
+    assert hook.sub_commands.keys() == RELEASES[name]
+    assert hook.arguments == ((program, "hook") if program == "nvidia-ctk" else (program,))
+    assert hook.places_libraries
+    has_flag = "--ldconfig-path" in hook.sub_commands["update-ldcache"]
     assert has_flag is not release.startswith(WITHOUT_LDCONFIG_PATH)
 
 
@@ -74,9 +74,9 @@ def test_the_record_is_what_the_programs_answer(path: Path) -> None:
 
 
 def test_a_release_that_runs_a_fixed_ldconfig_makes_no_cache_where_the_host_has_another() -> None:
-    found = hook_program("/usr/bin/nvidia-ctk", "/usr/sbin/ldconfig", toolkit.recorded_ask("1.14.6", "nvidia-ctk"))
-    assert found.sub_commands.keys() == {"create-symlinks"}
-    assert not found.places_libraries
+    hook = hook_program("/usr/bin/nvidia-ctk", "/usr/sbin/ldconfig", toolkit.recorded_ask("1.14.6", "nvidia-ctk"))
+    assert hook.sub_commands.keys() == {"create-symlinks"}
+    assert not hook.places_libraries
     newer = hook_program("/usr/bin/nvidia-ctk", "/usr/sbin/ldconfig", toolkit.recorded_ask("1.15.0", "nvidia-ctk"))
     assert newer.places_libraries
 
@@ -129,7 +129,7 @@ class Host:
     def shipped(self) -> ShippedHook:
         return _Below(self.tree, self.state_dir, self.image)
 
-    def found(self, configured: str | None = None, *, shipped: ShippedHook | None = None) -> HookChoice:
+    def choice(self, configured: str | None = None, *, shipped: ShippedHook | None = None) -> HookChoice:
         return self.programs(configured, shipped).find(Seen())
 
     def programs(self, configured: str | None = None, shipped: ShippedHook | None = None) -> HookPrograms:
@@ -162,18 +162,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 def test_a_program_of_the_host_that_can_all_goes_first(host: Host) -> None:
     host.has("/usr/local/nvidia/toolkit/nvidia-cdi-hook", "1.18.2")
-    found = host.found(shipped=host.ships("1.20.0"))
-    assert (found.mode, found.problem, found.missing) == (HookMode.HOST, None, ())
-    assert found.program is not None
-    assert found.program.path == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+    choice = host.choice(shipped=host.ships("1.20.0"))
+    assert (choice.mode, choice.problem, choice.missing) == (HookMode.HOST, None, ())
+    assert choice.program is not None
+    assert choice.program.path == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
     assert not host.state_dir.exists()
 
 
 def test_a_host_without_a_program_gets_that_of_the_image(host: Host) -> None:
-    found = host.found(shipped=host.ships("1.20.0"))
-    assert (found.mode, found.missing) == (HookMode.SHIPPED, ())
-    assert found.program is not None
-    assert found.program.path == "/state/nvidia-cdi-hook"
+    choice = host.choice(shipped=host.ships("1.20.0"))
+    assert (choice.mode, choice.missing) == (HookMode.SHIPPED, ())
+    assert choice.program is not None
+    assert choice.program.path == "/state/nvidia-cdi-hook"
     placed = host.state_dir / "nvidia-cdi-hook"
     assert placed.read_text() == "1.20.0"
     assert placed.stat().st_mode & 0o777 == 0o755
@@ -182,25 +182,25 @@ def test_a_host_without_a_program_gets_that_of_the_image(host: Host) -> None:
 @pytest.mark.parametrize("old", ["1.14.6", "1.17.8"])
 def test_a_program_that_lacks_a_hook_makes_way_for_that_of_the_image(host: Host, old: str) -> None:
     host.has("/usr/bin/nvidia-ctk", old)
-    found = host.found(shipped=host.ships("1.20.0"))
-    assert found.mode is HookMode.SHIPPED
-    assert "disable-device-node-modification" in (found.problem or "")
+    choice = host.choice(shipped=host.ships("1.20.0"))
+    assert choice.mode is HookMode.SHIPPED
+    assert "disable-device-node-modification" in (choice.problem or "")
 
 
 def test_without_one_in_the_image_an_old_one_is_better_than_none(host: Host) -> None:
     host.has("/usr/bin/nvidia-ctk", "1.17.8")
-    found = host.found(shipped=host.shipped)
-    assert found.mode is HookMode.HOST
-    assert found.missing == ("disable-device-node-modification",)
-    assert "plugin's image" in (found.problem or "")
+    choice = host.choice(shipped=host.shipped)
+    assert choice.mode is HookMode.HOST
+    assert choice.missing == ("disable-device-node-modification",)
+    assert "plugin's image" in (choice.problem or "")
 
 
 def test_a_host_without_ldconfig_goes_without_the_linkers_cache_whatever_program_it_has(host: Host) -> None:
     host.tree.remove("/sbin/ldconfig")
     host.has("/usr/bin/nvidia-cdi-hook", "1.20.0")
-    found = host.found(shipped=host.ships("1.20.0"))
-    assert (found.mode, found.missing) == (HookMode.HOST, ("update-ldcache",))
-    warning = hooks.hook_warning(found)
+    choice = host.choice(shipped=host.ships("1.20.0"))
+    assert (choice.mode, choice.missing) == (HookMode.HOST, ("update-ldcache",))
+    warning = hooks.hook_warning(choice)
     assert warning is not None
     assert "needs an ldconfig" in warning.message
     assert "install glibc's ldconfig" in warning.message
@@ -208,43 +208,43 @@ def test_a_host_without_ldconfig_goes_without_the_linkers_cache_whatever_program
 
 def test_a_program_that_cannot_be_asked_makes_way_too(host: Host) -> None:
     host.has("/usr/bin/nvidia-cdi-hook", NodeNotReady("cannot be started", about="program"))
-    assert host.found(shipped=host.ships("1.20.0")).mode is HookMode.SHIPPED
-    alone = host.found()
+    assert host.choice(shipped=host.ships("1.20.0")).mode is HookMode.SHIPPED
+    alone = host.choice()
     assert (alone.mode, alone.program) == (HookMode.NONE, None)
     assert "cannot be started" in (alone.problem or "")
 
 
 def test_a_host_and_an_image_without_a_program_leave_none_and_the_reason(host: Host) -> None:
-    found = host.found(shipped=host.shipped)
-    assert (found.mode, found.program) == (HookMode.NONE, None)
-    assert "the host has no nvidia-cdi-hook" in (found.problem or "")
-    assert "build it with the project's Dockerfile" in (found.problem or "")
+    choice = host.choice(shipped=host.shipped)
+    assert (choice.mode, choice.program) == (HookMode.NONE, None)
+    assert "the host has no nvidia-cdi-hook" in (choice.problem or "")
+    assert "build it with the project's Dockerfile" in (choice.problem or "")
 
 
 def test_a_host_that_does_not_execute_what_the_plugin_puts_there_says_so(host: Host) -> None:
-    found = host.found(shipped=host.ships(NodeNotReady("cannot be started on the host: Permission denied")))
-    assert found.mode is HookMode.NONE
-    assert "Permission denied" in (found.problem or "")
+    choice = host.choice(shipped=host.ships(NodeNotReady("cannot be started on the host: Permission denied")))
+    assert choice.mode is HookMode.NONE
+    assert "Permission denied" in (choice.problem or "")
 
 
 def test_the_configured_program_is_used_whatever_it_can(host: Host) -> None:
     host.has("/usr/bin/nvidia-cdi-hook", "1.20.0")
     host.has("/opt/nvidia-ctk", "1.14.6")
-    found = host.found("/opt/nvidia-ctk", shipped=host.ships("1.20.0"))
-    assert found.mode is HookMode.HOST
-    assert found.program is not None
-    assert found.program.path == "/opt/nvidia-ctk"
+    choice = host.choice("/opt/nvidia-ctk", shipped=host.ships("1.20.0"))
+    assert choice.mode is HookMode.HOST
+    assert choice.program is not None
+    assert choice.program.path == "/opt/nvidia-ctk"
 
 
 def test_a_configured_program_that_is_missing_is_an_error(host: Host) -> None:
     with pytest.raises(NodeNotReady, match="does not exist on the host") as caught:
-        host.found("/opt/nvidia-cdi-hook", shipped=host.ships("1.20.0"))
+        host.choice("/opt/nvidia-cdi-hook", shipped=host.ships("1.20.0"))
     assert caught.value.about == "file /opt/nvidia-cdi-hook"
 
 
 def test_the_settings_may_ask_for_none(host: Host) -> None:
     host.has("/usr/bin/nvidia-cdi-hook", "1.20.0")
-    assert host.found("none", shipped=host.ships("1.20.0")) == HookChoice(HookMode.OFF)
+    assert host.choice("none", shipped=host.ships("1.20.0")) == HookChoice(HookMode.OFF)
     assert host.questions == []
 
 
@@ -370,10 +370,10 @@ def test_a_real_program_behind_the_operators_wrapper_is_used(system: DriverTree)
         system.path("/usr/local/nvidia/toolkit/nvidia-cdi-hook.real"),
     )
     system.file("/sbin/ldconfig")
-    found = HookPrograms(system.host).find(Seen())
-    assert found.mode is HookMode.HOST, found.problem
-    assert found.program is not None
-    assert found.program.sub_commands.keys() == EVERY
+    choice = HookPrograms(system.host).find(Seen())
+    assert choice.mode is HookMode.HOST, choice.problem
+    assert choice.program is not None
+    assert choice.program.sub_commands.keys() == EVERY
 
 
 @toolkit.NEEDED
@@ -381,10 +381,10 @@ def test_a_real_program_of_the_image_is_used_where_the_host_has_none(system: Dri
     assert toolkit.FOLDER is not None
     system.file("/sbin/ldconfig")
     shipped = _Below(system, system.path("/state"), toolkit.FOLDER / "1.20.0" / "nvidia-cdi-hook")
-    found = HookPrograms(system.host, shipped=shipped).find(Seen())
-    assert (found.mode, found.missing) == (HookMode.SHIPPED, ()), found.problem
-    assert found.program is not None
-    assert (found.program.path, found.program.version) == ("/state/nvidia-cdi-hook", "1.20.0")
+    choice = HookPrograms(system.host, shipped=shipped).find(Seen())
+    assert (choice.mode, choice.missing) == (HookMode.SHIPPED, ()), choice.problem
+    assert choice.program is not None
+    assert (choice.program.path, choice.program.version) == ("/state/nvidia-cdi-hook", "1.20.0")
 
 
 def test_what_cannot_be_started_says_why(system: DriverTree) -> None:

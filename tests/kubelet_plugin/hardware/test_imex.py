@@ -51,23 +51,23 @@ def test_daemons_of_the_node_are_found_with_their_units_and_ours_are_left_out(tm
     )
 
 
-@pytest.mark.parametrize(("profile", "told"), [("gb200", True), ("dgx-h100", False)])
-def test_the_inventory_says_so_where_domains_can_be(tmp_path: Path, profile: str, told: bool) -> None:
+@pytest.mark.parametrize(("profile", "is_reported"), [("gb200", True), ("dgx-h100", False)])
+def test_the_inventory_says_so_where_domains_can_be(tmp_path: Path, profile: str, is_reported: bool) -> None:
     host = create_host(tmp_path, profile)
     files = HostFiles(tmp_path)
     _process(host, 812, "nvidia-imex", "0::/system.slice/nvidia-imex.service")
     source = NvmlSource(SimulatedNvml(tmp_path), "/")
     hardware = Hardware(files, lambda: source, imex_problem=lambda: foreign_daemon_problem(files))
-    found = [(problem.subject, problem.reason) for problem in hardware.look().problems]
-    assert found == ([("IMEX", "ForeignDaemon")] if told else [])
+    problems = [(problem.subject, problem.reason) for problem in hardware.look().problems]
+    assert problems == ([("IMEX", "ForeignDaemon")] if is_reported else [])
 
 
 def test_a_daemon_of_the_host_is_ready_when_it_says_so_and_not_before_it_runs(tmp_path: Path) -> None:
     root = create_host(tmp_path / "host", "gb200").root
     files = HostFiles(root)
     daemon = HostDaemon(files, DriverPrograms(files, lambda: find_driver_root(files)), "/run/imex/commands")
-    found = imex_facts(files, "/")
-    assert found is not None and found.usable
+    facts = imex_facts(files, "/")
+    assert facts is not None and facts.usable
     problem = daemon.problem()
     assert problem is not None and "not ready" in problem
 

@@ -62,7 +62,7 @@ def names(mig: MigFacts) -> list[str]:
 class TestProfiles:
     def test_a_profile_is_told_in_full(self, tmp_path: Path) -> None:
         profiles = the_mig(a_node(tmp_path).nvml()).profiles
-        assert next(one for one in profiles if one.name == "1g.10gb+me") == MigProfileFacts(
+        assert next(profile for profile in profiles if profile.name == "1g.10gb+me") == MigProfileFacts(
             name="1g.10gb+me",
             id=20,
             slices=1,
@@ -79,7 +79,7 @@ class TestProfiles:
         )
 
     @pytest.mark.parametrize(
-        ("profile", "told"),
+        ("profile", "listed"),
         [
             ("a30", "4g.24gb 2g.12gb 2g.12gb+me 1g.6gb 1g.6gb+me"),
             ("dgx-a100-40", "7g.40gb 4g.20gb 3g.20gb 2g.10gb 1g.10gb 1g.5gb 1g.5gb+me"),
@@ -97,8 +97,8 @@ class TestProfiles:
             ),
         ],
     )
-    def test_each_model_has_the_names_that_nvidias_tools_print(self, tmp_path: Path, profile: str, told: str) -> None:
-        assert names(the_mig(a_node(tmp_path, profile).nvml())) == told.split()
+    def test_each_model_has_the_names_that_nvidias_tools_print(self, tmp_path: Path, profile: str, listed: str) -> None:
+        assert names(the_mig(a_node(tmp_path, profile).nvml())) == listed.split()
 
     def test_the_table_is_read_once_for_a_session(self, library: Library) -> None:
         nvml = session(library)
@@ -138,17 +138,17 @@ class TestProfiles:
         assert the_mig(session(library)).profiles == []
 
     @pytest.mark.parametrize(
-        ("told", "name"), [(b"MIG 3g.48gb+new", "3g.48gb+new"), (b"5g.60gb", "5g.60gb"), (b"?", None)]
+        ("library_name", "name"), [(b"MIG 3g.48gb+new", "3g.48gb+new"), (b"5g.60gb", "5g.60gb"), (b"?", None)]
     )
     def test_a_profile_newer_than_this_driver_has_the_name_that_the_library_gives(
-        self, library: Library, told: bytes, name: str | None
+        self, library: Library, library_name: bytes, name: str | None
     ) -> None:
         real, before = library.real("nvmlDeviceGetGpuInstanceProfileInfo"), names(the_mig(session(library)))
 
         def with_a_new_one(handle: Any, enumeration: int, version: int) -> Any:
             info = real(handle, 2 if enumeration == 0x15 else enumeration, version)
             if enumeration == 0x15:
-                info.id, info.name = 99, told
+                info.id, info.name = 99, library_name
             return info
 
         placements = library.real("nvmlDeviceGetGpuInstancePossiblePlacements")
@@ -218,13 +218,13 @@ class TestSwitching:
         assert the_mig(a_node(tmp_path, profile).nvml()).switchable == switchable
 
     @pytest.mark.parametrize(
-        ("told", "architecture", "switchable"),
+        ("answer", "architecture", "switchable"),
         [(0, 9, False), (1, 7, True), (None, 7, False), (None, 9, True), (None, 10, True), (None, 0xFFFFFFFF, False)],
     )
     def test_what_the_driver_says_counts_more_than_the_generation(
-        self, library: Library, told: int | None, architecture: int, switchable: bool
+        self, library: Library, answer: int | None, architecture: int, switchable: bool
     ) -> None:
-        value = SimpleNamespace(nvmlReturn=0 if told is not None else 3, value=SimpleNamespace(uiVal=told or 0))
+        value = SimpleNamespace(nvmlReturn=0 if answer is not None else 3, value=SimpleNamespace(uiVal=answer or 0))
         library.answers["nvmlDeviceGetFieldValues"] = lambda handle, fields: [value]
         library.answers["nvmlDeviceGetArchitecture"] = lambda handle: architecture
         nvml = session(library)
@@ -238,7 +238,7 @@ class TestInstances:
         (small,) = node.host.make_instance(0, "1g.12gb", 6)
         parts = node.host.make_instance(0, "4g.48gb", 0, parts=(2, 1))
         mig = the_mig(node.nvml())
-        by_start = {one.start: one.id for one in node.host.state.gpus[0].instances}
+        by_start = {instance.start: instance.id for instance in node.host.state.gpus[0].instances}
         assert (mig.enabled, mig.pending) == (True, True)
         assert mig.instances == [
             GpuInstanceFacts(
@@ -296,10 +296,10 @@ class TestInstances:
         assert the_mig(nvml).instances == []
         node.host.set_mig(0, 1)
         node.host.make_instance(0, "3g.48gb", 4)
-        assert [one.profile for one in the_mig(nvml).instances] == ["3g.48gb"]
+        assert [instance.profile for instance in the_mig(nvml).instances] == ["3g.48gb"]
         node.host.destroy_instance(0, 4)
         node.host.make_instance(0, "1g.12gb", 4)
-        assert [one.profile for one in the_mig(nvml).instances] == ["1g.12gb"]
+        assert [instance.profile for instance in the_mig(nvml).instances] == ["1g.12gb"]
 
     @pytest.mark.parametrize("function", ["nvmlGpuInstanceGetInfo", "nvmlComputeInstanceGetInfo_v2"])
     def test_what_is_destroyed_while_it_is_read_is_left_out(self, node: Node, library: Library, function: str) -> None:
@@ -316,7 +316,7 @@ class TestInstances:
 
         library.answers[function] = gone_at_first
         instances = the_mig(session(library)).instances
-        assert len([device for one in instances for device in one.compute_instances]) == 1
+        assert len([device for instance in instances for device in instance.compute_instances]) == 1
 
     def test_instances_of_a_profile_without_a_name_take_their_place(self, node: Node, library: Library) -> None:
         node.host.set_mig(0, 1)
@@ -332,7 +332,9 @@ class TestInstances:
 
         library.answers["nvmlDeviceGetGpuInstanceProfileInfo"] = moved
         mig = the_mig(session(library))
-        assert [(one.profile, one.start, one.size) for one in mig.instances] == [("unknown-9", 4, 4)]
+        assert [(instance.profile, instance.start, instance.size) for instance in mig.instances] == [
+            ("unknown-9", 4, 4)
+        ]
         assert "unknown-9" not in names(mig)
 
     @pytest.mark.parametrize("function", ["nvmlDeviceGetGpuInstances", "nvmlGpuInstanceGetComputeInstances"])

@@ -36,20 +36,20 @@ def seen(root: Path) -> Any:
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_gpu_is_read_and_published_as_the_library_says(name: str, tmp_path: Path) -> None:
     write_driver_root(tmp_path / "driver", name)
-    said = profile(name)
-    found = seen(tmp_path / "driver")
-    spec = found["inventory"]["spec"]
+    library = profile(name)
+    written = seen(tmp_path / "driver")
+    spec = written["inventory"]["spec"]
     assert spec["problems"] == []
-    assert spec["driver"]["version"] == said["system"]["driver_version"]
-    assert spec["driver"]["cudaVersion"] == said["system"]["cuda_version"]
-    everybody = said["device_defaults"]
+    assert spec["driver"]["version"] == library["system"]["driver_version"]
+    assert spec["driver"]["cudaVersion"] == library["system"]["cuda_version"]
+    everybody = library["device_defaults"]
     capability = everybody["compute_capability"]
-    by_address = sorted(said["devices"], key=lambda one: str(one["pci"]["bus_id"]))
-    for gpu, one in zip(spec["gpus"], by_address, strict=True):
+    by_address = sorted(library["devices"], key=lambda device: str(device["pci"]["bus_id"]))
+    for gpu, device in zip(spec["gpus"], by_address, strict=True):
         assert (gpu["uuid"], gpu["minor"], gpu["pciBusID"]) == (
-            one["uuid"],
-            one["minor_number"],
-            one["pci"]["bus_id"].lower(),
+            device["uuid"],
+            device["minor_number"],
+            device["pci"]["bus_id"].lower(),
         )
         assert gpu["productName"] == everybody["name"]
         assert gpu["architecture"].replace(" ", "_").lower() == everybody["architecture"]
@@ -57,9 +57,9 @@ def test_every_gpu_is_read_and_published_as_the_library_says(name: str, tmp_path
         assert gpu["memoryBytes"] == everybody["memory"]["total_bytes"]
         assert gpu["powerLimitWatts"] == everybody["power"]["enforced_limit_mw"] // 1000
         assert gpu["health"] == {"healthy": True, "conditions": []}
-    (published,) = found["slices"]
-    assert [one["name"] for one in published["spec"]["devices"]] == list(
-        gpu_device_names([one["uuid"] for one in by_address]).values()
+    (published,) = written["slices"]
+    assert [device["name"] for device in published["spec"]["devices"]] == list(
+        gpu_device_names([device["uuid"] for device in by_address]).values()
     )
 
 
@@ -70,24 +70,26 @@ async def driver(tmp_path: Path) -> Path:
 
 
 @pytest_asyncio.fixture
-async def one(driver: Path, api_server: SimulatedApiServer, kube: Kube, forks: PluginForks) -> AsyncIterator[RealNode]:
+async def real_node(
+    driver: Path, api_server: SimulatedApiServer, kube: Kube, forks: PluginForks
+) -> AsyncIterator[RealNode]:
     real = ("--simulate=", "--host-root=/", f"--driver-root={driver}", "--discovery-interval=0.5", "--publisher=node")
     with short_folder() as folder:
-        one = RealNode(api_server, kube, forks, folder, options=real)
-        async with one.running():
-            yield one
+        real_node = RealNode(api_server, kube, forks, folder, options=real)
+        async with real_node.running():
+            yield real_node
 
 
-async def test_a_claim_gets_device_files_and_libraries_of_that_driver(one: RealNode, driver: Path) -> None:
+async def test_a_claim_gets_device_files_and_libraries_of_that_driver(real_node: RealNode, driver: Path) -> None:
     names = gpu_device_names([gpu["uuid"] for gpu in profile("l40s")["devices"]])
-    async with one.plugin() as plugin:
-        await one.published(list(names.values()))
-        created = await one.kube.create(RESOURCE_CLAIMS, claim())
+    async with real_node.plugin() as plugin:
+        await real_node.published(list(names.values()))
+        created = await real_node.kube.create(RESOURCE_CLAIMS, claim())
         uuid = profile("l40s")["devices"][1]["uuid"]
-        await allocate(one.kube, created, result(names[uuid]))
+        await allocate(real_node.kube, created, result(names[uuid]))
         ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
         assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
-        written = b"".join(one.node.cdi.joinpath(name).read_bytes() for name in one.node.cdi_files())
+        written = b"".join(real_node.node.cdi.joinpath(name).read_bytes() for name in real_node.node.cdi_files())
         assert f"{driver}/dev/nvidia1".encode() in written
         assert f"{driver}/dev/nvidia0".encode() not in written
         assert b"libnvidia-ml.so." in written
@@ -95,19 +97,22 @@ async def test_a_claim_gets_device_files_and_libraries_of_that_driver(one: RealN
         assert await plugin.unprepare(ref) == {ref.uid: ""}
 
 
-async def test_a_gpu_that_falls_off_the_bus_is_tainted(one: RealNode, driver: Path) -> None:
+async def test_a_gpu_that_falls_off_the_bus_is_tainted(real_node: RealNode, driver: Path) -> None:
     names = gpu_device_names([gpu["uuid"] for gpu in profile("l40s")["devices"]])
     second = names[profile("l40s")["devices"][1]["uuid"]]
 
     async def tainted() -> list[str]:
         return [
-            device["name"] for item in await one.slices() for device in item["spec"]["devices"] if "taints" in device
+            device["name"]
+            for item in await real_node.slices()
+            for device in item["spec"]["devices"]
+            if "taints" in device
         ]
 
     async def only_the_second() -> bool:
         return await tainted() == [second]
 
-    async with one.plugin():
-        await one.published(list(names.values()))
+    async with real_node.plugin():
+        await real_node.published(list(names.values()))
         fail(driver, 1, mode="lost")
         await eventually(only_the_second)

@@ -123,12 +123,12 @@ class TestFacts:
         )
 
     @pytest.mark.parametrize(
-        ("cuda", "told"), [(13000, "13.0"), (12040, "12.4"), (12090, "12.9"), (13010, "13.1"), (12120, "12.12")]
+        ("cuda", "version"), [(13000, "13.0"), (12040, "12.4"), (12090, "12.9"), (13010, "13.1"), (12120, "12.12")]
     )
-    def test_the_cuda_version_is_taken_apart(self, node: Node, cuda: int, told: str) -> None:
+    def test_the_cuda_version_is_taken_apart(self, node: Node, cuda: int, version: str) -> None:
         with node.host.edit() as state:
             state.driver.cuda = cuda
-        assert node.nvml().driver("/").cuda_version == told
+        assert node.nvml().driver("/").cuda_version == version
 
     def test_the_driver_version_keeps_its_leading_zeros(self, node: Node) -> None:
         assert node.nvml().driver("/run/nvidia/driver").version == "580.126.09"
@@ -251,7 +251,9 @@ class TestOneBadGpu:
     def test_a_gpu_that_is_lost_half_way_is_lost(self, node: Node, call: str) -> None:
         fail_call(node.host, 2, call, 15)
         readings = node.nvml().gpus()
-        assert [(one.subject, one.reason) for one in readings.problems] == [("GPU 0000:52:00.0", "GpuIsLost")]
+        assert [(problem.subject, problem.reason) for problem in readings.problems] == [
+            ("GPU 0000:52:00.0", "GpuIsLost")
+        ]
 
     def test_a_lost_gpu_is_named_by_what_was_known_of_it(self, node: Node) -> None:
         nvml = node.nvml()
@@ -315,12 +317,12 @@ class TestFabric:
         assert (fabric.state, fabric.status) == ("Completed", 0)
         assert (fabric.cluster_uuid, fabric.clique_id, fabric.clique) == (None, None, None)
 
-    @pytest.mark.parametrize(("state", "told"), [(1, "NotStarted"), (2, "InProgress"), (3, "Completed")])
-    def test_a_registration_under_way_is_told_and_is_no_clique_yet(self, node: Node, state: int, told: str) -> None:
+    @pytest.mark.parametrize(("state", "word"), [(1, "NotStarted"), (2, "InProgress"), (3, "Completed")])
+    def test_a_registration_under_way_is_told_and_is_no_clique_yet(self, node: Node, state: int, word: str) -> None:
         set_fabric(node.host, 0, SimulatedFabric(state=state, cluster=str(uuid.uuid4()), clique=7))
         fabric = node.nvml().gpus().gpus[0].fabric
         assert fabric is not None
-        assert fabric.state == told
+        assert fabric.state == word
         assert (fabric.clique is None) == (state != 3)
 
     def test_a_failed_registration_is_no_clique(self, node: Node) -> None:
@@ -334,11 +336,13 @@ class TestFabric:
         set_fabric(node.host, 0, SimulatedFabric(state=state))
         assert node.nvml().gpus().gpus[0].fabric is None
 
-    @pytest.mark.parametrize(("summary", "told"), [(0, None), (1, "Healthy"), (2, "Unhealthy"), (3, "LimitedCapacity")])
-    def test_the_fabrics_health_is_told(self, node: Node, summary: int, told: str | None) -> None:
+    @pytest.mark.parametrize(
+        ("summary", "health"), [(0, None), (1, "Healthy"), (2, "Unhealthy"), (3, "LimitedCapacity")]
+    )
+    def test_the_fabrics_health_is_told(self, node: Node, summary: int, health: str | None) -> None:
         set_fabric(node.host, 0, SimulatedFabric(summary=summary))
         fabric = node.nvml().gpus().gpus[0].fabric
-        assert fabric is not None and fabric.health == told
+        assert fabric is not None and fabric.health == health
 
     def test_an_older_driver_is_asked_with_the_older_structure(self, node: Node) -> None:
         cluster = str(uuid.uuid4())
@@ -457,7 +461,7 @@ class TestNvlink:
     def test_the_broken_constant_is_not_passed_on(self, library: Library) -> None:
         indices: list[object] = []
 
-        def status(one: object, other: object, index: object) -> int:
+        def status(gpu: object, other: object, index: object) -> int:
             indices.append(index)
             return 0
 

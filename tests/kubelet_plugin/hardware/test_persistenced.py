@@ -9,7 +9,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 
 
 @pytest.mark.parametrize(
-    ("sockets", "driver_root", "found"),
+    ("sockets", "driver_root", "expected"),
     [
         ([], "/run/nvidia/driver", None),
         (["/run"], "/", "/run/nvidia-persistenced/socket"),
@@ -21,10 +21,10 @@ from kubelet_plugin.hardware.sysfs import HostFiles
     ],
 )
 def test_it_is_looked_for_below_the_driver_root_and_then_on_the_host(
-    tmp_path: Path, sockets: list[str], driver_root: str | None, found: str | None
+    tmp_path: Path, sockets: list[str], driver_root: str | None, expected: str | None
 ) -> None:
     for folder in sockets:
         socket = tmp_path / folder.lstrip("/") / "nvidia-persistenced" / "socket"
         socket.parent.mkdir(parents=True)
         socket.touch()
-    assert daemon_socket(HostFiles(tmp_path), driver_root) == found
+    assert daemon_socket(HostFiles(tmp_path), driver_root) == expected

@@ -16,11 +16,11 @@ def tree(tmp_path: Path) -> DriverTree:
 
 
 def seen(tree: DriverTree, *paths: str) -> Seen:
-    one = Seen()
+    record = Seen()
     for path in paths:
-        one.look(tree.host, path)
-    assert one.unchanged()
-    return one
+        record.look(tree.host, path)
+    assert record.unchanged()
+    return record
 
 
 def test_it_tells_where_a_path_leads(tree: DriverTree) -> None:

@@ -134,10 +134,10 @@ class TestDeviceNodes:
         )
 
     def test_a_real_node_has_those_of_the_kernel(self) -> None:
-        found = HostFiles(Path("/")).device_node("/dev/null")
-        assert found is not None
-        assert (found.type, found.major, found.minor) == ("c", 1, 3)
-        assert os.makedev(found.major, found.minor) == Path("/dev/null").stat().st_rdev
+        device = HostFiles(Path("/")).device_node("/dev/null")
+        assert device is not None
+        assert (device.type, device.major, device.minor) == ("c", 1, 3)
+        assert os.makedev(device.major, device.minor) == Path("/dev/null").stat().st_rdev
 
     def test_another_file_is_no_node(self, tmp_path: Path) -> None:
         (tmp_path / "nvidia0").write_text("c 195 0")

@@ -47,8 +47,8 @@ def files(tmp_path: Path) -> HostFiles:
     return HostFiles(tmp_path)
 
 
-def names(found: Sequence[PciFacts]) -> list[str]:
-    return [pci.address for pci in found]
+def names(functions: Sequence[PciFacts]) -> list[str]:
+    return [pci.address for pci in functions]
 
 
 class TestGroups:
@@ -100,8 +100,8 @@ class TestGroups:
 
         class Changing(HostFiles):
             def pci(self, address: str) -> PciFacts:
-                found = super().pci(address)
-                return replace(found, driver=next(seen, driver)) if address == "0000:41:00.1" else found
+                facts = super().pci(address)
+                return replace(facts, driver=next(seen, driver)) if address == "0000:41:00.1" else facts
 
         assert intruders(Changing(files.root), files.pci(GPU)) == ()
 

@@ -24,11 +24,11 @@ def test_what_the_controller_writes_into_the_daemon_set_is_understood() -> None:
     (container,) = daemon_set(domain, DaemonSettings("gpu", "image", max_nodes=9))["spec"]["template"]["spec"][
         "containers"
     ]
-    assert {one["name"] for one in container["env"]} == POD.keys()
+    assert {variable["name"] for variable in container["env"]} == POD.keys()
     settings = read_settings(container["args"], POD)
     assert (settings.namespace, settings.name, settings.uid) == ("team", "train", UID)
     assert (settings.node_name, settings.address, settings.max_nodes) == ("tray-1", "10.0.0.7", 9)
-    mounts = {one["mountPath"] for one in container["volumeMounts"]}
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {str(settings.folder), "/var/run/nvidia-imex"} <= mounts
 
 

@@ -95,13 +95,13 @@ def test_a_node_that_is_well_passes_on_one_screen_and_is_as_before(simulated: Si
         state.gpus[BUSY[0]].clients = []
     before = simulated.host.snapshots()
     proofs = list(proven(simulated.node(), (), tuple(ProofChange)))
-    found = {one.name: one for one in proofs}
-    assert list(found) == [name for name, _ in ON_NODE]
+    by_name = {proof.name: proof for proof in proofs}
+    assert list(by_name) == [name for name, _ in ON_NODE]
     # Of these two, checks of the node have to be asked first.
-    assert {name for name, one in found.items() if one.outcome is not ProofResult.PASS} == {"cdi-version", "hook"}
-    assert found["gpu-list"].reason == "4 GPUs, 1 MIG devices: NVML and nvidia-smi agree"
+    assert {name for name, proof in by_name.items() if proof.outcome is not ProofResult.PASS} == {"cdi-version", "hook"}
+    assert by_name["gpu-list"].reason == "4 GPUs, 1 MIG devices: NVML and nvidia-smi agree"
     assert (
-        found["compute-mode"].reason
+        by_name["compute-mode"].reason
         == "set on 2 GPUs to its current value; skipped 2 in use, partitioned or without it"
     )
     assert simulated.host.snapshots() == before
@@ -171,9 +171,9 @@ def test_a_look_that_takes_too_long_fails(simulated: Simulated) -> None:
 
 def test_without_a_driver_one_line_fails_and_the_others_say_why(simulated: Simulated) -> None:
     unload_driver(simulated.host)
-    found = list(proven(simulated.node(), (), ()))
-    assert [one.name for one in found if one.outcome is ProofResult.FAIL] == ["gpu-list"]
-    assert {one.reason for one in found[1:7]} == {"NVML does not work"}
+    proofs = list(proven(simulated.node(), (), ()))
+    assert [proof.name for proof in proofs if proof.outcome is ProofResult.FAIL] == ["gpu-list"]
+    assert {proof.reason for proof in proofs[1:7]} == {"NVML does not work"}
 
 
 def test_gpus_in_use_are_left_alone(simulated: Simulated) -> None:
@@ -360,4 +360,4 @@ def test_containers_without_hooks_fail_unless_somebody_chose_it(
     ],
 )
 def test_a_runtime_that_cannot_read_our_files_fails(verdicts: list[Verdict], outcome: ProofResult) -> None:
-    assert readable_cdi([_finding("node-runtime", one) for one in verdicts]).outcome is outcome
+    assert readable_cdi([_finding("node-runtime", verdict) for verdict in verdicts]).outcome is outcome

@@ -34,9 +34,9 @@ def test_a_record_of_the_library_is_the_node_that_the_library_shows(name: str, t
     assert not [call for call in calls if call.hung or call.problem is not None]
 
 
-def without_node(found: Any) -> Any:
+def without_node(written: Any) -> Any:
     """Names of the two nodes differ, and so do those of their pools and slices."""
-    del found["inventory"]["spec"]["nodeName"]
-    for one in found["slices"]:
-        del one["metadata"], one["spec"]["nodeName"], one["spec"]["pool"]["name"]
-    return found
+    del written["inventory"]["spec"]["nodeName"]
+    for resource_slice in written["slices"]:
+        del resource_slice["metadata"], resource_slice["spec"]["nodeName"], resource_slice["spec"]["pool"]["name"]
+    return written

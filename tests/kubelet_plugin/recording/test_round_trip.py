@@ -110,12 +110,12 @@ def test_nodes_of_one_record_share_no_uuid_and_no_serial_number(tmp_path: Path) 
 def test_a_record_without_names_is_the_same_node_under_other_names(tmp_path: Path) -> None:
     host = create_host(tmp_path / "host", "gb200")
     record = recorded(host, keep_names=False)
-    text = "".join(call.model_dump_json() for call in record.calls) + "".join(one.text or "" for one in record.files)
+    text = "".join(call.model_dump_json() for call in record.calls) + "".join(file.text or "" for file in record.files)
     for gpu in host.state.gpus:
         assert gpu.fabric is not None and gpu.fabric.cluster is not None
         for name in (gpu.uuid, gpu.serial, gpu.fabric.cluster, gpu.fabric.cluster.replace("-", "")):
             assert name not in text
-    first, second = (shown(one)["inventory"]["spec"] for one in (host, replayed(record, tmp_path)))
+    first, second = (shown(node)["inventory"]["spec"] for node in (host, replayed(record, tmp_path)))
     for spec in (first, second):
         for gpu in spec["gpus"]:
             del gpu["uuid"], gpu["name"], gpu["serial"], gpu["fabric"]["clusterUUID"]
@@ -126,8 +126,8 @@ def test_a_record_without_names_is_the_same_node_under_other_names(tmp_path: Pat
 
 def test_a_hook_program_answers_again_what_it_answered(tmp_path: Path) -> None:
     host = create_host(tmp_path / "host", "t4")
-    said = toolkit.recorded()["1.18.2/nvidia-cdi-hook"]
-    answers = {words: ProgramOutput(status, output) for words, (status, output) in said.items()}
+    recorded_answers = toolkit.recorded()["1.18.2/nvidia-cdi-hook"]
+    answers = {words: ProgramOutput(status, output) for words, (status, output) in recorded_answers.items()}
     (host.root / "usr/bin/nvidia-cdi-hook").write_text(described_program(answers))
     places = NodePlaces(host_root=host.root, simulate="t4")
     again = replayed(NodeRecorder(places).record(release="test", keep_names=True), tmp_path)

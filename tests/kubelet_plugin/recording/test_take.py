@@ -47,11 +47,13 @@ def test_the_command_makes_a_file_that_other_commands_take_for_a_node(host: Simu
     words = ("--host-root", str(host.root), "--simulate", "t4", "--archive", str(file))
     assert "replay it: dractl inventory --host" in run("record", *words).stderr
     made = read_record(file)
-    assert {one.path.rpartition("/")[2] for one in made.programs} >= {"nvidia-smi", "nvidia-cuda-mps-control"}
-    assert any(one.words == ["-L"] and "Tesla T4" in one.output and one.status == 0 for one in made.programs)
-    everything = "".join(f"{one}" for one in (made.calls, made.files, made.programs))
+    assert {program.path.rpartition("/")[2] for program in made.programs} >= {"nvidia-smi", "nvidia-cuda-mps-control"}
+    assert any(
+        program.words == ["-L"] and "Tesla T4" in program.output and program.status == 0 for program in made.programs
+    )
+    everything = "".join(f"{part}" for part in (made.calls, made.files, made.programs))
     assert all(gpu.uuid not in everything and gpu.serial not in everything for gpu in host.state.gpus)
-    assert socket.gethostname() not in "".join(one.output for one in made.programs)
+    assert socket.gethostname() not in "".join(program.output for program in made.programs)
     shown = json.loads(run("inventory", "--host", f"{file}:1", "-o", "json").stdout)
     assert [gpu["productName"] for gpu in shown["inventory"]["spec"]["gpus"]] == ["Tesla T4"] * 4
     assert shown["inventory"]["metadata"]["name"] == "my-node-1"
@@ -177,7 +179,7 @@ def test_programs_that_have_a_gpu_open_are_there_again(host: SimulatedHost, tmp_
     open_gpu(SimulatedKernel(host.root), 2, 4711, "python3")
     made = recorder(host, ask_programs=False).record(release="", keep_names=True)
     again = replayed(made, tmp_path)
-    assert [[(one.pid, one.name) for one in gpu.clients] for gpu in again.state.gpus] == [
+    assert [[(client.pid, client.name) for client in gpu.clients] for gpu in again.state.gpus] == [
         [],
         [],
         [(4711, "python3")],

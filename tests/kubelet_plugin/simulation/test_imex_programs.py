@@ -83,8 +83,8 @@ def test_it_does_not_start_without_the_driver(tmp_path: Path) -> None:
 
 
 def test_control_says_when_nobody_answers_and_refuses_what_it_does_not_know(alone: ImexNode) -> None:
-    status, said = alone.control("-c", str(alone.place.config), "-q")
-    assert status == 1 and said.startswith("UNAVAILABLE\n")
+    status, output = alone.control("-c", str(alone.place.config), "-q")
+    assert status == 1 and output.startswith("UNAVAILABLE\n")
     assert alone.control("-c", str(alone.place.config), "-z") == (1, "Unknown option: -z\n")
     assert alone.control("-c", str(alone.place.config))[0] == 1
 
@@ -95,10 +95,10 @@ def test_peers_find_each_other_and_new_addresses_disturb_nobody_else(host: Path,
     names = ("zero", "one", "two", "three")
     known = {"zero": first, "one": second}
     nodes = [ImexNode(host, tmp_path / name, known[name], known) for name in known]
-    late, anew = (ImexNode(host, tmp_path / one, one, known | {"two": one}) for one in (third, moved))
+    late, anew = (ImexNode(host, tmp_path / address, address, known | {"two": address}) for address in (third, moved))
     for node in (*nodes, late, anew):
         node.list_nodes(*names)
-    zero, one = nodes
+    first_node, second_node = nodes
     with ExitStack() as stack:
         processes = [stack.enter_context(node.running()) for node in nodes]
 
@@ -107,18 +107,22 @@ def test_peers_find_each_other_and_new_addresses_disturb_nobody_else(host: Path,
                 node.know(known | {"two": address})
                 process.send_signal(signal.SIGUSR1)
 
-        until(lambda: zero.connections() == ["CONNECTED", "CONNECTED", "NEVER_CONNECTED", "NEVER_CONNECTED"], "two")
+        until(
+            lambda: first_node.connections() == ["CONNECTED", "CONNECTED", "NEVER_CONNECTED", "NEVER_CONNECTED"], "two"
+        )
         with late.running():
             tell(third)
-            until(lambda: one.connections()[2] == zero.connections()[2] == "CONNECTED", "the third is there")
-            assert zero.domain()["status"] == "DEGRADED"
-            assert zero.domain()["nodes"]["3"]["status"] == "UNAVAILABLE"
-        until(lambda: zero.connections()[2] == "DISCONNECTED", "the third is gone")
+            until(
+                lambda: second_node.connections()[2] == first_node.connections()[2] == "CONNECTED", "the third is there"
+            )
+            assert first_node.domain()["status"] == "DEGRADED"
+            assert first_node.domain()["nodes"]["3"]["status"] == "UNAVAILABLE"
+        until(lambda: first_node.connections()[2] == "DISCONNECTED", "the third is gone")
         with anew.running():
             tell(moved)
-            until(lambda: one.connections()[2] == zero.connections()[2] == "CONNECTED", "it is back")
-        assert zero.said().count("Connection established to node 1") == 1
-        table = zero.control("-c", str(zero.place.config), "-N")[1].splitlines()
+            until(lambda: second_node.connections()[2] == first_node.connections()[2] == "CONNECTED", "it is back")
+        assert first_node.said().count("Connection established to node 1") == 1
+        table = first_node.control("-c", str(first_node.place.config), "-N")[1].splitlines()
         assert table[1:4] == [
             "Nodes:",
             "Node #0   * zero * READY                - Version: 580.126.09",

@@ -131,8 +131,8 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     host: SimulatedHost, words: tuple[str, ...], status: int, message: str
 ) -> None:
     before = host.state
-    found = _run(host, _SMI, *words)
-    assert found[0] == status and message in found[1]
+    answer = _run(host, _SMI, *words)
+    assert answer[0] == status and message in answer[1]
     assert host.state == before
 
 
@@ -144,14 +144,14 @@ def test_a_lost_gpu_and_an_unloaded_driver_are_said_so(host: SimulatedHost) -> N
 
 
 def test_commands_without_a_daemon_fail(host: SimulatedHost) -> None:
-    status, said = _ask(host, "get_default_active_thread_percentage")
-    assert status == 1 and "Cannot find MPS control daemon" in said
+    status, output = _ask(host, "get_default_active_thread_percentage")
+    assert status == 1 and "Cannot find MPS control daemon" in output
 
 
 @pytest.mark.usefixtures("daemon")
 def test_a_second_daemon_for_a_pipe_directory_is_refused(host: SimulatedHost) -> None:
-    status, said = _run(host, _CONTROL, "-f")
-    assert status == 1 and "already running" in said
+    status, output = _run(host, _CONTROL, "-f")
+    assert status == 1 and "already running" in output
 
 
 @pytest.mark.usefixtures("daemon")

@@ -172,32 +172,35 @@ def test_every_model_has_the_table_that_the_mig_manager_expects_of_it() -> None:
 def test_compute_instances_are_those_that_nvidias_guide_lists() -> None:
     """`nvidia-smi mig -lcip` of a 3g.20gb on an A100: three of 14, one of 28, one of 42 multiprocessors."""
     table = load_mig_table("a100-40")
-    found = [
-        (one.kind, len(one.starts), one.multiprocessors) for one in compute_profiles(table, table.named("3g.20gb"))
+    listed = [
+        (compute.kind, len(compute.starts), compute.multiprocessors)
+        for compute in compute_profiles(table, table.named("3g.20gb"))
     ]
-    assert found == [(0, 3, 14), (1, 1, 28), (2, 1, 42)]
+    assert listed == [(0, 3, 14), (1, 1, 28), (2, 1, 42)]
 
 
 class TestClones:
     def test_balanced(self) -> None:
         entries = public_sources.mig_parted()["all-balanced"]
-        found = {}
+        layouts = {}
         for entry in entries:
             devices = entry["device-filter"]
             for device in [devices] if isinstance(devices, str) else devices:
-                found[int(device, 16) >> 16] = tuple(entry["mig-devices"])
-        assert {device: found.get(device) for device in BALANCED} == BALANCED
+                layouts[int(device, 16) >> 16] = tuple(entry["mig-devices"])
+        assert {device: layouts.get(device) for device in BALANCED} == BALANCED
 
     @pytest.mark.parametrize("name", mig_table_names())
     def test_as_many_fit_as_the_mig_manager_makes(self, name: str) -> None:
         """`all-1g.10gb` makes seven on H100 and four on A100: a count for some devices only is theirs."""
         configs = public_sources.mig_parted()
-        devices = {load_profile(one).gpu.pci_device for one in profile_names() if load_profile(one).gpu.mig == name}
+        devices = {load_profile(node).gpu.pci_device for node in profile_names() if load_profile(node).gpu.mig == name}
         compared = 0
         for profile in load_mig_table(name).profiles:
             for entry in configs.get(f"all-{profile.name.replace('+', '.')}", ()):
                 filters = entry.get("device-filter")
-                named = {int(one, 16) >> 16 for one in ([filters] if isinstance(filters, str) else filters or ())}
+                named = {
+                    int(device_id, 16) >> 16 for device_id in ([filters] if isinstance(filters, str) else filters or ())
+                }
                 if not named or devices & named:
                     assert entry["mig-devices"] == {profile.name: profile.max_instances}
                     compared += 1
@@ -211,13 +214,14 @@ class TestClones:
         table = load_mig_table(name)
         mine = {
             parents[profile.kind]: {
-                words[one.kind]: (len(one.starts), one.multiprocessors) for one in compute_profiles(table, profile)
+                words[compute.kind]: (len(compute.starts), compute.multiprocessors)
+                for compute in compute_profiles(table, profile)
             }
             for profile in table.profiles
         }
         theirs = {
-            parent: {word: numbers for word, numbers in found.items() if not word.endswith("REV1")}
-            for parent, found in public_sources.go_compute_instances(family).items()
+            parent: {word: numbers for word, numbers in profiles.items() if not word.endswith("REV1")}
+            for parent, profiles in public_sources.go_compute_instances(family).items()
         }
         assert mine == theirs
 

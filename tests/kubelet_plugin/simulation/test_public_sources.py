@@ -126,15 +126,15 @@ def ours(profile: Profile, modules: int) -> Board:
 
 def different(source: str, boards: Mapping[str, Board]) -> set[tuple[str, str, str]]:
     """The fields of profiles that are not what the source says. An addressing mode that no call reads is left out."""
-    found = set()
+    differing = set()
     for board, theirs in boards.items():
         name = PROFILE_OF.get(board, board)
         mine = ours(load_profile(name), len(theirs.modules or ()))
         for field in Board._fields:
-            said, own = getattr(theirs, field), getattr(mine, field)
-            if said is not None and said != own and (field != "addressing_mode" or own is not None):
-                found.add((source, name, field))
-    return found
+            published, own = getattr(theirs, field), getattr(mine, field)
+            if published is not None and published != own and (field != "addressing_mode" or own is not None):
+                differing.add((source, name, field))
+    return differing
 
 
 class TestProfiles:
@@ -171,20 +171,20 @@ class TestClones:
     """The tables above are what the sources have."""
 
     def test_captures(self) -> None:
-        found = dict(public_sources.captures())
-        assert {name: found[name] for name in CAPTURES} == CAPTURES
+        captures = dict(public_sources.captures())
+        assert {name: captures[name] for name in CAPTURES} == CAPTURES
 
     def test_mock(self) -> None:
-        found = dict(public_sources.mock_boards())
-        assert {name: found[name] for name in MOCK} == MOCK
+        boards = dict(public_sources.mock_boards())
+        assert {name: boards[name] for name in MOCK} == MOCK
 
     @pytest.mark.parametrize("name", GLS)
     def test_gls(self, name: str) -> None:
         assert public_sources.gls_board(name) == GLS[name]
 
     def test_names(self) -> None:
-        found = public_sources.driver_names()
-        assert {key: found.get(key) for key in NAMES} == NAMES
+        names = public_sources.driver_names()
+        assert {key: names.get(key) for key in NAMES} == NAMES
 
     @pytest.mark.parametrize(("line", "tag"), [(550, "v0.12.4-1"), (570, "v0.12.8-0"), (580, "v0.13.0-0")])
     def test_functions_that_a_driver_lacks(self, line: int, tag: str) -> None:
@@ -198,4 +198,4 @@ class TestClones:
         lacking = sorted(name for name in called if name not in header)
         assert len(called) > 40
         profiles = [load_profile(name).driver for name in profile_names()]
-        assert all(one.missing == lacking for one in profiles if one.version.startswith(f"{line}."))
+        assert all(driver.missing == lacking for driver in profiles if driver.version.startswith(f"{line}."))

@@ -47,70 +47,70 @@ def index_of(host: SimulatedHost, *, swapped: bool) -> int:
 
 class TestMode:
     def test_hopper_switches_at_once(self, h100: SimulatedHost) -> None:
-        one = gpu(h100)
+        mig_gpu = gpu(h100)
         for mode in (1, 0):
-            assert one.nvml.nvmlDeviceSetMigMode(one.handle, mode) == 0
-            assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [mode, mode]
+            assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, mode) == 0
+            assert mig_gpu.nvml.nvmlDeviceGetMigMode(mig_gpu.handle) == [mode, mode]
 
     def test_hopper_in_use_stays_as_it_is(self, h100: SimulatedHost) -> None:
-        one = gpu(h100)
+        mig_gpu = gpu(h100)
         pid = h100.attach_client(0, kind="monitor", name="dcgm")
-        assert one.nvml.nvmlDeviceSetMigMode(one.handle, 1) == IN_USE
-        assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [0, 0]
+        assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1) == IN_USE
+        assert mig_gpu.nvml.nvmlDeviceGetMigMode(mig_gpu.handle) == [0, 0]
         h100.detach_client(pid)
-        assert one.nvml.nvmlDeviceSetMigMode(one.handle, 1) == 0
+        assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1) == 0
 
     def test_ampere_that_is_idle_resets_itself(self, a100: SimulatedHost) -> None:
-        one = gpu(a100)
-        assert one.nvml.nvmlDeviceSetMigMode(one.handle, 1) == 0
-        assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [1, 1]
+        mig_gpu = gpu(a100)
+        assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1) == 0
+        assert mig_gpu.nvml.nvmlDeviceGetMigMode(mig_gpu.handle) == [1, 1]
 
     def test_ampere_in_use_waits_for_a_reset(self, a100: SimulatedHost) -> None:
-        one = gpu(a100)
+        mig_gpu = gpu(a100)
         pid = a100.attach_client(0, kind="monitor", name="dcgm")
-        assert one.nvml.nvmlDeviceSetMigMode(one.handle, 1) == IN_USE
-        assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [0, 1]
+        assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1) == IN_USE
+        assert mig_gpu.nvml.nvmlDeviceGetMigMode(mig_gpu.handle) == [0, 1]
         with pytest.raises(PartitionRefused):
             a100.reset_gpu(0)
         a100.detach_client(pid)
         a100.reset_gpu(0)
-        assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [1, 1]
+        assert mig_gpu.nvml.nvmlDeviceGetMigMode(mig_gpu.handle) == [1, 1]
 
     def test_a_pending_mode_can_be_taken_back(self, a100: SimulatedHost) -> None:
-        one = gpu(a100)
+        mig_gpu = gpu(a100)
         a100.attach_client(0)
-        one.nvml.nvmlDeviceSetMigMode(one.handle, 1)
-        assert one.nvml.nvmlDeviceSetMigMode(one.handle, 0) == 0
-        assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [0, 0]
+        mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1)
+        assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 0) == 0
+        assert mig_gpu.nvml.nvmlDeviceGetMigMode(mig_gpu.handle) == [0, 0]
 
     def test_ampere_in_a_virtual_machine_wants_that_rebooted(self, a100: SimulatedHost) -> None:
         with a100.edit() as state:
             state.gpus[0].virtualization = 1
-        one = gpu(a100)
-        assert one.nvml.nvmlDeviceSetMigMode(one.handle, 1) == RESET_REQUIRED
+        mig_gpu = gpu(a100)
+        assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1) == RESET_REQUIRED
         a100.reboot()
-        one = gpu(a100)
-        assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [1, 1]
+        mig_gpu = gpu(a100)
+        assert mig_gpu.nvml.nvmlDeviceGetMigMode(mig_gpu.handle) == [1, 1]
 
     def test_a_divided_gpu_cannot_leave_the_mode(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        instance = one.create("1g.10gb", 0)
-        assert one.nvml.nvmlDeviceSetMigMode(one.handle, 0) == IN_USE
-        one.nvml.nvmlGpuInstanceDestroy(instance)
-        assert one.nvml.nvmlDeviceSetMigMode(one.handle, 0) == 0
+        mig_gpu = divided(h100)
+        instance = mig_gpu.create("1g.10gb", 0)
+        assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 0) == IN_USE
+        mig_gpu.nvml.nvmlGpuInstanceDestroy(instance)
+        assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 0) == 0
 
     def test_who_may_not_and_what_cannot(self, h100: SimulatedHost, tmp_path: Path) -> None:
-        one = gpu(h100)
+        mig_gpu = gpu(h100)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            one.nvml.nvmlDeviceSetMigMode(one.handle, 2)
+            mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 2)
         set_privileged(h100, privileged=False)
         with pytest.raises(pynvml.NVMLError_NoPermission):
-            one.nvml.nvmlDeviceSetMigMode(one.handle, 1)
+            mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1)
         set_privileged(h100, privileged=True)
         with h100.edit() as state:
             state.gpus[0].virtualization = 2
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            one.nvml.nvmlDeviceSetMigMode(one.handle, 1)
+            mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1)
         t4 = gpu(create_host(tmp_path / "t4", "t4"))
         for ask in (
             lambda: t4.nvml.nvmlDeviceSetMigMode(t4.handle, 1),
@@ -121,62 +121,66 @@ class TestMode:
 
     def test_only_hopper_and_newer_say_that_they_need_no_reset(self, tmp_path: Path) -> None:
         for profile, expected in (("t4", None), ("a30", 0), ("dgx-h100", 1), ("rtx-pro-6000", 1)):
-            one = gpu(create_host(tmp_path / profile, profile))
-            (value,) = one.nvml.nvmlDeviceGetFieldValues(one.handle, [pynvml.NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED])
+            mig_gpu = gpu(create_host(tmp_path / profile, profile))
+            (value,) = mig_gpu.nvml.nvmlDeviceGetFieldValues(
+                mig_gpu.handle, [pynvml.NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED]
+            )
             assert (value.value.uiVal if value.nvmlReturn == 0 else None) == expected
 
 
 class TestProfiles:
     @pytest.mark.parametrize("profile", DIVISIBLE)
     def test_are_those_of_the_table_whether_the_mode_is_on_or_off(self, tmp_path: Path, profile: str) -> None:
-        one = gpu(create_host(tmp_path, profile))
+        mig_gpu = gpu(create_host(tmp_path, profile))
         name = load_profile(profile).gpu.mig
         assert name is not None
         table = load_mig_table(name)
-        found = one.profiles()
-        assert found.keys() == {entry.name for entry in table.profiles}
+        infos = mig_gpu.profiles()
+        assert infos.keys() == {entry.name for entry in table.profiles}
         for entry in table.profiles:
-            info = found[entry.name]
+            info = infos[entry.name]
             engines = (
                 info.memorySizeMB, info.multiprocessorCount, info.copyEngineCount, info.decoderCount, info.encoderCount,
                 info.jpegCount, info.ofaCount,
             )  # fmt: skip
             assert engines == entry.amounts
             assert (info.id, info.sliceCount, info.instanceCount) == (entry.id, entry.slices, entry.max_instances)
-            assert one.places(info.id) == [(start, entry.size) for start in entry.starts]
+            assert mig_gpu.places(info.id) == [(start, entry.size) for start in entry.starts]
 
     def test_an_unknown_number_is_told_from_one_that_this_gpu_has_not(self, h100: SimulatedHost) -> None:
-        one = gpu(h100)
+        mig_gpu = gpu(h100)
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            one.nvml.nvmlDeviceGetGpuInstanceProfileInfo(one.handle, pynvml.NVML_GPU_INSTANCE_PROFILE_8_SLICE)
+            mig_gpu.nvml.nvmlDeviceGetGpuInstanceProfileInfo(mig_gpu.handle, pynvml.NVML_GPU_INSTANCE_PROFILE_8_SLICE)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            one.nvml.nvmlDeviceGetGpuInstanceProfileInfo(one.handle, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
+            mig_gpu.nvml.nvmlDeviceGetGpuInstanceProfileInfo(mig_gpu.handle, pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
 
     def test_an_older_driver_knows_the_first_structure_only(self, h100: SimulatedHost) -> None:
         with h100.edit() as state:
             state.driver.missing = ["nvmlDeviceGetGpuInstanceProfileInfoV"]
-        one = gpu(h100)
+        mig_gpu = gpu(h100)
         with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-            one.nvml.nvmlDeviceGetGpuInstanceProfileInfo(one.handle, 0)
-        assert one.nvml.nvmlDeviceGetGpuInstanceProfileInfo(one.handle, 0, version=1).id == 19
+            mig_gpu.nvml.nvmlDeviceGetGpuInstanceProfileInfo(mig_gpu.handle, 0)
+        assert mig_gpu.nvml.nvmlDeviceGetGpuInstanceProfileInfo(mig_gpu.handle, 0, version=1).id == 19
 
     def test_placements_need_a_place_to_be_written_to(self, h100: SimulatedHost) -> None:
-        one = gpu(h100)
+        mig_gpu = gpu(h100)
         small = (pynvml.c_nvmlGpuInstancePlacement_t * 3)()
         with pytest.raises(pynvml.NVMLError_InsufficientSize):
-            one.nvml.nvmlDeviceGetGpuInstancePossiblePlacements(one.handle, 19, small, ctypes.byref(ctypes.c_uint()))
+            mig_gpu.nvml.nvmlDeviceGetGpuInstancePossiblePlacements(
+                mig_gpu.handle, 19, small, ctypes.byref(ctypes.c_uint())
+            )
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            one.places(20 + 1)
+            mig_gpu.places(20 + 1)
 
 
 class TestGpuInstances:
     def test_are_found_again_by_profile_and_by_what_they_say(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        made = one.create("3g.40gb", 4)
-        info = one.nvml.nvmlGpuInstanceGetInfo(made)
+        mig_gpu = divided(h100)
+        made = mig_gpu.create("3g.40gb", 4)
+        info = mig_gpu.nvml.nvmlGpuInstanceGetInfo(made)
         assert (info.profileId, info.placement.start, info.placement.size) == (9, 4, 4)
-        assert one.nvml.nvmlDeviceGetUUID(info.device) == h100.state.gpus[0].uuid
-        assert len(one.instances(9)) == 1 and one.instances(19) == []
+        assert mig_gpu.nvml.nvmlDeviceGetUUID(info.device) == h100.state.gpus[0].uuid
+        assert len(mig_gpu.instances(9)) == 1 and mig_gpu.instances(19) == []
 
     @pytest.mark.parametrize(
         ("swapped", "ids"),
@@ -188,100 +192,102 @@ class TestGpuInstances:
     def test_have_ids_by_their_place_as_seen_on_boards_of_either_order(
         self, h100: SimulatedHost, swapped: bool, ids: dict[tuple[str, int], int]
     ) -> None:
-        one = divided(h100, index_of(h100, swapped=swapped))
+        mig_gpu = divided(h100, index_of(h100, swapped=swapped))
         for (name, start), expected in ids.items():
-            made = one.create(name, start)
-            assert one.nvml.nvmlGpuInstanceGetInfo(made).id == expected
-            one.nvml.nvmlGpuInstanceDestroy(made)
+            made = mig_gpu.create(name, start)
+            assert mig_gpu.nvml.nvmlGpuInstanceGetInfo(made).id == expected
+            mig_gpu.nvml.nvmlGpuInstanceDestroy(made)
 
     def test_do_not_overlap(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        one.create("4g.40gb", 0)
+        mig_gpu = divided(h100)
+        mig_gpu.create("4g.40gb", 0)
         with pytest.raises(pynvml.NVMLError_InsufficientResources):
-            one.create("2g.20gb", 2)
-        one.create("2g.20gb", 4)
+            mig_gpu.create("2g.20gb", 2)
+        mig_gpu.create("2g.20gb", 4)
 
     def test_share_engines_that_may_run_out_before_memory_slices(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        one.create("1g.10gb+me", 0)
+        mig_gpu = divided(h100)
+        mig_gpu.create("1g.10gb+me", 0)
         with pytest.raises(pynvml.NVMLError_InsufficientResources):
-            one.create("1g.10gb+me", 6)
-        one.create("1g.10gb", 6)
+            mig_gpu.create("1g.10gb+me", 6)
+        mig_gpu.create("1g.10gb", 6)
 
     @pytest.mark.parametrize(("start", "size"), [(1, 2), (0, 1), (6, 2)])
     def test_lie_only_where_their_profile_can(self, h100: SimulatedHost, start: int, size: int) -> None:
-        one = divided(h100)
+        mig_gpu = divided(h100)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            one.create("2g.20gb", start, size)
+            mig_gpu.create("2g.20gb", start, size)
 
     def test_need_the_mode_a_known_profile_and_the_right(self, h100: SimulatedHost) -> None:
-        one = gpu(h100)
+        mig_gpu = gpu(h100)
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            one.create("1g.10gb", 0)
+            mig_gpu.create("1g.10gb", 0)
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            one.instances(19)
-        one.nvml.nvmlDeviceSetMigMode(one.handle, 1)
+            mig_gpu.instances(19)
+        mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            one.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(one.handle, 1, pynvml.c_nvmlGpuInstancePlacement_t(0, 1))
+            mig_gpu.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+                mig_gpu.handle, 1, pynvml.c_nvmlGpuInstancePlacement_t(0, 1)
+            )
         set_privileged(h100, privileged=False)
         with pytest.raises(pynvml.NVMLError_NoPermission):
-            one.create("1g.10gb", 0)
+            mig_gpu.create("1g.10gb", 0)
 
     def test_cannot_be_made_while_a_program_computes_on_the_whole_gpu(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
+        mig_gpu = divided(h100)
         pid = h100.attach_client(0)
         with pytest.raises(pynvml.NVMLError_InUse):
-            one.create("1g.10gb", 0)
+            mig_gpu.create("1g.10gb", 0)
         h100.detach_client(pid)
         h100.attach_client(0, kind="monitor", name="dcgm")
-        one.create("1g.10gb", 0)
+        mig_gpu.create("1g.10gb", 0)
 
     def test_without_a_place_are_put_where_they_fit(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
+        mig_gpu = divided(h100)
         for left in reversed(range(7)):
             h100.make_instance(0, "1g.10gb")
-            assert one.remaining(19) == left
+            assert mig_gpu.remaining(19) == left
         with pytest.raises(PartitionRefused):
             h100.make_instance(0, "1g.10gb")
 
     def test_are_not_destroyed_with_something_in_them(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        instance = one.create("1g.10gb", 0)
-        compute = one.fill(instance)
+        mig_gpu = divided(h100)
+        instance = mig_gpu.create("1g.10gb", 0)
+        compute = mig_gpu.fill(instance)
         with pytest.raises(pynvml.NVMLError_InUse):
-            one.nvml.nvmlGpuInstanceDestroy(instance)
-        pid = h100.attach_client(0, mig_uuid=one.uuids()[0])
+            mig_gpu.nvml.nvmlGpuInstanceDestroy(instance)
+        pid = h100.attach_client(0, mig_uuid=mig_gpu.uuids()[0])
         with pytest.raises(pynvml.NVMLError_InUse):
-            one.nvml.nvmlComputeInstanceDestroy(compute)
+            mig_gpu.nvml.nvmlComputeInstanceDestroy(compute)
         h100.detach_client(pid)
-        one.nvml.nvmlComputeInstanceDestroy(compute)
-        one.nvml.nvmlGpuInstanceDestroy(instance)
+        mig_gpu.nvml.nvmlComputeInstanceDestroy(compute)
+        mig_gpu.nvml.nvmlGpuInstanceDestroy(instance)
         assert h100.state.gpus[0].instances == []
 
     def test_a_handle_of_one_that_is_gone_does_not_reach_the_next(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        old = one.create("1g.10gb", 0)
-        compute = one.fill(old)
-        device = one.device(compute)
-        one.nvml.nvmlComputeInstanceDestroy(compute)
-        one.nvml.nvmlGpuInstanceDestroy(old)
-        one.fill(one.create("1g.10gb", 0))
+        mig_gpu = divided(h100)
+        old = mig_gpu.create("1g.10gb", 0)
+        compute = mig_gpu.fill(old)
+        device = mig_gpu.device(compute)
+        mig_gpu.nvml.nvmlComputeInstanceDestroy(compute)
+        mig_gpu.nvml.nvmlGpuInstanceDestroy(old)
+        mig_gpu.fill(mig_gpu.create("1g.10gb", 0))
         for ask, handle in (
-            (one.nvml.nvmlGpuInstanceGetInfo, old),
-            (one.nvml.nvmlComputeInstanceGetInfo, compute),
-            (one.nvml.nvmlDeviceGetUUID, device),
-            (one.nvml.nvmlGpuInstanceDestroy, old),
+            (mig_gpu.nvml.nvmlGpuInstanceGetInfo, old),
+            (mig_gpu.nvml.nvmlComputeInstanceGetInfo, compute),
+            (mig_gpu.nvml.nvmlDeviceGetUUID, device),
+            (mig_gpu.nvml.nvmlGpuInstanceDestroy, old),
         ):
             with pytest.raises(pynvml.NVMLError_NotFound):
                 ask(handle)
 
     def test_a_handle_is_of_one_kind(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        instance = one.create("1g.10gb", 0)
+        mig_gpu = divided(h100)
+        instance = mig_gpu.create("1g.10gb", 0)
         for ask, handle in (
-            (one.nvml.nvmlGpuInstanceGetInfo, one.handle),
-            (one.nvml.nvmlDeviceGetUUID, instance),
-            (one.nvml.nvmlComputeInstanceGetInfo, instance),
+            (mig_gpu.nvml.nvmlGpuInstanceGetInfo, mig_gpu.handle),
+            (mig_gpu.nvml.nvmlDeviceGetUUID, instance),
+            (mig_gpu.nvml.nvmlComputeInstanceGetInfo, instance),
         ):
             with pytest.raises(pynvml.NVMLError_InvalidArgument):
                 ask(handle)
@@ -303,18 +309,18 @@ class TestComputeInstances:
         self, h100: SimulatedHost, name: str, expected: dict[int, tuple[int, int, int]]
     ) -> None:
         """By slices: id, how many, multiprocessors. What fills a `1g` with double memory has an id of its own."""
-        one = divided(h100)
-        found = one.compute_profiles(one.create(name, 0))
+        mig_gpu = divided(h100)
+        infos = mig_gpu.compute_profiles(mig_gpu.create(name, 0))
         assert {
-            slices: (info.id, info.instanceCount, info.multiprocessorCount) for slices, info in found.items()
+            slices: (info.id, info.instanceCount, info.multiprocessorCount) for slices, info in infos.items()
         } == expected
 
     def test_lie_side_by_side_in_their_gpu_instance(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        instance = one.create("3g.40gb", 0)
-        two = one.nvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
+        mig_gpu = divided(h100)
+        instance = mig_gpu.create("3g.40gb", 0)
+        two = mig_gpu.nvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
         place = pynvml.c_nvmlComputeInstancePlacement_t(1, 1)
-        create = one.nvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement
+        create = mig_gpu.nvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement
         with pytest.raises(pynvml.NVMLError_InsufficientResources):
             create(instance, 0, ctypes.byref(place))
         place.start = 3
@@ -322,30 +328,30 @@ class TestComputeInstances:
             create(instance, 0, ctypes.byref(place))
         place.start = 2
         single = create(instance, 0, ctypes.byref(place))
-        infos = [one.nvml.nvmlComputeInstanceGetInfo(handle) for handle in (two, single)]
+        infos = [mig_gpu.nvml.nvmlComputeInstanceGetInfo(handle) for handle in (two, single)]
         assert [(info.id, info.placement.start, info.placement.size) for info in infos] == [(0, 0, 2), (1, 2, 1)]
-        names = [one.nvml.nvmlDeviceGetName(info.device).partition(" MIG ")[2] for info in infos]
+        names = [mig_gpu.nvml.nvmlDeviceGetName(info.device).partition(" MIG ")[2] for info in infos]
         assert names == ["2c.3g.40gb", "1c.3g.40gb"]
 
     def test_are_found_by_profile(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        instance = one.create("2g.20gb", 0)
-        made = [one.nvml.nvmlGpuInstanceCreateComputeInstance(instance, 0) for _ in range(2)]
+        mig_gpu = divided(h100)
+        instance = mig_gpu.create("2g.20gb", 0)
+        made = [mig_gpu.nvml.nvmlGpuInstanceCreateComputeInstance(instance, 0) for _ in range(2)]
         array, count = (pynvml.c_nvmlComputeInstance_t * 2)(), ctypes.c_uint()
-        one.nvml.nvmlGpuInstanceGetComputeInstances(instance, 0, array, ctypes.byref(count))
+        mig_gpu.nvml.nvmlGpuInstanceGetComputeInstances(instance, 0, array, ctypes.byref(count))
 
         def uuid(handle: Any) -> str:
-            return str(one.nvml.nvmlDeviceGetUUID(one.device(handle)))
+            return str(mig_gpu.nvml.nvmlDeviceGetUUID(mig_gpu.device(handle)))
 
         assert [uuid(handle) for handle in array[: count.value]] == [uuid(handle) for handle in made]
 
 
 class TestMigDevices:
     def test_tell_what_they_are(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        instance = one.create("2g.20gb", 2)
-        device = one.device(one.fill(instance))
-        nvml = one.nvml
+        mig_gpu = divided(h100)
+        instance = mig_gpu.create("2g.20gb", 2)
+        device = mig_gpu.device(mig_gpu.fill(instance))
+        nvml = mig_gpu.nvml
         assert nvml.nvmlDeviceGetUUID(device).startswith("MIG-")
         assert nvml.nvmlDeviceGetName(device) == "NVIDIA H100 80GB HBM3 MIG 2g.20gb"
         assert nvml.nvmlDeviceGetMemoryInfo(device).total == 20096 << 20
@@ -358,71 +364,71 @@ class TestMigDevices:
         )
 
     def test_some_questions_are_for_one_kind_of_device(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        device = one.device(one.fill(one.create("2g.20gb", 2)))
-        for ask in (one.nvml.nvmlDeviceGetMinorNumber, one.nvml.nvmlDeviceGetMigMode):
+        mig_gpu = divided(h100)
+        device = mig_gpu.device(mig_gpu.fill(mig_gpu.create("2g.20gb", 2)))
+        for ask in (mig_gpu.nvml.nvmlDeviceGetMinorNumber, mig_gpu.nvml.nvmlDeviceGetMigMode):
             with pytest.raises(pynvml.NVMLError_NotSupported):
                 ask(device)
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            one.nvml.nvmlDeviceGetAttributes(one.handle)
+            mig_gpu.nvml.nvmlDeviceGetAttributes(mig_gpu.handle)
 
     def test_get_another_uuid_each_time(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
+        mig_gpu = divided(h100)
         seen = set()
         for _ in range(3):
-            instance = one.create("1g.10gb", 0)
-            compute = one.fill(instance)
-            seen.add(one.uuids()[0])
-            one.nvml.nvmlComputeInstanceDestroy(compute)
-            one.nvml.nvmlGpuInstanceDestroy(instance)
+            instance = mig_gpu.create("1g.10gb", 0)
+            compute = mig_gpu.fill(instance)
+            seen.add(mig_gpu.uuids()[0])
+            mig_gpu.nvml.nvmlComputeInstanceDestroy(compute)
+            mig_gpu.nvml.nvmlGpuInstanceDestroy(instance)
         assert len(seen) == 3
 
     def test_numbers_have_holes_that_are_filled_again(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        made = [one.fill(one.create("1g.10gb", start)) for start in range(3)]
-        first, second, third = one.uuids()
-        one.nvml.nvmlComputeInstanceDestroy(made[1])
-        assert one.uuids() == [first, third]
-        one.fill(one.create("1g.10gb", 5))
-        assert one.uuids()[0] == first and one.uuids()[2] == third and second not in one.uuids()
+        mig_gpu = divided(h100)
+        made = [mig_gpu.fill(mig_gpu.create("1g.10gb", start)) for start in range(3)]
+        first, second, third = mig_gpu.uuids()
+        mig_gpu.nvml.nvmlComputeInstanceDestroy(made[1])
+        assert mig_gpu.uuids() == [first, third]
+        mig_gpu.fill(mig_gpu.create("1g.10gb", 5))
+        assert mig_gpu.uuids()[0] == first and mig_gpu.uuids()[2] == third and second not in mig_gpu.uuids()
 
     def test_have_a_compute_mode_and_their_gpu_has_none_to_set(self, h100: SimulatedHost) -> None:
-        one = gpu(h100)
-        nvml = one.nvml
-        nvml.nvmlDeviceSetComputeMode(one.handle, 3)
-        assert nvml.nvmlDeviceGetComputeMode(one.handle) == 3
-        nvml.nvmlDeviceSetComputeMode(one.handle, 0)
-        nvml.nvmlDeviceSetMigMode(one.handle, 1)
-        device = one.device(one.fill(one.create("1g.10gb", 0)))
+        mig_gpu = gpu(h100)
+        nvml = mig_gpu.nvml
+        nvml.nvmlDeviceSetComputeMode(mig_gpu.handle, 3)
+        assert nvml.nvmlDeviceGetComputeMode(mig_gpu.handle) == 3
+        nvml.nvmlDeviceSetComputeMode(mig_gpu.handle, 0)
+        nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1)
+        device = mig_gpu.device(mig_gpu.fill(mig_gpu.create("1g.10gb", 0)))
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            nvml.nvmlDeviceSetComputeMode(one.handle, 3)
+            nvml.nvmlDeviceSetComputeMode(mig_gpu.handle, 3)
         nvml.nvmlDeviceSetComputeMode(device, 3)
-        assert (nvml.nvmlDeviceGetComputeMode(device), nvml.nvmlDeviceGetComputeMode(one.handle)) == (3, 0)
+        assert (nvml.nvmlDeviceGetComputeMode(device), nvml.nvmlDeviceGetComputeMode(mig_gpu.handle)) == (3, 0)
 
     def test_processes_are_listed_where_they_run(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        devices = [one.device(one.fill(one.create("1g.10gb", start))) for start in (0, 1)]
-        uuid = one.nvml.nvmlDeviceGetUUID(devices[1])
+        mig_gpu = divided(h100)
+        devices = [mig_gpu.device(mig_gpu.fill(mig_gpu.create("1g.10gb", start))) for start in (0, 1)]
+        uuid = mig_gpu.nvml.nvmlDeviceGetUUID(devices[1])
         pid = h100.attach_client(0, mig_uuid=uuid, memory_mib=512)
         h100.attach_client(0, kind="monitor", name="dcgm")
-        listed = [one.nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle) for handle in (one.handle, *devices)]
+        listed = [mig_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle) for handle in (mig_gpu.handle, *devices)]
         assert [[process.pid for process in processes] for processes in listed] == [[pid], [], [pid]]
-        assert one.nvml.nvmlSystemGetProcessName(pid) == "cuda-program"
+        assert mig_gpu.nvml.nvmlSystemGetProcessName(pid) == "cuda-program"
         with pytest.raises(pynvml.NVMLError_NotFound):
-            one.nvml.nvmlSystemGetProcessName(1)
+            mig_gpu.nvml.nvmlSystemGetProcessName(1)
         process = listed[2][0]
         assert process.usedGpuMemory == 512 << 20
         assert process.gpuInstanceId == h100.state.gpus[0].instances[1].id
-        assert one.nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(one.handle) == []
+        assert mig_gpu.nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(mig_gpu.handle) == []
 
 
 class TestWhatIsLeft:
     def test_capabilities_and_nodes_come_and_go_with_instances(self, tmp_path: Path) -> None:
         host = create_host(tmp_path, "dgx-h100", layout="operator")
-        one = divided(host, 2)
-        instance = one.create("3g.40gb", 4)
-        compute = one.fill(instance)
-        gi = one.nvml.nvmlGpuInstanceGetInfo(instance).id
+        mig_gpu = divided(host, 2)
+        instance = mig_gpu.create("3g.40gb", 4)
+        compute = mig_gpu.fill(instance)
+        gi = mig_gpu.nvml.nvmlGpuInstanceGetInfo(instance).id
         files = HostFiles(tmp_path)
         minors = dict(
             line.split() for line in host.path("/proc/driver/nvidia-caps/mig-minors").read_text().splitlines()
@@ -437,28 +443,28 @@ class TestWhatIsLeft:
             for devices in ("/dev", "/run/nvidia/driver/dev"):
                 node = files.device_node(f"{devices}/nvidia-caps/nvidia-cap{minor}")
                 assert node is not None and (node.major, node.minor) == (files.device_majors()["nvidia-caps"], minor)
-        one.nvml.nvmlComputeInstanceDestroy(compute)
-        one.nvml.nvmlGpuInstanceDestroy(instance)
+        mig_gpu.nvml.nvmlComputeInstanceDestroy(compute)
+        mig_gpu.nvml.nvmlGpuInstanceDestroy(instance)
         assert not host.path(f"{folder}/gi{gi}").exists()
         left = {path.name for path in host.path("/dev/nvidia-caps").iterdir()}
         assert left == {"nvidia-cap1", "nvidia-cap2"}
         assert host.path("/proc/driver/nvidia/capabilities/mig/config").exists()
 
     def test_a_new_layout_is_an_event(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        events = one.nvml.nvmlEventSetCreate()
-        mask = one.nvml.nvmlDeviceGetSupportedEventTypes(one.handle)
+        mig_gpu = divided(h100)
+        events = mig_gpu.nvml.nvmlEventSetCreate()
+        mask = mig_gpu.nvml.nvmlDeviceGetSupportedEventTypes(mig_gpu.handle)
         assert mask & 0x100
-        one.nvml.nvmlDeviceRegisterEvents(one.handle, mask, events)
+        mig_gpu.nvml.nvmlDeviceRegisterEvents(mig_gpu.handle, mask, events)
         with pytest.raises(pynvml.NVMLError_Timeout):
-            one.nvml.nvmlEventSetWait_v2(events, 1)
+            mig_gpu.nvml.nvmlEventSetWait_v2(events, 1)
         h100.make_instance(0, "1g.10gb", 0)
-        assert one.nvml.nvmlEventSetWait_v2(events, 1000).eventType == 0x100
+        assert mig_gpu.nvml.nvmlEventSetWait_v2(events, 1000).eventType == 0x100
         with h100.edit() as state:
-            instance, item = mig_device(state.gpus[0], one.uuids()[0])
+            instance, item = mig_device(state.gpus[0], mig_gpu.uuids()[0])
             ids = {"gpu_instance": instance.id, "compute_instance": item.id}
             add_event(state, state.gpus[0].uuid, XID, 31, **ids)
-        data = one.nvml.nvmlEventSetWait_v2(events, 1000)
+        data = mig_gpu.nvml.nvmlEventSetWait_v2(events, 1000)
         assert (data.eventType, data.eventData) == (8, 31)
         assert (data.gpuInstanceId, data.computeInstanceId) == (h100.state.gpus[0].instances[0].id, 0)
 
@@ -477,8 +483,8 @@ class TestWhatIsLeft:
             unload_driver(host)
             assert not host.path("/dev/nvidia-caps").exists()
             load_driver(host)
-        one = gpu(host)
-        assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [mode, mode]
+        mig_gpu = gpu(host)
+        assert mig_gpu.nvml.nvmlDeviceGetMigMode(mig_gpu.handle) == [mode, mode]
         assert host.state.gpus[0].instances == [] and host.state.gpus[0].clients == []
         assert not host.path(f"/proc/driver/nvidia/capabilities/gpu{host.state.gpus[0].minor}/mig").exists()
 
@@ -493,14 +499,14 @@ class TestWhatIsLeft:
 
     def test_a_gpu_that_was_divided_and_put_back_equals_its_start(self, h100: SimulatedHost) -> None:
         before = h100.snapshots()
-        one = divided(h100)
+        mig_gpu = divided(h100)
         h100.make_instance(0, "3g.40gb", 4)
-        (device,) = one.devices()
-        one.nvml.nvmlDeviceSetComputeMode(device, 3)
+        (device,) = mig_gpu.devices()
+        mig_gpu.nvml.nvmlDeviceSetComputeMode(device, 3)
         assert h100.snapshots() != before
         h100.destroy_instance(0, 4)
         assert h100.snapshots() != before
-        one.nvml.nvmlDeviceSetMigMode(one.handle, 0)
+        mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 0)
         assert h100.snapshots() == before
 
     @pytest.mark.parametrize("change", [{"compute_mode": 3}, {"time_slice": 2}, {"bound_to": "vfio-pci"}])
@@ -522,14 +528,14 @@ class TestWhatIsLeft:
 
 class TestAdministrator:
     def test_makes_parts_and_instances_that_nobody_can_use(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
+        mig_gpu = divided(h100)
         assert len(h100.make_instance(0, "3g.40gb", 4, parts=(2, 1))) == 2
         assert h100.make_instance(0, "1g.10gb", 0, parts=()) == ()
-        assert len(one.uuids()) == 2
+        assert len(mig_gpu.uuids()) == 2
         with pytest.raises(PartitionRefused):
             h100.make_instance(0, "2g.20gb", 0)
         h100.destroy_instance(0, 4)
-        assert one.uuids() == []
+        assert mig_gpu.uuids() == []
 
     def test_does_not_divide_a_gpu_out_of_the_mode_nor_take_away_what_is_used(self, h100: SimulatedHost) -> None:
         with pytest.raises(PartitionRefused):
@@ -544,12 +550,12 @@ class TestAdministrator:
 
 class TestMishaps:
     def test_a_call_fails_as_often_as_it_was_told_to(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
+        mig_gpu = divided(h100)
         fail_call(h100, 0, "nvmlDeviceCreateGpuInstanceWithPlacement", 23, times=2)
         for _ in range(2):
             with pytest.raises(pynvml.NVMLError_InsufficientResources):
-                one.create("1g.10gb", 0)
-        one.create("1g.10gb", 0)
+                mig_gpu.create("1g.10gb", 0)
+        mig_gpu.create("1g.10gb", 0)
 
     def test_another_gpu_is_not_concerned(self, h100: SimulatedHost) -> None:
         fail_call(h100, 0, "nvmlDeviceGetUUID", 999)
@@ -557,66 +563,66 @@ class TestMishaps:
 
     @pytest.mark.parametrize(("when", "instances"), [("before", 0), ("after", 1)])
     def test_a_process_dies_once_before_or_after_the_work(self, h100: SimulatedHost, when: Any, instances: int) -> None:
-        one = divided(h100)
+        mig_gpu = divided(h100)
         crash_in(h100, 0, "nvmlDeviceCreateGpuInstanceWithPlacement", when)
         with pytest.raises(Crash):
-            one.create("1g.10gb", 0)
+            mig_gpu.create("1g.10gb", 0)
         assert len(h100.state.gpus[0].instances) == instances
-        one.create("1g.10gb", 1)
+        mig_gpu.create("1g.10gb", 1)
 
     def test_a_call_can_be_slow(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
+        mig_gpu = divided(h100)
         slow_call(h100, 0, "nvmlGpuInstanceDestroy", 0.05)
-        instance = one.create("1g.10gb", 0)
+        instance = mig_gpu.create("1g.10gb", 0)
         begin = time.perf_counter()
-        one.nvml.nvmlGpuInstanceDestroy(instance)
+        mig_gpu.nvml.nvmlGpuInstanceDestroy(instance)
         assert time.perf_counter() - begin >= 0.05
 
 
 class TestHealth:
     def test_counts_rows_and_actions_are_told(self, h100: SimulatedHost) -> None:
-        one = gpu(h100)
-        nvml = one.nvml
+        mig_gpu = gpu(h100)
+        nvml = mig_gpu.nvml
         h100.set_health(
             0, uncorrected_errors=2, lifetime_uncorrected_errors=5, remap_pending=True, recovery_action=1,
             tpc_repair_pending=True,
         )  # fmt: skip
-        assert [nvml.nvmlDeviceGetTotalEccErrors(one.handle, 1, counter) for counter in (0, 1)] == [2, 5]
-        assert nvml.nvmlDeviceGetRemappedRows(one.handle) == (0, 0, 1, 0)
-        assert nvml.nvmlDeviceGetRepairStatus(one.handle) == [0, 1]
-        values = nvml.nvmlDeviceGetFieldValues(one.handle, [230, (144, 0), 9999])
+        assert [nvml.nvmlDeviceGetTotalEccErrors(mig_gpu.handle, 1, counter) for counter in (0, 1)] == [2, 5]
+        assert nvml.nvmlDeviceGetRemappedRows(mig_gpu.handle) == (0, 0, 1, 0)
+        assert nvml.nvmlDeviceGetRepairStatus(mig_gpu.handle) == [0, 1]
+        values = nvml.nvmlDeviceGetFieldValues(mig_gpu.handle, [230, (144, 0), 9999])
         assert [(value.nvmlReturn, value.value.uiVal) for value in values] == [(0, 1), (0, 1), (3, 0)]
 
     def test_a_gpu_in_mig_mode_does_not_tell_of_remapped_rows(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
+        mig_gpu = divided(h100)
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            one.nvml.nvmlDeviceGetRemappedRows(one.handle)
+            mig_gpu.nvml.nvmlDeviceGetRemappedRows(mig_gpu.handle)
 
     def test_a_reset_puts_right_what_can_be(self, h100: SimulatedHost) -> None:
         h100.set_health(0, uncorrected_errors=2, lifetime_uncorrected_errors=5, remap_failed=True, recovery_action=4)
         h100.lose_gpu(0, 16)
         h100.reset_gpu(0)
-        one = gpu(h100)
-        assert [one.nvml.nvmlDeviceGetTotalEccErrors(one.handle, 1, counter) for counter in (0, 1)] == [0, 5]
-        assert one.nvml.nvmlDeviceGetRemappedRows(one.handle) == (0, 0, 0, 1)
-        assert one.nvml.nvmlDeviceGetFieldValues(one.handle, [230])[0].value.uiVal == 0
+        mig_gpu = gpu(h100)
+        assert [mig_gpu.nvml.nvmlDeviceGetTotalEccErrors(mig_gpu.handle, 1, counter) for counter in (0, 1)] == [0, 5]
+        assert mig_gpu.nvml.nvmlDeviceGetRemappedRows(mig_gpu.handle) == (0, 0, 0, 1)
+        assert mig_gpu.nvml.nvmlDeviceGetFieldValues(mig_gpu.handle, [230])[0].value.uiVal == 0
 
     def test_older_gpus_and_drivers_do_not_know_all_questions(self, tmp_path: Path) -> None:
-        one = gpu(create_host(tmp_path, "t4"))
-        assert one.nvml.nvmlDeviceGetTotalEccErrors(one.handle, 1, 0) == 0
+        mig_gpu = gpu(create_host(tmp_path, "t4"))
+        assert mig_gpu.nvml.nvmlDeviceGetTotalEccErrors(mig_gpu.handle, 1, 0) == 0
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            one.nvml.nvmlDeviceGetRemappedRows(one.handle)
+            mig_gpu.nvml.nvmlDeviceGetRemappedRows(mig_gpu.handle)
         with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-            one.nvml.nvmlDeviceGetRepairStatus(one.handle)
-        assert one.nvml.nvmlDeviceGetFieldValues(one.handle, [230])[0].nvmlReturn == 3
-        assert not one.nvml.nvmlDeviceGetSupportedEventTypes(one.handle) & 0x100
+            mig_gpu.nvml.nvmlDeviceGetRepairStatus(mig_gpu.handle)
+        assert mig_gpu.nvml.nvmlDeviceGetFieldValues(mig_gpu.handle, [230])[0].nvmlReturn == 3
+        assert not mig_gpu.nvml.nvmlDeviceGetSupportedEventTypes(mig_gpu.handle) & 0x100
 
     def test_persistence_mode_and_links_are_what_they_were_set_to(self, h100: SimulatedHost) -> None:
-        one = gpu(h100)
-        one.nvml.nvmlDeviceSetPersistenceMode(one.handle, 0)
-        assert one.nvml.nvmlDeviceGetPersistenceMode(one.handle) == 0
+        mig_gpu = gpu(h100)
+        mig_gpu.nvml.nvmlDeviceSetPersistenceMode(mig_gpu.handle, 0)
+        assert mig_gpu.nvml.nvmlDeviceGetPersistenceMode(mig_gpu.handle) == 0
         set_links_down(h100, 0, 3, 4)
-        active = [one.nvml.nvmlDeviceGetNvLinkState(one.handle, link) for link in range(18)]
+        active = [mig_gpu.nvml.nvmlDeviceGetNvLinkState(mig_gpu.handle, link) for link in range(18)]
         assert [link for link, state in enumerate(active) if not state] == [3, 4]
 
     def test_programs_are_seen_in_proc_with_the_gpus_that_they_have_open(self, h100: SimulatedHost) -> None:

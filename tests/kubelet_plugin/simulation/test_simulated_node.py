@@ -204,13 +204,13 @@ class TestReboot:
         assert sorted(after.values()) == list(range(8))
 
     def test_ampere_keeps_its_mig_mode_and_hopper_forgets_it(self, tmp_path: Path) -> None:
-        for profile, kept in (("dgx-a100-40", 1), ("dgx-h100", 0)):
+        for profile, mode in (("dgx-a100-40", 1), ("dgx-h100", 0)):
             host = create_host(tmp_path / profile, profile)
             host.set_mig(0, 0, 1)
             host.reboot()
             mig = host.state.gpus[0].mig
             assert mig is not None
-            assert (mig.current, mig.pending) == (kept, kept)
+            assert (mig.current, mig.pending) == (mode, mode)
 
     def test_a_driver_in_a_container_may_come_later(self, tmp_path: Path) -> None:
         host = create_host(tmp_path, "t4", layout="operator")
@@ -277,10 +277,10 @@ class TestSimulatedNvml:
     @rows("name", [name for name in dir(SimulatedNvml) if name.startswith("nvml") and hasattr(pynvml, name)])
     def test_a_function_takes_what_that_of_the_binding_takes(self, name: str) -> None:
         ours, theirs = (inspect.signature(getattr(module, name)).parameters for module in (SimulatedNvml, pynvml))
-        found = [parameter for parameter in ours if parameter not in ("self", "gpu", "mig", "instance", "_")]
+        accepted = [parameter for parameter in ours if parameter not in ("self", "gpu", "mig", "instance", "_")]
         wanted = list(theirs.values())["gpu" in ours :]
-        assert found == [parameter.name for parameter in wanted[: len(found)]]
-        assert all(parameter.default is not inspect.Parameter.empty for parameter in wanted[len(found) :])
+        assert accepted == [parameter.name for parameter in wanted[: len(accepted)]]
+        assert all(parameter.default is not inspect.Parameter.empty for parameter in wanted[len(accepted) :])
 
     def test_events_come_once_and_to_those_who_registered(self, host: SimulatedHost) -> None:
         nvml = session(host)

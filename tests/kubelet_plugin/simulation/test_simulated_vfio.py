@@ -154,12 +154,12 @@ def test_a_driver_that_is_loaded_takes_what_is_free_and_not_meant_for_another(
     host: SimulatedHost, kernel: SimulatedKernel
 ) -> None:
     free, meant, lent = (gpu.address for gpu in host.state.gpus[:3])
-    for one in (free, meant, lent):
-        unbind(kernel, one)
-    for one in (meant, lent):
-        override(kernel, one, "vfio-pci")
+    for address in (free, meant, lent):
+        unbind(kernel, address)
+    for address in (meant, lent):
+        override(kernel, address, "vfio-pci")
     bind(kernel, lent, "vfio-pci")
     unload_driver(host)
     assert kernel.driver(lent) == "vfio-pci"
     load_driver(host)
-    assert [kernel.driver(one) for one in (free, meant, lent)] == ["nvidia", None, "vfio-pci"]
+    assert [kernel.driver(address) for address in (free, meant, lent)] == ["nvidia", None, "vfio-pci"]

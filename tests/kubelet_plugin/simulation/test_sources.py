@@ -26,18 +26,20 @@ from kubelet_plugin.simulation.profiles import (
 
 def document(folder: str, name: str) -> dict[str, Any]:
     text = files("kubelet_plugin.simulation").joinpath(folder, f"{name}.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
 
 
 def test_every_number_has_a_source_and_every_source_is_used() -> None:
     problems = {name: problems_of_profile(load_profile(name)) for name in profile_names()}
     problems |= {name: problems_of_table(load_mig_table(name)) for name in mig_table_names()}
-    assert {name: found for name, found in problems.items() if found} == {}
+    assert {name: mistakes for name, mistakes in problems.items() if mistakes} == {}
     used = {name for profile in profile_names() for name in load_profile(profile).sources}
     for name in mig_table_names():
         mig = load_mig_table(name)
-        used |= {source for one in mig.profiles for column in COLUMNS for source in sources_of(mig, one.name, column)}
+        used |= {
+            source for profile in mig.profiles for column in COLUMNS for source in sources_of(mig, profile.name, column)
+        }
     assert used == set(known_sources())
 
 

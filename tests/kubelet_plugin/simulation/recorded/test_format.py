@@ -112,7 +112,7 @@ def test_what_is_no_record_is_refused_with_the_reason(what: str, tmp_path: Path)
     with pytest.raises(InvalidInput, match=reason) as raised:
         read_record(tmp_path / "record")
     assert str(tmp_path / "record") in (raised.value.about or "")
-    assert [one.name for one in tmp_path.iterdir()] == ["record"]
+    assert [path.name for path in tmp_path.iterdir()] == ["record"]
 
 
 def test_an_archive_that_unpacks_to_more_than_any_node_is_refused(tmp_path: Path) -> None:

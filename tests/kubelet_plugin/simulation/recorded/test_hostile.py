@@ -43,8 +43,8 @@ def test_no_link_leads_out_of_the_folder(path: str, target: str, tmp_path: Path)
         for name in (*folders, *files):
             place = Path(folder, name)
             assert place.resolve().is_relative_to(root), f"{place} is a link to {place.readlink()}"
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["in", "record.tar.gz"]
-    assert [one.name for one in (tmp_path / "in").iterdir()] == ["host"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "record.tar.gz"]
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["host"]
 
 
 @pytest.mark.parametrize(
