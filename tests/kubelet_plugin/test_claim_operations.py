@@ -98,7 +98,7 @@ async def test_steps_and_operations_are_told_with_their_outcome(bench: Bench) ->
         ("write", "ok"),
         ("remove", "ok"),
     ]
-    assert [one.outcome for one in heard.operations] == ["Unreachable", "NodeNotReady", "ok", "ok"]
+    assert [operation.outcome for operation in heard.operations] == ["Unreachable", "NodeNotReady", "ok", "ok"]
 
 
 async def test_durations_are_told_by_outcome_and_step() -> None:

@@ -34,8 +34,8 @@ OWN = f"device.attributes['{GPU_DRIVER}']"
 
 
 def published(inventory: NodeInventorySpec, policy: PublishingPolicy) -> list[PublishedSlice]:
-    found = described_devices(inventory, policy, {}, GPU_DRIVER, ALL_FEATURES)
-    pool = wanted_pool(GPU_DRIVER, NodeRef(NODE.name, "uid"), slice_layout(found.gpus, Places(), ALL_FEATURES))
+    described = described_devices(inventory, policy, {}, GPU_DRIVER, ALL_FEATURES)
+    pool = wanted_pool(GPU_DRIVER, NodeRef(NODE.name, "uid"), slice_layout(described.gpus, Places(), ALL_FEATURES))
     objects = [new_object(pool, CreateSlice(item, 1, len(pool.slices))) for item in pool.slices]
     return [_typed(obj, index) for index, obj in enumerate(objects)]
 
@@ -68,13 +68,17 @@ async def test_counters_allow_what_the_hardware_accepts_and_nothing_else(tmp_pat
     policy = PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **dynamic})
     inventory = NodeInventorySpec.of(wanted_spec(NODE.name, await node.discovery().observe(), {}))
     slices = published(inventory, policy)
-    parts = {one.name: one for one in offers(inventory, policy, {}).offers if one.partition is not None}
+    parts = {offer.name: offer for offer in offers(inventory, policy, {}).offers if offer.partition is not None}
     mig, taken, outcomes = node.nvml().mig(uuid), dict[str, tuple[str, int]](), set[bool]()
     for _ in range(STEPS):
         if taken and chance.random() < 0.35:
             profile_name, start = taken.pop(chance.choice(list(taken)))
             mig.destroy_gpu_instance(
-                next(one for one in mig.instances() if (one.profile, one.start) == (profile_name, start))
+                next(
+                    instance
+                    for instance in mig.instances()
+                    if (instance.profile, instance.start) == (profile_name, start)
+                )
             )
         part = parts[chance.choice(list(parts))]
         assert part.partition is not None and part.profile is not None

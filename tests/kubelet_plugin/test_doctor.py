@@ -81,10 +81,10 @@ class Node:
         return LocalMachine(self.places).look()
 
     def troubles(self) -> list[Diagnosis]:
-        return [one for one in NODE.findings(NODE.look(self.places)) if one.verdict is not Verdict.OK]
+        return [diagnosis for diagnosis in NODE.findings(NODE.look(self.places)) if diagnosis.verdict is not Verdict.OK]
 
     def codes(self) -> set[str]:
-        return {f"{one.check}/{one.trouble}" for one in self.troubles() if one.check != "node-rights"}
+        return {f"{bad.check}/{bad.trouble}" for bad in self.troubles() if bad.check != "node-rights"}
 
     @property
     def arguments(self) -> list[str]:
@@ -108,19 +108,19 @@ def serving(node: Node) -> Iterator[Node]:
     node.prepare()
     sockets = node.listen()
     yield node
-    for one in sockets:
-        one.close()
+    for listening in sockets:
+        listening.close()
 
 
 def test_a_machine_with_a_plugin_that_serves_is_well(serving: Node) -> None:
     assert serving.codes() == set()
     seen = serving.look()
     assert (len(seen.gpus), seen.driver_version, seen.kernel_module) == (4, "550.163.01", "550.163.01")
-    assert [(one.claim, one.prepared, one.boot_id) for one in seen.journal.entries] == [
+    assert [(entry.claim, entry.prepared, entry.boot_id) for entry in seen.journal.entries] == [
         ("claim team-a/train", True, seen.boot_id)
     ]
-    assert [one.claim_uid for one in seen.cdi_files] == [UID]
-    assert [one.answers for one in seen.sockets] == [True, True]
+    assert [file.claim_uid for file in seen.cdi_files] == [UID]
+    assert [seen_socket.answers for seen_socket in seen.sockets] == [True, True]
     assert seen.persistenced
 
 
@@ -168,16 +168,22 @@ def test_what_is_broken_on_it_is_seen(serving: Node) -> None:
 
 def test_a_gpu_in_a_claim_of_another_driver_is_told(serving: Node) -> None:
     (serving.places.cdi_root / f"k8s.{GPU_DRIVER}-claim_theirs.yaml").write_text("- path: /dev/nvidia0\n")
-    (found,) = [one for one in serving.troubles() if one.check == "node-files"]
-    assert found.trouble == "gpu" and "is in claim UID theirs of another driver, gpu.nvidia.com" in found.sentence
+    (diagnosis,) = [diagnosis for diagnosis in serving.troubles() if diagnosis.check == "node-files"]
+    assert (
+        diagnosis.trouble == "gpu" and "is in claim UID theirs of another driver, gpu.nvidia.com" in diagnosis.sentence
+    )
 
 
 def test_without_driver_plugin_and_folders_it_is_all_said_at_once() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         unload_driver(create_host(Path(folder) / "host", "t4"))
         places = NodePlaces(Path(folder) / "host", Path(folder) / "kubelet", Path(folder) / "cdi", simulate="t4")
-        found = {f"{one.check}/{one.trouble}" for one in NODE.findings(NODE.look(places)) if one.trouble}
-    assert found - {"node-rights/not-root"} == {
+        codes = {
+            f"{diagnosis.check}/{diagnosis.trouble}"
+            for diagnosis in NODE.findings(NODE.look(places))
+            if diagnosis.trouble
+        }
+    assert codes - {"node-rights/not-root"} == {
         "node-driver/no-driver",
         "node-cdi-files/no-folder",
         "node-sockets/no-registry",
@@ -192,7 +198,7 @@ def test_without_the_rights_to_kubelets_folder_nothing_is_said_of_what_is_in_it(
     NODE.look(places)  # whatever has to be imported is
     with without_rights(places.kubelet_root):
         seen = NODE.look(places)
-    verdicts = {one.check: one.verdict for one in NODE.findings(seen)}
+    verdicts = {diagnosis.check: diagnosis.verdict for diagnosis in NODE.findings(seen)}
     checks = ("node-rights", "node-journal", "node-sockets", "node-mps", "node-disk")
     assert {verdicts[name] for name in checks} == {Verdict.UNKNOWN}
 
@@ -226,8 +232,8 @@ def test_a_journal_that_lost_lines_is_damaged_and_what_is_left_is_seen(serving: 
 
 
 def test_a_socket_at_which_nobody_listens_is_told_from_one_that_serves(node: Node) -> None:
-    for one in node.listen():
-        one.close()
+    for listening in node.listen():
+        listening.close()
     assert node.codes() == {"node-sockets/nobody-listens"}
 
 
@@ -258,27 +264,29 @@ def test_a_runtime_that_only_has_a_socket_has_its_defaults(node: Node) -> None:
 
 def test_what_a_bundle_has_of_it_is_inventory_journal_cdi_files_the_drivers_lines_and_a_record(serving: Node) -> None:
     serving.log("6,1,2,-;something else\n" + XID.format(79))
-    files = {one.name: one for one in node_part().files(serving.places)}
+    files = {file.name: file for file in node_part().files(serving.places)}
     cdi = f"node/cdi/k8s.{GPU_DRIVER}-claim_{UID}.json"
     assert set(files) == {"node/inventory.json", f"node/{JOURNAL}", cdi, "node/kernel.txt", "node/record.tar.gz"}
-    assert all(one.problem is None for one in files.values())
+    assert all(file.problem is None for file in files.values())
     assert len(json.loads("".join(files["node/inventory.json"].lines))["spec"]["gpus"]) == 4
     assert json.loads("".join(files[cdi].lines)) == SPEC
     assert len(files["node/kernel.txt"].lines) == 1
     assert (files["node/record.tar.gz"].content or b"")[:2] == b"\x1f\x8b"
     serving.places.state_dir.joinpath(JOURNAL).unlink()
-    (journal,) = [one for one in NODE.files(serving.places) if one.name == f"node/{JOURNAL}"]
+    (journal,) = [file for file in NODE.files(serving.places) if file.name == f"node/{JOURNAL}"]
     assert journal == NodeFile(f"node/{JOURNAL}", problem="No such file or directory")
 
 
 def test_the_command_says_it_and_a_bundle_says_the_same_later(serving: Node, tmp_path: Path) -> None:
     serving.log(XID.format(79))
-    said = run("doctor", *serving.arguments, "-o", "json")
-    assert said.exit_code == 0, said.output
+    answer = run("doctor", *serving.arguments, "-o", "json")
+    assert answer.exit_code == 0, answer.output
     assert run("doctor", *serving.arguments, "--strict").exit_code == 1
     file = tmp_path / "bundle.tar.gz"
     assert run("bundle", *serving.arguments, "--archive", str(file), "--anonymize").exit_code == 0
     stored = report_of_bundle(file)
-    verdicts = [(one["check"], one["verdict"], one["trouble"]) for one in json.loads(said.stdout)["findings"]]
-    assert [(one.check, one.verdict.value, one.trouble or None) for one in stored.findings] == verdicts
+    verdicts = [
+        (finding["check"], finding["verdict"], finding["trouble"]) for finding in json.loads(answer.stdout)["findings"]
+    ]
+    assert [(finding.check, finding.verdict.value, finding.trouble or None) for finding in stored.findings] == verdicts
     assert "names are anonymized" in stored.notes

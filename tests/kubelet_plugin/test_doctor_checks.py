@@ -72,7 +72,7 @@ WELL = NodeSeen(
 
 @dataclass(frozen=True)
 class Case:
-    found: str
+    code: str
     fields: dict[str, Any]
 
 
@@ -131,26 +131,32 @@ CASES = [
 
 
 def troubles(seen: NodeSeen) -> set[str]:
-    return {f"{one.check}/{one.trouble}" for one in examined(CHECKS, seen) if one.verdict is not Verdict.OK}
+    return {
+        f"{diagnosis.check}/{diagnosis.trouble}"
+        for diagnosis in examined(CHECKS, seen)
+        if diagnosis.verdict is not Verdict.OK
+    }
 
 
 def test_a_node_that_is_well_is_well_by_every_check() -> None:
-    found = examined(CHECKS, WELL)
-    assert [one for one in found if one.verdict is not Verdict.OK] == []
-    assert [one.check for one in found] == [one.name for one in CHECKS]
+    diagnoses = examined(CHECKS, WELL)
+    assert [diagnosis for diagnosis in diagnoses if diagnosis.verdict is not Verdict.OK] == []
+    assert [named.check for named in diagnoses] == [named.name for named in CHECKS]
 
 
 @rows("case", CASES)
 def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
     seen = replace(WELL, **case.fields)
-    assert troubles(seen) == {case.found}
-    (found,) = [one for one in examined(CHECKS, seen) if one.verdict is not Verdict.OK]
-    assert found.fix
-    assert "{" not in found.sentence
+    assert troubles(seen) == {case.code}
+    (diagnosis,) = [diagnosis for diagnosis in examined(CHECKS, seen) if diagnosis.verdict is not Verdict.OK]
+    assert diagnosis.fix
+    assert "{" not in diagnosis.sentence
 
 
 def test_every_trouble_is_provoked_by_a_case() -> None:
-    assert {case.found for case in CASES} == {f"{check.name}/{one.code}" for check in CHECKS for one in check.troubles}
+    assert {case.code for case in CASES} == {
+        f"{check.name}/{trouble.code}" for check in CHECKS for trouble in check.troubles
+    }
 
 
 @rows(
@@ -171,8 +177,8 @@ def test_what_looks_odd_and_is_fine_is_not_told(fields: dict[str, Any]) -> None:
 
 def test_without_the_kernels_log_xids_are_not_known() -> None:
     seen = replace(WELL, kernel_log=Unread("the kernel log", "Operation not permitted", "read /dev/kmsg"))
-    (found,) = [one for one in examined(CHECKS, seen) if one.check == "node-xids"]
-    assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, "you may not read /dev/kmsg")
+    (diagnosis,) = [diagnosis for diagnosis in examined(CHECKS, seen) if diagnosis.check == "node-xids"]
+    assert (diagnosis.verdict, diagnosis.sentence) == (Verdict.UNKNOWN, "you may not read /dev/kmsg")
 
 
 def test_what_was_seen_survives_being_written() -> None:

@@ -276,13 +276,13 @@ def test_cuda_of_a_pod_starts_once_every_gpu_of_it_is_in_an_active_partition(
     node = shared(tmp_path, profile)
     pair = next(part for part in node.host.state.fabric_manager.partitions if len(part.gpus) == 2)
     minors = [gpu.minor for gpu in node.host.state.gpus]
-    found = []
+    statuses = []
     for active in (False, True):
         set_partition(node.host, pair.id, active=active)
         for minor in minors:
             monkeypatch.setenv(DEVICES_VARIABLE, f"/dev/nvidiactl:/dev/nvidia-uvm:/dev/nvidia{minor}")
-            found.append(CudaLibrary(RootedNode(str(node.host.root)), None).cuInit(0))
-    assert (found.count(802), found.count(0)) == (14, 2)
+            statuses.append(CudaLibrary(RootedNode(str(node.host.root)), None).cuInit(0))
+    assert (statuses.count(802), statuses.count(0)) == (14, 2)
     monkeypatch.setenv(
         DEVICES_VARIABLE, ":".join(["/dev/nvidiactl:/dev/nvidia-uvm", *(f"/dev/nvidia{m}" for m in minors)])
     )

@@ -90,61 +90,61 @@ type Open = Callable[[Path], Any]
 async def test_a_prepare_that_waits_for_the_api_server_is_dropped(
     folder: Path, driver: Open, *, by_deadline: bool
 ) -> None:
-    async with driver(folder) as one, asyncio.timeout(30):
+    async with driver(folder) as scene, asyncio.timeout(30):
         asked, answer = asyncio.Event(), asyncio.Event()
 
         async def slowly(_: str) -> None:
             asked.set()
             await answer.wait()
 
-        one.api.before_answer = slowly
-        call = one.call("NodePrepareResources", 0.5 if by_deadline else None)
+        scene.api.before_answer = slowly
+        call = scene.call("NodePrepareResources", 0.5 if by_deadline else None)
         await asked.wait()
         if not by_deadline:
             call.cancel()
         with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
             await call
-        await one.over(1)  # though the API server has not answered yet
-        assert "gave up" in str(one.heard.operations[0].error)
+        await scene.over(1)  # though the API server has not answered yet
+        assert "gave up" in str(scene.heard.operations[0].error)
         answer.set()
-        retry = await one.call("NodePrepareResources")
+        retry = await scene.call("NodePrepareResources")
         assert [len(claim.devices) for claim in retry.claims.values()] == [1]
 
 
 @both_drivers
 async def test_calls_for_one_claim_ask_the_api_server_once(folder: Path, driver: Open) -> None:
-    async with driver(folder) as one, asyncio.timeout(30):
-        reads, answer = one.api.reads, asyncio.Event()
+    async with driver(folder) as scene, asyncio.timeout(30):
+        reads, answer = scene.api.reads, asyncio.Event()
 
         async def slowly(_: str) -> None:
             await answer.wait()
 
-        one.api.before_answer = slowly
-        calls = [asyncio.ensure_future(one.claims.prepare([one.ref])) for _ in range(3)]
-        await eventually(lambda: one.api.reads > reads)
+        scene.api.before_answer = slowly
+        calls = [asyncio.ensure_future(scene.claims.prepare([scene.ref])) for _ in range(3)]
+        await eventually(lambda: scene.api.reads > reads)
         await asyncio.sleep(0)
         answer.set()
         await asyncio.gather(*calls)
-        assert one.api.reads - reads == 1
+        assert scene.api.reads - reads == 1
 
 
 @both_drivers
 async def test_a_release_waits_for_no_prepare_and_nothing_is_left_of_that(folder: Path, driver: Open) -> None:
-    async with driver(folder) as one, asyncio.timeout(30):
+    async with driver(folder) as scene, asyncio.timeout(30):
         asked, answer = asyncio.Event(), asyncio.Event()
 
         async def slowly(_: str) -> None:
             asked.set()
             await answer.wait()
 
-        one.api.before_answer = slowly
-        call = one.call("NodePrepareResources")
+        scene.api.before_answer = slowly
+        call = scene.call("NodePrepareResources")
         await asked.wait()
-        assert not (await one.call("NodeUnprepareResources")).claims[one.ref.uid].error
+        assert not (await scene.call("NodeUnprepareResources")).claims[scene.ref.uid].error
         call.cancel()
-        await one.over(2)
+        await scene.over(2)
         answer.set()
-        assert not one.files()
+        assert not scene.files()
 
 
 async def test_a_channel_that_waits_for_its_domain_is_dropped(folder: Path) -> None:

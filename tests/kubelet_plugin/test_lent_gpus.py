@@ -189,7 +189,7 @@ class TestLent:
             over.set()
             looking.join()
         assert seen
-        assert all(one == start for one in seen)
+        assert all(look_shown == start for look_shown in seen)
 
 
 class TestForeign:
@@ -197,8 +197,10 @@ class TestForeign:
         bind_gpu(node.host, 1, "vfio-pci")
         facts = node.hardware.look()
         gpu = node.host.state.gpus[1]
-        assert gpu.uuid not in {one.uuid for one in facts.gpus}
-        assert [(one.subject, one.reason) for one in facts.problems] == [(f"GPU {gpu.address}", "BoundToVfio")]
+        assert gpu.uuid not in {offered.uuid for offered in facts.gpus}
+        assert [(problem.subject, problem.reason) for problem in facts.problems] == [
+            (f"GPU {gpu.address}", "BoundToVfio")
+        ]
 
     def test_it_is_not_lent_either(self, node: Node) -> None:
         bind_gpu(node.host, 1, "vfio-pci")

@@ -43,7 +43,7 @@ POD: JsonObject = {"metadata": {"name": "train-0", "uid": "uid-of-train-0"}}
 
 
 @pytest_asyncio.fixture
-async def one(api_server: ObservedApiServer, kube: Kube, forks: PluginForks) -> AsyncIterator[RealNode]:
+async def scene(api_server: ObservedApiServer, kube: Kube, forks: PluginForks) -> AsyncIterator[RealNode]:
     with short_folder() as folder:
         node = RealNode(api_server, kube, forks, folder)
         async with node.running():
@@ -56,39 +56,39 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def allocated(one: RealNode) -> ClaimRef:
-    created = await one.kube.create(RESOURCE_CLAIMS, claim())
-    await allocate(one.kube, created, result(one.node.devices[0]))
+async def allocated(scene: RealNode) -> ClaimRef:
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(scene.kube, created, result(scene.node.devices[0]))
     return ClaimRef("default", "gpu", created["metadata"]["uid"])
 
 
-async def with_long_slices(one: RealNode) -> ClaimRef:
+async def with_long_slices(scene: RealNode) -> ClaimRef:
     """A claim of the second GPU that sets its time slice."""
-    created = await one.kube.create(RESOURCE_CLAIMS, claim("long"))
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim("long"))
     sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
     parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": sharing}
     config = {"source": "FromClaim", "requests": [], "opaque": {"driver": GPU_DRIVER, "parameters": parameters}}
-    status = {"allocation": allocation(result(one.node.devices[1]), config=[config])}
-    await one.kube.merge_patch(RESOURCE_CLAIMS, "long", {"status": status}, namespace="default", subresource="status")
+    status = {"allocation": allocation(result(scene.node.devices[1]), config=[config])}
+    await scene.kube.merge_patch(RESOURCE_CLAIMS, "long", {"status": status}, namespace="default", subresource="status")
     return ClaimRef("default", "long", created["metadata"]["uid"])
 
 
-async def test_without_a_driver_it_registers_and_serves_and_says_what_is_missing(one: RealNode) -> None:
-    ref = await allocated(one)
-    async with one.plugin() as plugin:
+async def test_without_a_driver_it_registers_and_serves_and_says_what_is_missing(scene: RealNode) -> None:
+    ref = await allocated(scene)
+    async with scene.plugin() as plugin:
         await plugin.ready()
         assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
         await plugin.kill()
-    await one.registered(0)
-    unload_driver(one.node.host)
-    async with one.plugin() as plugin:
-        await one.registered()
+    await scene.registered(0)
+    unload_driver(scene.node.host)
+    async with scene.plugin() as plugin:
+        await scene.registered()
         other = ClaimRef("default", "other", "uid-of-other")
         assert await plugin.unprepare(ref, other) == {ref.uid: "", other.uid: ""}
         refusal = (await plugin.prepare(ref))[ref.uid]
         assert isinstance(refusal, str)
         assert "driver" in refusal
-        problems = (await one.inventory())["spec"]["problems"]
+        problems = (await scene.inventory())["spec"]["problems"]
         assert [problem["reason"] for problem in problems] == ["DriverNotLoaded"]
 
 
@@ -131,65 +131,65 @@ def test_a_daemon_of_the_node_is_in_the_way_of_those_in_pods(
     assert [problem.reason for problem in facts.problems] == reasons
 
 
-async def test_the_inventory_says_what_the_nodes_container_runtime_cannot_read(one: RealNode) -> None:
-    node = await one.kube.get(NODES, "node-1")
+async def test_the_inventory_says_what_the_nodes_container_runtime_cannot_read(scene: RealNode) -> None:
+    node = await scene.kube.get(NODES, "node-1")
     info = {"containerRuntimeVersion": "containerd://1.7.12"}
-    await one.kube.replace(NODES, {**node, "status": {"nodeInfo": info}}, subresource="status")
-    async with one.plugin() as plugin:
+    await scene.kube.replace(NODES, {**node, "status": {"nodeInfo": info}}, subresource="status")
+    async with scene.plugin() as plugin:
         await plugin.ready()
-        await eventually(lambda: _warnings(one, ["OldCdi"]))
-        ref = await allocated(one)
+        await eventually(lambda: _warnings(scene, ["OldCdi"]))
+        ref = await allocated(scene)
         assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
 
 
-async def _warnings(one: RealNode, reasons: list[str]) -> bool:
+async def _warnings(scene: RealNode, reasons: list[str]) -> bool:
     try:
-        spec = (await one.inventory())["spec"]
+        spec = (await scene.inventory())["spec"]
     except NotFound:
         return False
     return [warning["reason"] for warning in spec.get("warnings") or ()] == reasons
 
 
-async def test_told_the_same_profile_as_other_nodes_it_makes_gpus_of_its_own(one: RealNode) -> None:
-    others = {gpu.uuid for gpu in one.node.host.state.gpus}
-    empty = one.folder / "empty"
-    one.node.options = (f"--host-root={empty}",)
-    async with one.plugin() as plugin:
+async def test_told_the_same_profile_as_other_nodes_it_makes_gpus_of_its_own(scene: RealNode) -> None:
+    others = {gpu.uuid for gpu in scene.node.host.state.gpus}
+    empty = scene.folder / "empty"
+    scene.node.options = (f"--host-root={empty}",)
+    async with scene.plugin() as plugin:
         await plugin.ready()
         made = {gpu.uuid for gpu in SimulatedHost(empty).state.gpus}
     assert len(made) == len(others)
     assert not made & others
 
 
-async def test_without_an_api_server_it_registers_and_releases(one: RealNode) -> None:
-    ref = await allocated(one)
-    async with one.plugin() as plugin:
+async def test_without_an_api_server_it_registers_and_releases(scene: RealNode) -> None:
+    ref = await allocated(scene)
+    async with scene.plugin() as plugin:
         await plugin.ready()
         await plugin.prepare(ref)
         await plugin.kill()
-    await one.registered(0)
-    await one.server.stop()
-    async with one.plugin() as plugin:
-        await one.registered()
+    await scene.registered(0)
+    await scene.server.stop()
+    async with scene.plugin() as plugin:
+        await scene.registered()
         assert await plugin.unprepare(ref) == {ref.uid: ""}
-    await one.server.start()
+    await scene.server.start()
 
 
-async def test_a_signal_removes_both_sockets_and_ends_with_status_0(one: RealNode) -> None:
-    async with one.plugin() as plugin:
-        await one.registered()
-        sockets = [*one.node.kubelet.rglob("*.sock")]
+async def test_a_signal_removes_both_sockets_and_ends_with_status_0(scene: RealNode) -> None:
+    async with scene.plugin() as plugin:
+        await scene.registered()
+        sockets = [*scene.node.kubelet.rglob("*.sock")]
         assert len(sockets) == 2
         assert await plugin.stop() == 0
-        assert [*one.node.kubelet.rglob("*.sock")] == []
-        assert "Traceback" not in one.node.log.read_text()
+        assert [*scene.node.kubelet.rglob("*.sock")] == []
+        assert "Traceback" not in scene.node.log.read_text()
 
 
-async def test_a_refused_registration_ends_it_with_status_1_and_the_reason(one: RealNode) -> None:
-    await one.machine.stop()
-    async with one.plugin() as plugin:
+async def test_a_refused_registration_ends_it_with_status_1_and_the_reason(scene: RealNode) -> None:
+    await scene.machine.stop()
+    async with scene.plugin() as plugin:
         await plugin.ready()
-        registration = one.node.kubelet / "plugins_registry" / f"{GPU_DRIVER}-reg.sock"
+        registration = scene.node.kubelet / "plugins_registry" / f"{GPU_DRIVER}-reg.sock"
         await eventually(registration.exists)
         async with grpc.aio.insecure_channel(f"unix:{registration}") as channel:
             with pytest.raises(grpc.aio.AioRpcError, match="version not supported"):
@@ -199,54 +199,54 @@ async def test_a_refused_registration_ends_it_with_status_1_and_the_reason(one: 
                     response_deserializer=registration_pb2.RegistrationStatusResponse.FromString,
                 )(registration_pb2.RegistrationStatus(plugin_registered=False, error="version not supported"))
         assert await plugin.ended() == 1
-    assert "kubelet refused the registration: version not supported" in one.node.log.read_text()
-    assert [*one.node.kubelet.rglob("*.sock")] == []
-    await one.machine.start()
+    assert "kubelet refused the registration: version not supported" in scene.node.log.read_text()
+    assert [*scene.node.kubelet.rglob("*.sock")] == []
+    await scene.machine.start()
 
 
-async def test_a_setting_that_cannot_work_ends_it_with_status_2_and_a_line(one: RealNode) -> None:
-    one.node.kubeconfig.unlink()
-    async with one.plugin(ready=False) as plugin:
+async def test_a_setting_that_cannot_work_ends_it_with_status_2_and_a_line(scene: RealNode) -> None:
+    scene.node.kubeconfig.unlink()
+    async with scene.plugin(ready=False) as plugin:
         assert await plugin.ended() == 2
-    (line,) = one.node.log.read_text().splitlines()
-    assert f"kubeconfig {one.node.kubeconfig}" in line
+    (line,) = scene.node.log.read_text().splitlines()
+    assert f"kubeconfig {scene.node.kubeconfig}" in line
 
 
-async def test_a_policy_that_cannot_be_read_ends_it_with_a_line(one: RealNode) -> None:
-    policy = one.node.folder / "policy.yaml"
+async def test_a_policy_that_cannot_be_read_ends_it_with_a_line(scene: RealNode) -> None:
+    policy = scene.node.folder / "policy.yaml"
     policy.write_text("{:")
-    one.node.options = ("--publisher=node", f"--policy={policy}")
-    async with one.plugin(ready=False) as plugin:
+    scene.node.options = ("--publisher=node", f"--policy={policy}")
+    async with scene.plugin(ready=False) as plugin:
         assert await plugin.ended() != 0
-    (line,) = one.node.log.read_text().splitlines()
+    (line,) = scene.node.log.read_text().splitlines()
     assert f"policy {policy}" in line
 
 
-async def test_a_claim_that_cannot_be_prepared_has_an_event_that_says_why(one: RealNode) -> None:
-    created = await one.kube.create(RESOURCE_CLAIMS, claim())
-    await allocate(one.kube, created, result("gpu-of-another-node"), pods=[POD])
-    async with one.plugin() as plugin:
+async def test_a_claim_that_cannot_be_prepared_has_an_event_that_says_why(scene: RealNode) -> None:
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(scene.kube, created, result("gpu-of-another-node"), pods=[POD])
+    async with scene.plugin() as plugin:
         await plugin.ready()
         ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
         assert isinstance((await plugin.prepare(ref))[ref.uid], str)
 
-        async def told() -> bool:
-            return len((await one.kube.list(EVENTS_V1)).items) == 2
+        async def are_written() -> bool:
+            return len((await scene.kube.list(EVENTS_V1)).items) == 2
 
-        await eventually(told)
-    events = (await one.kube.list(EVENTS_V1)).items
-    assert {one["reason"] for one in events} == {"PrepareFailed"}
-    assert all("gpu-of-another-node" in one["note"] for one in events)
-    assert {one["regarding"]["uid"] for one in events} == {ref.uid, "uid-of-train-0"}
+        await eventually(are_written)
+    events = (await scene.kube.list(EVENTS_V1)).items
+    assert {event["reason"] for event in events} == {"PrepareFailed"}
+    assert all("gpu-of-another-node" in event["note"] for event in events)
+    assert {event["regarding"]["uid"] for event in events} == {ref.uid, "uid-of-train-0"}
 
 
-async def test_a_gpu_that_nvidias_own_driver_prepared_is_given_to_nobody_until_that_claim_ends(one: RealNode) -> None:
+async def test_a_gpu_that_nvidias_own_driver_prepared_is_given_to_nobody_until_that_claim_ends(scene: RealNode) -> None:
     """That driver was uninstalled while its pods ran. Kubelet tells who is registered now when they end."""
-    ref, theirs = await allocated(one), ClaimRef("default", "theirs", "uid-of-theirs")
+    ref, theirs = await allocated(scene), ClaimRef("default", "theirs", "uid-of-theirs")
     nodes = ", ".join(f"{{path: /dev/nvidia{minor}}}" for minor in range(8))
-    file = one.node.cdi / f"k8s.{GPU_DRIVER}-claim_{theirs.uid}.yaml"
+    file = scene.node.cdi / f"k8s.{GPU_DRIVER}-claim_{theirs.uid}.yaml"
     file.write_text(f"devices: [{{containerEdits: {{deviceNodes: [{nodes}]}}}}]")
-    async with one.plugin() as plugin:
+    async with scene.plugin() as plugin:
         await plugin.ready()
         refusal = (await plugin.prepare(ref))[ref.uid]
         assert isinstance(refusal, str) and f"is in claim UID {theirs.uid} of another driver" in refusal
@@ -255,46 +255,46 @@ async def test_a_gpu_that_nvidias_own_driver_prepared_is_given_to_nobody_until_t
         assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
 
 
-async def test_a_pod_hears_that_its_gpu_is_ill(one: RealNode) -> None:
-    created = await one.kube.create(RESOURCE_CLAIMS, claim())
-    await allocate(one.kube, created, result(one.node.devices[0]), pods=[POD])
+async def test_a_pod_hears_that_its_gpu_is_ill(scene: RealNode) -> None:
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(scene.kube, created, result(scene.node.devices[0]), pods=[POD])
     ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
-    async with one.plugin() as plugin:
+    async with scene.plugin() as plugin:
         await plugin.ready()
         await plugin.prepare(ref)
 
         async def healthy() -> str | None:
-            found = await one.kube.get(RESOURCE_CLAIMS, "gpu", "default")
-            conditions = [each for device in found["status"].get("devices", ()) for each in device["conditions"]]
+            obj = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+            conditions = [each for device in obj["status"].get("devices", ()) for each in device["conditions"]]
             return next((each["status"] for each in conditions if each["type"] == "Healthy"), None)
 
         async def is_healthy() -> bool:
             return await healthy() == "True"
 
-        async def told() -> bool:
-            events = (await one.kube.list(EVENTS_V1)).items
-            heard = ("GpuUnhealthy", "train-0") in {(one["reason"], one["regarding"]["name"]) for one in events}
+        async def is_reported() -> bool:
+            events = (await scene.kube.list(EVENTS_V1)).items
+            heard = ("GpuUnhealthy", "train-0") in {(event["reason"], event["regarding"]["name"]) for event in events}
             return heard and await healthy() == "False"
 
         await eventually(is_healthy)
         await asyncio.sleep(2.5)  # all that a prepare sets off is over: what comes now is of the Xid
-        act(one.node.host.root, "xid", ["0", "79"], None)
-        await eventually(told)
+        act(scene.node.host.root, "xid", ["0", "79"], None)
+        await eventually(is_reported)
 
 
-async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) -> None:
+async def test_probes_and_metrics_follow_registration_and_claims(scene: RealNode) -> None:
     port = free_port()
-    one.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
-    ref = await allocated(one)
-    await one.machine.stop()
-    async with one.plugin() as plugin, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+    scene.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
+    ref = await allocated(scene)
+    await scene.machine.stop()
+    async with scene.plugin() as plugin, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
         await plugin.ready()
         async with http.get("/readyz") as response:
             assert (response.status, await response.text()) == (
                 503,
                 "registration: kubelet has not registered the driver yet",
             )
-        await one.machine.start()
+        await scene.machine.start()
 
         async def ready() -> bool:
             async with http.get("/readyz") as response:
@@ -313,13 +313,13 @@ async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) 
     assert 'gpu_dra_claims_total{call="prepare",driver="gpu.nvidia.com",outcome="ok"} 1.0' in lines
 
 
-async def test_the_debug_page_has_what_failed_last(one: RealNode) -> None:
+async def test_the_debug_page_has_what_failed_last(scene: RealNode) -> None:
     port = free_port()
-    one.node.options = (f"--http-endpoint=127.0.0.1:{port}", "--debug-pages")
-    created = await one.kube.create(RESOURCE_CLAIMS, claim())
-    await allocate(one.kube, created, result("gpu-of-another-node"))
+    scene.node.options = (f"--http-endpoint=127.0.0.1:{port}", "--debug-pages")
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(scene.kube, created, result("gpu-of-another-node"))
     ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
-    async with one.plugin() as plugin, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+    async with scene.plugin() as plugin, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
         await plugin.ready()
         await plugin.prepare(ref)
         async with http.get("/debug") as response:
@@ -327,47 +327,52 @@ async def test_the_debug_page_has_what_failed_last(one: RealNode) -> None:
     assert re.search(r"prepare claim default/gpu \(.*gpu-of-another-node", page)
 
 
-async def test_a_claim_tells_its_devices_while_it_is_held_and_a_restart_writes_nothing(one: RealNode) -> None:
-    ref = await allocated(one)
+async def test_a_claim_tells_its_devices_while_it_is_held_and_a_restart_writes_nothing(scene: RealNode) -> None:
+    ref = await allocated(scene)
 
-    async def told() -> bool:
-        found = await one.kube.get(RESOURCE_CLAIMS, "gpu", "default")
-        return bool(found["status"].get("devices"))
+    async def has_devices() -> bool:
+        obj = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+        return bool(obj["status"].get("devices"))
 
     async def cleared() -> bool:
-        return not await told()
+        return not await has_devices()
 
-    async with one.plugin() as plugin:
+    async with scene.plugin() as plugin:
         await plugin.ready()
         await plugin.prepare(ref)
-        await eventually(told)
+        await eventually(has_devices)
         await plugin.kill()
-    found = await one.kube.get(RESOURCE_CLAIMS, "gpu", "default")
-    (device,) = found["status"]["devices"]
-    assert {one["type"]: one["status"] for one in device["conditions"]} == {"Ready": "True", "Healthy": "True"}
-    async with one.plugin() as plugin:
-        await one.registered()
+    obj = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+    (device,) = obj["status"]["devices"]
+    assert {condition["type"]: condition["status"] for condition in device["conditions"]} == {
+        "Ready": "True",
+        "Healthy": "True",
+    }
+    async with scene.plugin() as plugin:
+        await scene.registered()
         await plugin.prepare(ref)
         await asyncio.sleep(1.5)  # longer than writes are gathered: none may come
-        assert (await one.kube.get(RESOURCE_CLAIMS, "gpu", "default"))["metadata"] == found["metadata"]
+        assert (await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default"))["metadata"] == obj["metadata"]
         await plugin.unprepare(ref)
         await eventually(cleared)
 
 
-async def test_kubelet_is_told_the_health_of_every_published_device(one: RealNode) -> None:
-    async with one.plugin() as plugin:
+async def test_kubelet_is_told_the_health_of_every_published_device(scene: RealNode) -> None:
+    async with scene.plugin() as plugin:
         await plugin.ready()
-        endpoint = one.node.kubelet / "plugins" / GPU_DRIVER / "dra.sock"
+        endpoint = scene.node.kubelet / "plugins" / GPU_DRIVER / "dra.sock"
         async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel, asyncio.timeout(10):
             stream = channel.unary_stream(
                 f"/{kubelet_api.HEALTH_V1}/NodeWatchResources",
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=health_v1_pb2.NodeWatchResourcesResponse.FromString,
             )(health_v1_pb2.NodeWatchResourcesRequest())
-            told = await stream.read()
+            response = await stream.read()
             stream.cancel()
-    assert sorted(one.device.device_name for one in told.devices) == sorted(one.node.devices)
-    assert {(one.device.pool_name, one.health) for one in told.devices} == {("node-1", health_v1_pb2.HEALTHY)}
+    assert sorted(health.device.device_name for health in response.devices) == sorted(scene.node.devices)
+    assert {(health.device.pool_name, health.health) for health in response.devices} == {
+        ("node-1", health_v1_pb2.HEALTHY)
+    }
 
 
 MPS: JsonObject = {
@@ -380,124 +385,124 @@ MPS: JsonObject = {
 }
 
 
-async def test_gates_switch_off_health_status_of_devices_and_what_claims_may_ask_for(one: RealNode) -> None:
+async def test_gates_switch_off_health_status_of_devices_and_what_claims_may_ask_for(scene: RealNode) -> None:
     """In one life of the plugin all three are on, and in the next they are not."""
-    created = await one.kube.create(RESOURCE_CLAIMS, claim())
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim())
     ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
     # The second GPU is sick from the beginning; the claim has the first.
-    one.node.host.set_health(1, uncorrected_errors=1)
-    status: JsonObject = {"status": {"allocation": allocation(result(one.node.devices[0]), config=[MPS])}}
-    await one.kube.merge_patch(RESOURCE_CLAIMS, "gpu", status, namespace="default", subresource="status")
+    scene.node.host.set_health(1, uncorrected_errors=1)
+    status: JsonObject = {"status": {"allocation": allocation(result(scene.node.devices[0]), config=[MPS])}}
+    await scene.kube.merge_patch(RESOURCE_CLAIMS, "gpu", status, namespace="default", subresource="status")
 
-    async def told() -> list[JsonObject]:
-        found: JsonObject = await one.kube.get(RESOURCE_CLAIMS, "gpu", "default")
-        return list(found["status"].get("devices") or ())
+    async def devices() -> list[JsonObject]:
+        obj: JsonObject = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+        return list(obj["status"].get("devices") or ())
 
     async def sick() -> list[str]:
-        gpus = (await one.inventory())["spec"]["gpus"]
+        gpus = (await scene.inventory())["spec"]["gpus"]
         return [gpu["name"] for gpu in gpus if gpu["health"].get("conditions")]
 
-    async with one.plugin() as plugin:
+    async with scene.plugin() as plugin:
         await plugin.ready()
         assert not isinstance((await plugin.prepare(ref))[ref.uid], str)
-        await eventually(told)
+        await eventually(devices)
         await eventually(sick)
         await plugin.unprepare(ref)
-        await eventually(lambda: _none(told))
+        await eventually(lambda: _none(devices))
         await plugin.stop()
-    one.node.options = ("--feature-gates=MPSSupport=false,DeviceStatus=false,NVMLDeviceHealthCheck=false",)
-    async with one.plugin() as plugin:
+    scene.node.options = ("--feature-gates=MPSSupport=false,DeviceStatus=false,NVMLDeviceHealthCheck=false",)
+    async with scene.plugin() as plugin:
         await plugin.ready()
         refusal = (await plugin.prepare(ref))[ref.uid]
         assert isinstance(refusal, str) and "feature gate MPSSupport" in refusal
         await eventually(lambda: _none(sick))
         await plugin.stop()
     # With the refusal, a condition of status.devices would have said so.
-    assert not await told()
+    assert not await devices()
 
 
-async def _none(found: Callable[[], Awaitable[list[Any]]]) -> bool:
-    return not await found()
+async def _none(listed: Callable[[], Awaitable[list[Any]]]) -> bool:
+    return not await listed()
 
 
-def put_domain_claim(one: RealNode, claim: DomainClaim) -> JournalFile:
-    file = JournalFile(one.node.state)
+def put_domain_claim(scene: RealNode, claim: DomainClaim) -> JournalFile:
+    file = JournalFile(scene.node.state)
     file.transact([lambda journal: replace(journal, domains={claim.claim.uid: claim})])
     return file
 
 
-async def test_with_domains_switched_off_claims_that_have_something_of_them_are_released(one: RealNode) -> None:
+async def test_with_domains_switched_off_claims_that_have_something_of_them_are_released(scene: RealNode) -> None:
     """Else kubelet could not end their pods; nothing else is done for domains, which the roles do not allow then."""
     ref = a_ref()
     device = DomainDevice("channel-0", "channel", ("channel",), "d", "Single")
-    journal = put_domain_claim(one, DomainClaim(ref, (device,), None))
-    one.node.options = ("--feature-gates=ComputeDomains=false",)
-    async with one.plugin() as plugin:
-        await one.registered(2)
+    journal = put_domain_claim(scene, DomainClaim(ref, (device,), None))
+    scene.node.options = ("--feature-gates=ComputeDomains=false",)
+    async with scene.plugin() as plugin:
+        await scene.registered(2)
         assert await plugin.serving(COMPUTE_DOMAIN_DRIVER).unprepare(ref) == {ref.uid: ""}
         assert not journal.current().domains
         await plugin.stop()
-    one.server.accesses.clear()
-    async with one.plugin() as plugin:
-        await one.registered()
-        assert not [*(one.node.kubelet / "plugins" / COMPUTE_DOMAIN_DRIVER).glob("*.sock")]
-    assert not [access for access in one.server.accesses if access.resource == "computedomains"]
+    scene.server.accesses.clear()
+    async with scene.plugin() as plugin:
+        await scene.registered()
+        assert not [*(scene.node.kubelet / "plugins" / COMPUTE_DOMAIN_DRIVER).glob("*.sock")]
+    assert not [access for access in scene.server.accesses if access.resource == "computedomains"]
 
 
-async def test_metrics_tell_the_channels_of_claims_and_their_pods(one: RealNode) -> None:
+async def test_metrics_tell_the_channels_of_claims_and_their_pods(scene: RealNode) -> None:
     port = free_port()
-    one.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
-    created = await one.kube.create(RESOURCE_CLAIMS, claim())
-    given = result("channel-0", pool=one.node.name, driver=COMPUTE_DOMAIN_DRIVER)
-    await allocate(one.kube, created, given, pods=[POD])
+    scene.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim())
+    given = result("channel-0", pool=scene.node.name, driver=COMPUTE_DOMAIN_DRIVER)
+    await allocate(scene.kube, created, given, pods=[POD])
     ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
     channel = DomainDevice("channel-0", "channel", ("gpu",), "d", "Single")
-    put_domain_claim(one, DomainClaim(ref, (channel,), DomainName("default", "d", "d")))
+    put_domain_claim(scene, DomainClaim(ref, (channel,), DomainName("default", "d", "d")))
     wanted = {
         'gpu_dra_claim_device{admin_access="false",claim="gpu",device="channel-0",gpu="",namespace="default",share="",'
         'type="channel"} 1.0',
         'gpu_dra_claim_pod{claim="gpu",namespace="default",pod="train-0"} 1.0',
         f'nvidia_dra_prepared_devices{{device_type="channel",driver="{COMPUTE_DOMAIN_DRIVER}",'
-        f'node="{one.node.name}"}} 1.0',
+        f'node="{scene.node.name}"}} 1.0',
     }
 
-    async def told() -> bool:
+    async def is_shown() -> bool:
         async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as response:
             return wanted <= set((await response.text()).splitlines())
 
-    async with one.plugin():
-        await one.registered(2)
-        await eventually(told)
+    async with scene.plugin():
+        await scene.registered(2)
+        await eventually(is_shown)
 
 
-async def test_pods_of_a_group_are_those_that_kubelet_names(one: RealNode) -> None:
+async def test_pods_of_a_group_are_those_that_kubelet_names(scene: RealNode) -> None:
     port = free_port()
-    one.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
-    created = await one.kube.create(RESOURCE_CLAIMS, claim())
-    await allocate(one.kube, created, result(one.node.devices[0]))
+    scene.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(scene.kube, created, result(scene.node.devices[0]))
     group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "gang", "uid": "uid-of-gang"}
     reserved = {"status": {"reservedFor": [group]}}
-    await one.kube.merge_patch(RESOURCE_CLAIMS, "gpu", reserved, namespace="default", subresource="status")
+    await scene.kube.merge_patch(RESOURCE_CLAIMS, "gpu", reserved, namespace="default", subresource="status")
     ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
     named = pod("gang-0", ("default", "gpu"), namespace="default")
     wanted = 'gpu_dra_claim_pod{claim="gpu",namespace="default",pod="gang-0"} 1.0'
 
-    async def told() -> bool:
+    async def is_shown() -> bool:
         async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as response:
             return wanted in (await response.text()).splitlines()
 
-    async with kubelet(one.node.kubelet / SOCKET, named), one.plugin() as plugin:
+    async with kubelet(scene.node.kubelet / SOCKET, named), scene.plugin() as plugin:
         await plugin.ready()
         await plugin.prepare(ref)
-        await eventually(told)
+        await eventually(is_shown)
 
 
-async def test_a_collector_gets_the_spans_of_claims_with_their_requests(one: RealNode) -> None:
-    ref = await allocated(one)
+async def test_a_collector_gets_the_spans_of_claims_with_their_requests(scene: RealNode) -> None:
+    ref = await allocated(scene)
     with collecting() as collector:
-        one.node.options = (f"--otlp-endpoint={collector.url}", "--publisher=node")
-        async with one.plugin() as plugin:
-            await one.registered()
+        scene.node.options = (f"--otlp-endpoint={collector.url}", "--publisher=node")
+        async with scene.plugin() as plugin:
+            await scene.registered()
             await plugin.prepare(ref)
             await plugin.unprepare(ref)
             assert await plugin.stop() == 0
@@ -505,19 +510,19 @@ async def test_a_collector_gets_the_spans_of_claims_with_their_requests(one: Rea
     assert expected <= set(collector.names)
 
 
-async def test_gpus_are_released_by_the_process_and_by_the_next_one_after_it_was_killed(one: RealNode) -> None:
+async def test_gpus_are_released_by_the_process_and_by_the_next_one_after_it_was_killed(scene: RealNode) -> None:
     """From the node's annotation to nvidia-smi, which refuses to reset a GPU that any process has open."""
 
     async def reset() -> int:
-        smi = one.node.host.root / "usr/bin/nvidia-smi"
+        smi = scene.node.host.root / "usr/bin/nvidia-smi"
         process = await asyncio.create_subprocess_exec(smi, "--gpu-reset", stdout=asyncio.subprocess.DEVNULL)
         return await process.wait()
 
     async def annotate(value: str | None) -> None:
-        await one.kube.merge_patch(NODES, one.node.name, {"metadata": {"annotations": {RELEASE_GPUS: value}}})
+        await scene.kube.merge_patch(NODES, scene.node.name, {"metadata": {"annotations": {RELEASE_GPUS: value}}})
 
     async def reasons() -> list[str]:
-        return [problem["reason"] for problem in (await one.inventory())["spec"]["problems"]]
+        return [problem["reason"] for problem in (await scene.inventory())["spec"]["problems"]]
 
     async def released() -> bool:
         return RELEASED in await reasons()
@@ -526,13 +531,13 @@ async def test_gpus_are_released_by_the_process_and_by_the_next_one_after_it_was
         return not await released()
 
     def slices() -> list[int]:
-        return [gpu.time_slice for gpu in one.node.host.state.gpus[:2]]
+        return [gpu.time_slice for gpu in scene.node.host.state.gpus[:2]]
 
-    run_persistenced(one.node.host, running=False)
-    ref, long = await allocated(one), await with_long_slices(one)
-    async with one.plugin() as plugin:
+    run_persistenced(scene.node.host, running=False)
+    ref, long = await allocated(scene), await with_long_slices(scene)
+    async with scene.plugin() as plugin:
         await plugin.ready()
-        await one.registered()
+        await scene.registered()
         assert isinstance((await plugin.prepare(long))[long.uid], tuple) and slices() == [0, 3]
         assert await reset() == 255
         await annotate("true")
@@ -541,11 +546,11 @@ async def test_gpus_are_released_by_the_process_and_by_the_next_one_after_it_was
         refusal = (await plugin.prepare(ref))[ref.uid]
         assert isinstance(refusal, str) and f"kubectl annotate node node-1 {RELEASE_GPUS}-" in refusal
         await plugin.kill()
-    async with one.plugin() as plugin:
+    async with scene.plugin() as plugin:
         await plugin.ready()
         assert await reset() == 0
-        inventory = (await one.inventory())["spec"]
-        assert len(inventory["gpus"]) == len(one.node.devices) and inventory["summary"]["healthy"].startswith("0/")
+        inventory = (await scene.inventory())["spec"]
+        assert len(inventory["gpus"]) == len(scene.node.devices) and inventory["summary"]["healthy"].startswith("0/")
         await annotate(None)
         await eventually(back)
         assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)

@@ -426,7 +426,7 @@ async def test_what_cannot_be_cleared_keeps_the_plugin_from_nothing(
 
     monkeypatch.setattr("kubelet_plugin.prepare.execute.Executor.clear_left_behind", fails)
     async with bench.plugin() as service:
-        assert [str(error) in one for one in (await service.sweep()).pending] == [True]
+        assert [str(error) in sentence for sentence in (await service.sweep()).pending] == [True]
         await prepare_one(service, bench.long("train"))
 
 

@@ -104,7 +104,7 @@ def policy_for(gpus: Sequence[GpuFacts]) -> PublishingPolicy:
     only = [{"names": [gpu.name]} for gpu in gpus]
     return PublishingPolicy.of(
         {
-            "publish": [{"gpus": one} for one in only],
+            "publish": [{"gpus": selected} for selected in only],
             "mig": [{"gpus": only[1], "mode": "Dynamic"}],
             "sharing": [
                 {"gpus": only[2], "strategy": "MPS", "replicas": 2},
@@ -118,19 +118,19 @@ def policy_for(gpus: Sequence[GpuFacts]) -> PublishingPolicy:
 
 def devices_for(gpus: Sequence[GpuFacts], policy: PublishingPolicy) -> dict[str, Offer]:
     """What is offered under each of the keys."""
-    found: dict[str, Offer] = {}
+    by_key: dict[str, Offer] = {}
     for offer in offers(inventory_spec(NODE, gpus), policy, {}).offers:
         if offer.kind is DeviceKind.VFIO:
-            found["vfio"] = offer
+            by_key["vfio"] = offer
         elif offer.share is not None:
             if offer.gpu == gpus[2]:
-                found["share"] = offer
+                by_key["share"] = offer
         elif offer.partition is None:
-            found[f"gpu {gpus.index(offer.gpu)}"] = offer
+            by_key[f"gpu {gpus.index(offer.gpu)}"] = offer
         elif "+" not in offer.partition.profile and "-" not in offer.partition.profile:
             place = int(offer.partition.profile[0]), offer.partition.start, offer.partition.size
-            found.setdefault(PARTS.get(place, ""), offer)
-    return {key: found[key] for key in KEYS}
+            by_key.setdefault(PARTS.get(place, ""), offer)
+    return {key: by_key[key] for key in KEYS}
 
 
 LONG = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
@@ -461,7 +461,9 @@ class Node(RuleBasedStateMachine):
             mine = [device.use for device in entry.devices if not device.admin_access]
             for other in entries[:number]:
                 theirs = [device.use for device in other.devices if not device.admin_access]
-                assert not [(one, two) for one in mine for two in theirs if conflict(one, two) is not None]
+                assert not [
+                    (use, other_use) for use in mine for other_use in theirs if conflict(use, other_use) is not None
+                ]
 
     @invariant()
     def no_file_is_without_its_claim(self) -> None:
@@ -535,27 +537,32 @@ class SimulatedNode(Node):
         """And wait for their end: a daemon that is about to die still looks as if it were there."""
         for process in processes:
             os.kill(process.pid, signal.SIGKILL)
-        until(lambda: not {one.pid for one in processes_below(self.host_folder)} & {one.pid for one in processes})
+        until(
+            lambda: (
+                not {process.pid for process in processes_below(self.host_folder)}
+                & {process.pid for process in processes}
+            )
+        )
 
     def traits(self) -> set[Trait]:
         """What the hardware is like, where it is not as ever."""
-        found: set[Trait] = set()
+        traits: set[Trait] = set()
         for gpu in self.host.state.gpus:
             if gpu.mig is not None and (gpu.mig.current or gpu.mig.pending):
-                found.add(("MIG mode", gpu.uuid))
+                traits.add(("MIG mode", gpu.uuid))
             for instance in gpu.instances:
-                found.add(("instance", gpu.uuid, str(instance.start), str(instance.size)))
-                found |= {
-                    ("part", gpu.uuid, str(instance.start), str(one.slices)) for one in instance.compute_instances
+                traits.add(("instance", gpu.uuid, str(instance.start), str(instance.size)))
+                traits |= {
+                    ("part", gpu.uuid, str(instance.start), str(part.slices)) for part in instance.compute_instances
                 }
             if gpu.compute_mode:
-                found.add(("compute mode", gpu.uuid, str(gpu.compute_mode)))
+                traits.add(("compute mode", gpu.uuid, str(gpu.compute_mode)))
             if gpu.time_slice:
-                found.add(("time slice", gpu.uuid, str(gpu.time_slice)))
+                traits.add(("time slice", gpu.uuid, str(gpu.time_slice)))
             if gpu.bound_to != "nvidia":
-                found.add(("VFIO", gpu.uuid))
+                traits.add(("VFIO", gpu.uuid))
         folders = (self.host_folder / "mps").glob("*")
-        return found | {("daemon", folder.name) for folder in folders}
+        return traits | {("daemon", folder.name) for folder in folders}
 
     def the_hardware_is_as_the_claims_need_it(self) -> None:
         holds = {hold for entry in self.service.held.values() for hold in entry.holds}

@@ -12,26 +12,28 @@ def settings(*arguments: str, **environment: str) -> NodePluginSettings:
 
 
 def test_the_defaults_fit_a_daemonset_pod() -> None:
-    found = settings()
-    assert (found.kubelet_root, found.cdi_root, found.host_root) == (
+    defaults = settings()
+    assert (defaults.kubelet_root, defaults.cdi_root, defaults.host_root) == (
         Path("/var/lib/kubelet"),
         Path("/var/run/cdi"),
         Path("/"),
     )
-    assert found.state_dir == Path("/var/lib/kubelet/plugins/gpu.nvidia.com")
-    assert found.driver_name == "gpu.nvidia.com"
-    assert (found.kubeconfig, found.pod_uid, found.simulate, found.driver_root, found.http_endpoint) == (None,) * 5
-    assert found.publisher == "controller"
+    assert defaults.state_dir == Path("/var/lib/kubelet/plugins/gpu.nvidia.com")
+    assert defaults.driver_name == "gpu.nvidia.com"
+    assert (defaults.kubeconfig, defaults.pod_uid, defaults.simulate, defaults.driver_root, defaults.http_endpoint) == (
+        None,
+    ) * 5
+    assert defaults.publisher == "controller"
 
 
 def test_the_state_folder_follows_kubelet_root_and_driver_name() -> None:
-    found = settings("--kubelet-root", "/k", "--driver-name", "gpu.example.com")
-    assert found.state_dir == Path("/k/plugins/gpu.example.com")
+    moved = settings("--kubelet-root", "/k", "--driver-name", "gpu.example.com")
+    assert moved.state_dir == Path("/k/plugins/gpu.example.com")
 
 
 def test_every_setting_can_come_from_the_environment() -> None:
-    found = read_settings([], {"GPU_DRA_NODE_NAME": "from-env", "GPU_DRA_DISCOVERY_INTERVAL": "5"})
-    assert (found.node_name, found.discovery_interval_s) == ("from-env", 5.0)
+    from_environment = read_settings([], {"GPU_DRA_NODE_NAME": "from-env", "GPU_DRA_DISCOVERY_INTERVAL": "5"})
+    assert (from_environment.node_name, from_environment.discovery_interval_s) == ("from-env", 5.0)
 
 
 def test_a_flag_wins_over_the_environment() -> None:

@@ -74,7 +74,7 @@ class TestLooking:
         for _ in range(3):
             facts = hardware.look()
             assert [gpu.uuid for gpu in facts.gpus] == [gpu.uuid for gpu in before.gpus[1:]]
-            assert [(one.reason, one.subject.partition(" at ")[0]) for one in facts.problems] == [
+            assert [(problem.reason, problem.subject.partition(" at ")[0]) for problem in facts.problems] == [
                 ("NotResponding", f"GPU {before.gpus[0].pci_bus_id}")
             ]
         assert len(hung_threads()) == 1, "each look would leave one more"
@@ -232,7 +232,7 @@ async def test_claims_of_other_gpus_are_prepared_and_released_while_those_of_one
         assert len(threads_of_holds() - of_other_tests) <= 5, "four wait for a GPU"
         world.nvml.free()
         assert len({devices[0].device for devices in await asyncio.gather(*waiting)}) == 6
-        await asyncio.gather(*(unprepare_one(service, ClaimRef(*one)) for one in held(service)))
+        await asyncio.gather(*(unprepare_one(service, ClaimRef(*key)) for key in held(service)))
     assert not any(gpu.instances for gpu in world.node.host.state.gpus)
 
 

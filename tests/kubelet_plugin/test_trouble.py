@@ -24,7 +24,7 @@ async def test_of_64_claims_and_as_many_that_want_the_same_each_gpu_goes_to_one(
     rivals = [bench.api.put(a_claim(a_ref(f"rival-{number}"), a_result(number))) for number in range(64)]
     async with bench.plugin() as service:
         calls = (claims, rivals, claims[::-1], rivals[::-1])
-        answers = await asyncio.gather(*(service.prepare(one) for one in calls))
+        answers = await asyncio.gather(*(service.prepare(call) for call in calls))
         given: dict[str, set[str]] = {}
         for uid, answer in (pair for call in answers for pair in call.items()):
             if isinstance(answer, DriverError):

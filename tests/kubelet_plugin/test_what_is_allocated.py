@@ -38,7 +38,9 @@ async def plugin(
 def check_described(file: Path, device: Device) -> None:
     """Containers read what is published; of a MIG device that was made for the claim its UUID, too."""
     (request,) = json.loads(file.read_bytes())["requests"]
-    ((attributes, published),) = [(found["attributes"], device.to_wire()["attributes"]) for found in request["devices"]]
+    ((attributes, published),) = [
+        (described["attributes"], device.to_wire()["attributes"]) for described in request["devices"]
+    ]
     assert attributes | published == attributes
     if extra := attributes.keys() - published.keys():
         assert extra == {"uuid"} and attributes["uuid"]["string"].startswith("MIG-")

@@ -167,15 +167,15 @@ async def test_another_claim_gets_the_device_of_one_that_was_given_up(bench: Ahe
 
 
 async def test_the_next_start_releases_what_was_given_up_meanwhile(bench: Ahead) -> None:
-    ref, kept = bench.claim(), bench.claim("kept", OTHER_PART)
+    ref, later = bench.claim(), bench.claim("kept", OTHER_PART)
     async with bench.plugin() as service:
         assert await service.prepare_ahead(ref) is None
-        assert await service.prepare_ahead(kept) is None
+        assert await service.prepare_ahead(later) is None
     bench.give_up(ref)
     async with bench.plugin() as service:
-        assert list(bench.journal.held) == [kept.uid]
-        assert bench.stage(kept) is BindingStage.AHEAD
-        bench.give_up(kept)
+        assert list(bench.journal.held) == [later.uid]
+        assert bench.stage(later) is BindingStage.AHEAD
+        bench.give_up(later)
         await service.release_given_up()
     assert bench.is_clean
 

@@ -855,21 +855,21 @@ class TestStaleHolders:
                 await prepare_one(service, new)
 
     async def test_two_claims_that_swapped_their_gpus_do_not_wait_for_each_other_for_ever(self, bench: Bench) -> None:
-        one = bench.api.put(a_claim(a_ref("one"), a_result(0)))
-        two = bench.api.put(a_claim(a_ref("two"), a_result(1)))
+        first = bench.api.put(a_claim(a_ref("one"), a_result(0)))
+        second = bench.api.put(a_claim(a_ref("two"), a_result(1)))
         async with bench.plugin(stale_s=0.0) as service:
-            await service.prepare([one, two])
-            bench.api.put(a_claim(one, a_result(1)))
-            bench.api.put(a_claim(two, a_result(0)))
+            await service.prepare([first, second])
+            bench.api.put(a_claim(first, a_result(1)))
+            bench.api.put(a_claim(second, a_result(0)))
 
             async with asyncio.timeout(10):
-                await service.prepare([one, two])
-                await prepare_one(service, one)
-                await prepare_one(service, two)
+                await service.prepare([first, second])
+                await prepare_one(service, first)
+                await prepare_one(service, second)
 
             assert {uid: entry.devices[0].device for uid, entry in service.held.items()} == {
-                one.uid: device_name(1),
-                two.uid: device_name(0),
+                first.uid: device_name(1),
+                second.uid: device_name(0),
             }
 
 

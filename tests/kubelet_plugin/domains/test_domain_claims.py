@@ -40,8 +40,8 @@ def refused(answer: object, kind: type[DriverError], *words: str) -> None:
 def nodes_in(spec: JsonObject | None) -> list[tuple[str, int, int]]:
     assert spec is not None
     edits = [spec.get("containerEdits", {}), *(device["containerEdits"] for device in spec["devices"])]
-    found = [one for edit in edits for one in edit.get("deviceNodes", ())]
-    return [(one["path"], one["major"], one.get("minor", 0)) for one in found]
+    device_nodes = [device_node for edit in edits for device_node in edit.get("deviceNodes", ())]
+    return [(device_node["path"], device_node["major"], device_node.get("minor", 0)) for device_node in device_nodes]
 
 
 async def test_a_container_of_a_ready_domain_gets_the_domains_channel(node: Node) -> None:
@@ -355,10 +355,10 @@ async def test_an_instance_that_starts_takes_no_file_that_another_one_writes_mea
     loop = asyncio.get_running_loop()
 
     def then_the_old_one_prepares() -> frozenset[str]:
-        found = listed()
+        claims = listed()
         monkeypatch.setattr(node.cdi, "claims", listed)
         asyncio.run_coroutine_threadsafe(prepared(old, ref), loop).result(5)
-        return found
+        return claims
 
     monkeypatch.setattr(node.cdi, "claims", then_the_old_one_prepares)
     await new.start()
@@ -379,8 +379,8 @@ async def test_of_two_instances_only_one_gives_out_channels_at_a_time(node: Node
 
 async def test_with_daemons_of_the_host_the_host_is_asked(node: Node) -> None:
     node.domains.put("d")
-    said: list[str | None] = ["the node's IMEX daemon says INITIALIZING", None]
-    node.host_imex = lambda: said.pop(0)
+    answers: list[str | None] = ["the node's IMEX daemon says INITIALIZING", None]
+    node.host_imex = lambda: answers.pop(0)
     plugin, ref = node.plugin(), node.claim("one", "d")
     refused(await prepared(plugin, ref), NodeNotReady, "INITIALIZING")
     assert len(await prepared(plugin, ref)) == 1
@@ -397,16 +397,19 @@ async def test_each_operation_is_told_with_the_driver_its_devices_and_how_it_end
     await plugin.prepare([late])
     await plugin.unprepare([good])
     await plugin.unprepare([good])
-    told = [(one.call, one.claim.name, one.outcome, one.repeated) for one in node.heard.operations]
-    assert told == [
+    operations = [
+        (operation.call, operation.claim.name, operation.outcome, operation.repeated)
+        for operation in node.heard.operations
+    ]
+    assert operations == [
         ("prepare", "train", "ok", False),
         ("prepare", "train", "ok", True),
         ("prepare", "late", "DomainNotReady", False),
         ("unprepare", "train", "ok", False),
         ("unprepare", "train", "ok", True),
     ]
-    assert {one.driver for one in node.heard.operations} == {COMPUTE_DOMAIN_DRIVER}
-    devices = [[one.device for one in operation.devices] for operation in node.heard.operations]
+    assert {operation.driver for operation in node.heard.operations} == {COMPUTE_DOMAIN_DRIVER}
+    devices = [[device.device for device in operation.devices] for operation in node.heard.operations]
     assert devices == [["channel-0"], ["channel-0"], ["channel-0"], ["channel-0"], []]
     news = claim_news(node.heard.operations[2], 0)
     assert news is not None and news.note.endswith(

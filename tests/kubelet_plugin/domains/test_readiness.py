@@ -49,9 +49,9 @@ def place(*nodes: JsonObject) -> DomainPlace:
     return DomainPlace(NODE, ComputeDomain.of({"metadata": metadata, "spec": spec, "status": {"nodes": list(nodes)}}))
 
 
-def said(statuses: Sequence[DeviceStatus]) -> list[tuple[str, str, str]]:
+def conditions_of(statuses: Sequence[DeviceStatus]) -> list[tuple[str, str, str]]:
     (status,) = statuses
-    return [(one.type, one.status, one.reason) for one in status.conditions]
+    return [(condition.type, condition.status, condition.reason) for condition in status.conditions]
 
 
 READY, PEERS = ("Ready", "True", "Prepared"), ("PeersReady", "True", "PeersReady")
@@ -95,8 +95,8 @@ def test_a_channel_says_how_its_node_stands_in_the_domain(
     where: DomainPlace | None, conditions: list[tuple[str, str, str]], words: str
 ) -> None:
     statuses = channel_status(RECORD, None, where, NODE)
-    assert said(statuses) == conditions
-    assert any(words in one.message for one in statuses[0].conditions)
+    assert conditions_of(statuses) == conditions
+    assert any(words in condition.message for condition in statuses[0].conditions)
 
 
 def test_its_data_name_the_domain_and_the_place() -> None:
@@ -107,9 +107,13 @@ def test_its_data_name_the_domain_and_the_place() -> None:
 
 def test_a_refusal_comes_first_and_daemons_and_monitors_have_no_place() -> None:
     refusal = PrepareRefusal(a_ref(), (AllocatedTo(NODE, "channel-0"),), "DomainNotReady", "waits")
-    assert said(channel_status(RECORD, refusal, place(entry(NODE)), NODE))[0] == ("Ready", "False", "DomainNotReady")
+    assert conditions_of(channel_status(RECORD, refusal, place(entry(NODE)), NODE))[0] == (
+        "Ready",
+        "False",
+        "DomainNotReady",
+    )
     for record in (DomainClaim(a_ref(), (DAEMON,), DOMAIN), DomainClaim(a_ref(), (MONITOR,), None)):
-        assert said(channel_status(record, None, DomainPlace(NODE, None), NODE)) == [READY]
+        assert conditions_of(channel_status(record, None, DomainPlace(NODE, None), NODE)) == [READY]
         assert channel_troubles(record, DomainPlace(NODE, None), "") == ()
 
 
@@ -178,20 +182,20 @@ class Tray:
         await self.kube.merge_patch(COMPUTE_DOMAINS, name, status, namespace=namespace, subresource="status")
         await asyncio.wait_for(self.seen.wait(), 20)
 
-    async def said(self, ref: ClaimRef) -> dict[str, str]:
+    async def reasons(self, ref: ClaimRef) -> dict[str, str]:
         await self.status.write()
-        found = await self.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
+        obj = await self.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
         return {
             condition["type"]: condition["reason"]
-            for device in found["status"].get("devices") or ()
+            for device in obj["status"].get("devices") or ()
             for condition in device["conditions"]
         }
 
     async def heard(self) -> list[str]:
         await self.pods.look()
-        found = (await self.kube.list(EVENTS_V1, namespace="team")).items
-        assert {one["regarding"]["name"] for one in found} <= {"train-0"}
-        return sorted(one["reason"] for one in found)
+        events = (await self.kube.list(EVENTS_V1, namespace="team")).items
+        assert {event["regarding"]["name"] for event in events} <= {"train-0"}
+        return sorted(event["reason"] for event in events)
 
 
 @pytest_asyncio.fixture
@@ -207,19 +211,19 @@ async def test_a_channel_s_claim_and_pod_follow_the_domain_until_it_is_released(
         ref = await tray.prepared(domain)
         await asyncio.wait_for(tray.seen.wait(), 20)
         await tray.becomes(domain, entry(NODE))
-        assert await tray.said(ref) == {"Ready": "Prepared", "PeersReady": "PeersReady"}
+        assert await tray.reasons(ref) == {"Ready": "Prepared", "PeersReady": "PeersReady"}
         assert await tray.heard() == []
         await tray.becomes(domain, entry(NODE, "NotReady", message="its daemon's pod p is ending"))
-        assert (await tray.said(ref))["Ready"] == "DaemonNotReady"
+        assert (await tray.reasons(ref))["Ready"] == "DaemonNotReady"
         assert await tray.heard() == ["ImexDaemonNotReady"]
         await tray.becomes(domain, entry(NODE))
         await tray.heard()
         tray.now += OVER_AFTER_S
         assert await tray.heard() == ["ImexDaemonNotReady", "ImexDaemonReady"]
         assert tray.standing.devices() == [ClaimedDevice(ref, "channel-0", "channel")]
-        tray.current = Journal({}, domains={uid: one for uid, one in tray.current.domains.items() if uid != ref.uid})
+        tray.current = Journal({}, domains={uid: held for uid, held in tray.current.domains.items() if uid != ref.uid})
         tray.ended(ref)
-        assert await tray.said(ref) == {}, "cleared"
+        assert await tray.reasons(ref) == {}, "cleared"
         assert tray.standing.devices() == []
 
 
@@ -231,7 +235,7 @@ async def test_the_node_s_next_domain_is_followed_and_one_that_is_gone_is_told(t
         tray.seen.clear()
         await tray.cluster.delete(first)
         await asyncio.wait_for(tray.seen.wait(), 20)
-        assert (await tray.said(ref))["Ready"] == "DomainGone"
+        assert (await tray.reasons(ref))["Ready"] == "DomainGone"
         second = await tray.cluster.domain("train")
         tray.current = Journal(
             {},
@@ -243,11 +247,11 @@ async def test_the_node_s_next_domain_is_followed_and_one_that_is_gone_is_told(t
         tray.ended(ref)
 
         async def is_followed() -> bool:
-            return (await tray.said(ref))["Ready"] == "NodeNotInDomain"
+            return (await tray.reasons(ref))["Ready"] == "NodeNotInDomain"
 
         await until(is_followed)
         await tray.becomes(second, entry(NODE))
-        assert (await tray.said(ref))["Ready"] == "Prepared"
+        assert (await tray.reasons(ref))["Ready"] == "Prepared"
 
 
 async def test_after_a_restart_nothing_is_over_before_the_domain_was_read(tray: Tray, tmp_path: Path) -> None:

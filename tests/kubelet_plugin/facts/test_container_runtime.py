@@ -93,7 +93,7 @@ def test_the_inventory_says_what_containers_go_without(tmp_path: Path) -> None:
 
     hardware = Hardware(tree.host, no_nvml, warnings=lambda: lacking(installation, runtime))
     spec = wanted_spec(NODE, hardware.look(), {})
-    assert [(one["subject"], one["reason"]) for one in spec["warnings"]] == [
+    assert [(warning["subject"], warning["reason"]) for warning in spec["warnings"]] == [
         ("container runtime", "OldCdi"),
         ("hook program", "NoHookProgram"),
     ]

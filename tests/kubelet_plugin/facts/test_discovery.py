@@ -405,7 +405,7 @@ class TestLayouts:
         assert facts.divided
         mig = facts.gpus[0].mig
         assert mig is not None
-        assert [device.uuid for one in mig.instances for device in one.compute_instances] == [uuid]
+        assert [device.uuid for instance in mig.instances for device in instance.compute_instances] == [uuid]
 
     async def test_while_a_gpu_is_divided_the_interval_is_short(
         self, node: Node, monkeypatch: pytest.MonkeyPatch
@@ -430,14 +430,14 @@ class TestLayouts:
         ours = Ours()
         discovery = Discovery(Hardware(node.files, node.open_nvml, lambda: ours))
         heard: list[NodeFacts] = []
-        discovery.subscribe(lambda one: heard.append(replace(one, health={})))
+        discovery.subscribe(lambda news: heard.append(replace(news, health={})))
         await discovery.observe()
         ours = Ours(modes={GpuIdentity(gpu.uuid, gpu.address): facts})
         node.host.set_mig(0, 1)
         after = await discovery.observe()
         assert after.divided
         assert discovery.facts.divided
-        assert heard and all(one.gpus == after.gpus for one in heard)
+        assert heard and all(news.gpus == after.gpus for news in heard)
 
     def test_what_a_claim_lost_is_told(self, node: Node) -> None:
         node.host.set_mig(0, 1)
@@ -446,4 +446,4 @@ class TestLayouts:
         hardware = Hardware(node.files, node.open_nvml, lambda: Ours(in_use=(InUse(gpu, uuid),)))
         assert hardware.look().lost == ()
         node.host.destroy_instance(0, 4)
-        assert [(one.gpu_uuid, one.mig_uuid) for one in hardware.look().lost] == [(gpu, uuid)]
+        assert [(loss.gpu_uuid, loss.mig_uuid) for loss in hardware.look().lost] == [(gpu, uuid)]

@@ -27,12 +27,12 @@ def numbers(*ids: int) -> tuple[PartitionMember, ...]:
 
 
 def parts(gpus: tuple[GpuFacts, ...]) -> list[list[tuple[int, int]]]:
-    return [[(part.id, part.size) for part in one.fabric_partitions] for one in gpus]
+    return [[(part.id, part.size) for part in gpu.fabric_partitions] for gpu in gpus]
 
 
 def test_without_identities_the_numbers_are_module_ids() -> None:
-    found = partitioned(GPUS, answer(numbers(1, 2, 3, 4), numbers(1, 3), numbers(1)))
-    assert parts(found) == [[(2, 1), (1, 2), (0, 4)], [(0, 4)], [(1, 2), (0, 4)], [(0, 4)]]
+    gpus = partitioned(GPUS, answer(numbers(1, 2, 3, 4), numbers(1, 3), numbers(1)))
+    assert parts(gpus) == [[(2, 1), (1, 2), (0, 4)], [(0, 4)], [(1, 2), (0, 4)], [(0, 4)]]
 
 
 def test_with_identities_the_numbers_mean_nothing() -> None:
@@ -44,17 +44,17 @@ def test_with_identities_the_numbers_mean_nothing() -> None:
 
 
 def test_what_changes_with_each_activation_is_left_out() -> None:
-    found = partitioned(GPUS, answer(numbers(1, 2)))
-    assert [(one.fabric, one.nvlink) for one in found[:2]] == [(None, None)] * 2
-    assert found[2:] == GPUS[2:]
+    gpus = partitioned(GPUS, answer(numbers(1, 2)))
+    assert [(gpu.fabric, gpu.nvlink) for gpu in gpus[:2]] == [(None, None)] * 2
+    assert gpus[2:] == GPUS[2:]
 
 
 def test_a_lent_gpu_whose_identity_is_not_known_keeps_the_partitions_that_are_still_offered() -> None:
     earlier = [FabricPartitionFacts(id=0, size=2), FabricPartitionFacts(id=7, size=1)]
     lent = GPUS[0].model_copy(update={"fabric_partitions": earlier, "fabric": None, "nvlink": None})
     other = PartitionMember(9, uuid=GPUS[1].uuid)
-    found = partitioned((lent, *GPUS[1:]), answer((other, PartitionMember(1))))
-    assert parts(found)[:2] == [[(0, 2)], [(0, 2)]]
+    gpus = partitioned((lent, *GPUS[1:]), answer((other, PartitionMember(1))))
+    assert parts(gpus)[:2] == [[(0, 2)], [(0, 2)]]
 
 
 def test_without_an_answer_no_gpu_is_in_a_partition() -> None:

@@ -58,7 +58,10 @@ class Watched:
         return (await self.monitor.observe()).gpus
 
     async def conditions(self, index: int, *, after_s: float = 0.0) -> list[tuple[str, str | None]]:
-        return [(one.type, one.value) for one in (await self.look(after_s=after_s))[index].health.conditions]
+        return [
+            (condition.type, condition.value)
+            for condition in (await self.look(after_s=after_s))[index].health.conditions
+        ]
 
     async def turn(self) -> None:
         """What `run` does in one round."""
@@ -89,15 +92,15 @@ async def test_a_healthy_node_has_no_conditions(watched: Watched) -> None:
 
 async def test_what_another_source_adds_is_told_at_once(watched: Watched) -> None:
     """The hardware is the same, so a look would tell nobody."""
-    added, told = list[Problem](), list[tuple[Problem, ...]]()
+    added, reported = list[Problem](), list[tuple[Problem, ...]]()
     monitor = HealthMonitor(
         watched.discovery, HealthFile(watched.folder / "other"), HealthPolicy, more_problems=lambda: tuple(added)
     )
     await monitor.observe()
-    monitor.subscribe(lambda facts: told.append(facts.problems))
+    monitor.subscribe(lambda facts: reported.append(facts.problems))
     added.append(Problem(subject="x", reason="Y", message="z"))
     monitor.more_changed()
-    assert told == [tuple(added)]
+    assert reported == [tuple(added)]
 
 
 async def test_a_lost_gpu_stays_with_its_facts_and_its_condition_and_the_others_are_not_touched(
@@ -108,7 +111,7 @@ async def test_a_lost_gpu_stays_with_its_facts_and_its_condition_and_the_others_
     after = await watched.look()
     assert [gpu.uuid for gpu in after] == [gpu.uuid for gpu in before]
     assert [gpu.health.healthy for gpu in after] == [number != 3 for number in range(4)]
-    assert [one.type for one in after[3].health.conditions] == ["GpuLost"]
+    assert [condition.type for condition in after[3].health.conditions] == ["GpuLost"]
     assert after[3].model_copy(update={"health": before[3].health}) == before[3]
     assert watched.monitor.facts.problems == ()
 
@@ -176,7 +179,7 @@ async def test_an_xid_of_one_instance_leaves_the_gpu_healthy(watched: Watched) -
     watched.xid(1, 48, gi=7)
     gpu = watched.monitor.facts.gpus[1]
     assert gpu.health.healthy
-    assert [one.instance for one in gpu.health.conditions] == ["MIG-7-0"]
+    assert [condition.instance for condition in gpu.health.conditions] == ["MIG-7-0"]
 
 
 async def test_a_reboot_ends_what_was(watched: Watched) -> None:
@@ -200,8 +203,8 @@ async def test_rows_to_remap_are_not_forgotten_while_the_gpu_is_divided(watched:
 async def test_a_mig_device_that_vanishes_from_under_a_claim_is_a_condition_of_that_device(watched: Watched) -> None:
     host = watched.node.host
     host.set_mig(0, 1)
-    kept, gone = (host.make_instance(0, "1g.10gb", start)[0] for start in (0, 1))
-    ours = Ours(in_use=tuple(InUse(host.state.gpus[0].uuid, uuid) for uuid in (kept, gone)))
+    intact, gone = (host.make_instance(0, "1g.10gb", start)[0] for start in (0, 1))
+    ours = Ours(in_use=tuple(InUse(host.state.gpus[0].uuid, uuid) for uuid in (intact, gone)))
     watched.discovery._hardware = Hardware(watched.node.files, watched.node.open_nvml, lambda: ours)
     assert await watched.conditions(0) == []
     host.destroy_instance(0, 1)
@@ -228,7 +231,7 @@ async def test_a_gpu_without_events_is_said_to_be_unmonitored_and_stays_healthy(
     uuid = watched.monitor.facts.gpus[1].uuid
     watched.monitor.covered(Coverage(frozenset(), ((uuid, "not supported"),)))
     gpu = watched.monitor.facts.gpus[1]
-    assert [(one.type, one.severity) for one in gpu.health.conditions] == [("Unmonitored", "Warning")]
+    assert [(condition.type, condition.severity) for condition in gpu.health.conditions] == [("Unmonitored", "Warning")]
     assert gpu.health.healthy
 
 
@@ -248,18 +251,18 @@ async def test_a_damaged_memory_is_forgotten_and_the_node_is_served(watched: Wat
 
 
 async def test_nothing_new_is_told_to_nobody(watched: Watched) -> None:
-    told: list[object] = []
-    watched.monitor.subscribe(told.append)
+    reported: list[object] = []
+    watched.monitor.subscribe(reported.append)
     for _ in range(3):
         await watched.look(after_s=30)
-    assert told == []
+    assert reported == []
 
 
 class TestValidation:
     async def test_a_new_gpu_is_held_back_until_its_check_passed(self, tmp_path: Path) -> None:
         watched = Watched(tmp_path, HealthPolicy(validate_gpus=True))
         gpus = await watched.look()
-        assert {one.type for gpu in gpus for one in gpu.health.conditions} == {"NotValidated"}
+        assert {condition.type for gpu in gpus for condition in gpu.health.conditions} == {"NotValidated"}
         await watched.turn()
         assert all(gpu.health.healthy for gpu in watched.monitor.facts.gpus)
 

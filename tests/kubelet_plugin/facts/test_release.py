@@ -54,9 +54,9 @@ class TestWhatIsAskedFor:
         ],
     )
     def test_a_label_or_annotation_of_the_node(self, metadata: JsonObject, until: datetime | None) -> None:
-        found = asked_by_node({"name": NODE, **metadata})
-        assert found is not None and found.until == until
-        assert f"node {NODE} {KEY}-" in found.message
+        request = asked_by_node({"name": NODE, **metadata})
+        assert request is not None and request.until == until
+        assert f"node {NODE} {KEY}-" in request.message
 
     @pytest.mark.parametrize("metadata", [{}, {"labels": None}, {"annotations": {"other": "true"}}])
     def test_nothing(self, metadata: JsonObject) -> None:
@@ -77,8 +77,8 @@ class TestWhatIsAskedFor:
 
     @pytest.mark.parametrize(("state", "works"), [("pending", True), ("rebooting", True), ("success", False)])
     def test_the_mig_manager_has_a_time_limit(self, state: str, works: bool) -> None:
-        found = asked_by_mig_manager({"labels": {MIG_STATE: state}}, NOON)
-        assert (found is not None and found.until == NOON + timedelta(minutes=30)) == works
+        request = asked_by_mig_manager({"labels": {MIG_STATE: state}}, NOON)
+        assert (request is not None and request.until == NOON + timedelta(minutes=30)) == works
 
 
 class Plugin:
@@ -214,7 +214,7 @@ async def test_the_inventory_keeps_the_gpus_and_taints_each(tmp_path: Path, clus
         await plugin.released()
         facts = plugin.monitor.facts
         assert (facts.driver, [gpu.uuid for gpu in facts.gpus]) == (before.driver, [gpu.uuid for gpu in before.gpus])
-        (problem,) = [one for one in facts.problems if one.reason == RELEASED]
+        (problem,) = [problem for problem in facts.problems if problem.reason == RELEASED]
         assert f"kubectl annotate node {NODE} {KEY}-" in problem.message
         for gpu in facts.gpus:
             assert not gpu.health.healthy

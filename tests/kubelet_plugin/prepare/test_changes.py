@@ -49,8 +49,8 @@ TWO = entry("two", 1, MODE, OTHER)
 
 
 def a_journal(*entries: Entry, state: HoldState = HoldState.MADE, boot_id: str = BOOT) -> Journal:
-    holds = {hold: HoldRecord(state, boot_id, WAS) for found in entries for hold in found.holds}
-    return Journal({found.claim.uid: found for found in entries}, holds=holds)
+    holds = {hold: HoldRecord(state, boot_id, WAS) for listed in entries for hold in listed.holds}
+    return Journal({listed.claim.uid: listed for listed in entries}, holds=holds)
 
 
 def test_what_is_new_is_intended_with_what_was_before() -> None:
@@ -81,11 +81,11 @@ def test_who_is_refused_leaves_no_intent() -> None:
         begun(entry("two", 0, MODE), {})(a_journal(ONE))
 
 
-@pytest.mark.parametrize(("hold", "kept"), [(MODE, WAS), (INSTANCE, Made()), (PART, Made())])
-def test_made_again_it_keeps_what_was_before_it_but_not_what_it_was(hold: Hold, kept: Made) -> None:
-    found = entry("one", 0, hold)
-    for before in (a_journal(found, boot_id="boot-0"), a_journal(found, boot_id="boot-0", state=HoldState.INTENT)):
-        assert intended(hold, found)(before).holds[hold] == HoldRecord(HoldState.INTENT, BOOT, kept)
+@pytest.mark.parametrize(("hold", "made"), [(MODE, WAS), (INSTANCE, Made()), (PART, Made())])
+def test_made_again_it_keeps_what_was_before_it_but_not_what_it_was(hold: Hold, made: Made) -> None:
+    listed = entry("one", 0, hold)
+    for before in (a_journal(listed, boot_id="boot-0"), a_journal(listed, boot_id="boot-0", state=HoldState.INTENT)):
+        assert intended(hold, listed)(before).holds[hold] == HoldRecord(HoldState.INTENT, BOOT, made)
 
 
 def test_an_intent_is_not_written_twice() -> None:

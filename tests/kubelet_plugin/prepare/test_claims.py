@@ -20,10 +20,10 @@ def api() -> FakeClaims:
 
 
 async def test_a_claim_is_read_by_name_whatever_its_uid(api: FakeClaims) -> None:
-    found = await ClaimReader(api).read(a_ref("train", "another-uid"))
+    claim = await ClaimReader(api).read(a_ref("train", "another-uid"))
 
-    assert isinstance(found, ResourceClaim)
-    assert found.metadata.uid == "uid-of-train"
+    assert isinstance(claim, ResourceClaim)
+    assert claim.metadata.uid == "uid-of-train"
 
 
 async def test_a_claim_that_is_not_there_is_no_error(api: FakeClaims) -> None:
@@ -81,9 +81,9 @@ async def test_of_all_claims_those_with_a_device_of_this_node_are_ours(api: Fake
     api.put(a_claim(a_ref("both"), a_result(0, driver="other.example.com"), a_result(1)))
     api.put(a_claim(a_ref("free")))
 
-    found = await ClaimReader(api).allocated(GPU_DRIVER, NODE)
+    claims = await ClaimReader(api).allocated(GPU_DRIVER, NODE)
 
-    assert sorted(claim.metadata.name for claim in found) == ["both", "train"]
+    assert sorted(claim.metadata.name for claim in claims) == ["both", "train"]
 
 
 @pytest.mark.parametrize("status", [7, {"allocation": 3}, {"allocation": {"devices": {"results": [None]}}}])
@@ -99,13 +99,13 @@ async def test_a_list_of_claims_that_makes_no_sense_is_no_answer(api: FakeClaims
     [(Unreachable("busy", status=429), "kubelet tries again"), (Rejected("forbidden", status=403), "administrator")],
 )
 def test_an_error_says_which_claim_and_whose_move_it_is(error: ClusterError, move: str) -> None:
-    told = explained(error, a_ref())
+    explanation = explained(error, a_ref())
 
-    assert type(told) is type(error)
-    assert str(told).startswith("claim team-a/train: ")
-    assert error.message in str(told)
-    assert move in str(told)
-    assert told.status == error.status
+    assert type(explanation) is type(error)
+    assert str(explanation).startswith("claim team-a/train: ")
+    assert error.message in str(explanation)
+    assert move in str(explanation)
+    assert explanation.status == error.status
 
 
 async def test_pauses_double_and_a_busy_server_says_how_long(api: FakeClaims, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,12 +127,12 @@ async def test_a_new_claim_whose_file_cannot_be_flushed_leaves_nothing(bench: Be
 
 
 async def test_a_claim_that_the_journal_refuses_leaves_no_file(bench: Bench) -> None:
-    one, two = await asyncio.gather(
+    first, second = await asyncio.gather(
         bench.carry_out(bench.plan("one")), bench.carry_out(bench.plan("two")), return_exceptions=True
     )
 
-    assert isinstance(one, Plan)
-    assert isinstance(two, HeldByOther)
+    assert isinstance(first, Plan)
+    assert isinstance(second, HeldByOther)
     assert bench.claims == ({"uid-of-one"}, {"uid-of-one"})
 
 
@@ -226,8 +226,8 @@ async def test_a_hold_of_an_earlier_boot_is_intended_before_it_is_made_again(ben
 
     await bench.carry_out(bench.plan("train", LONG))
 
-    assert [(one.state, one.boot_id) for one in written] == [(HoldState.INTENT, BOOT)]
-    assert [(one.state, one.boot_id) for one in bench.effect.made] == [
+    assert [(record.state, record.boot_id) for record in written] == [(HoldState.INTENT, BOOT)]
+    assert [(record.state, record.boot_id) for record in bench.effect.made] == [
         (HoldState.INTENT, "boot-0"),
         (HoldState.MADE, "boot-0"),
     ], "the effect is told what the hold was before"
@@ -250,13 +250,13 @@ async def test_a_hold_whose_last_claim_goes_meanwhile_is_begun_anew(bench: Bench
 
 
 async def test_what_is_made_for_one_claim_is_not_made_again_for_another_and_goes_with_the_last(bench: Bench) -> None:
-    one = await bench.carry_out(bench.plan("one", LONG))
-    two = await bench.carry_out(bench.plan("two", LONG, gpu=1))
+    first = await bench.carry_out(bench.plan("one", LONG))
+    second = await bench.carry_out(bench.plan("two", LONG, gpu=1))
     assert len(bench.effect.made) == 1
 
-    for plan in (one, one, two):
+    for plan in (first, first, second):
         await bench.executor.undo(plan.entry, BOOT)
-        assert bench.hardware.holds == ({LONG} if plan is one else set())
+        assert bench.hardware.holds == ({LONG} if plan is first else set())
 
 
 async def test_what_another_claim_needs_meanwhile_is_not_taken_back(bench: Bench) -> None:
@@ -322,8 +322,8 @@ async def test_a_gpu_that_cannot_be_cleared_is_tried_once_and_keeps_no_other_fro
     report = await bench.executor.clear_left_behind(BOOT)
 
     assert len(tried) == 2
-    assert [GPUS[1].uuid in one for one in report.done] == [True]
-    assert ["it hangs" in one for one in report.pending] == [True]
+    assert [GPUS[1].uuid in sentence for sentence in report.done] == [True]
+    assert ["it hangs" in sentence for sentence in report.pending] == [True]
     assert set(bench.journal.current.holds) == {LONG, ComputeMode(GPUS[0], 2)}
 
 

@@ -27,49 +27,49 @@ DOWN = Problem(subject="Fabric Manager", reason="NotUsable", message="it does no
 
 
 def facts(number: int, sets: tuple[tuple[int, ...], ...] = SETS) -> GpuFacts:
-    parts = [FabricPartitionFacts(id=id_, size=len(one)) for id_, one in enumerate(sets) if number in one]
+    parts = [FabricPartitionFacts(id=id_, size=len(members)) for id_, members in enumerate(sets) if number in members]
     return gpu(number).model_copy(update={"fabric_partitions": parts})
 
 
 GPUS = {number: facts(number) for number in range(1, 5)}
 
 
-def found(*numbers: int, node: KnownNode = NODE) -> FabricPartition | None:
+def hold_of(*numbers: int, node: KnownNode = NODE) -> FabricPartition | None:
     return partition_of(a_ref(), [GPUS[number] for number in numbers], node, field="results")
 
 
-@pytest.mark.parametrize("numbers", [one for size in range(1, 5) for one in combinations(GPUS, size)])
+@pytest.mark.parametrize("numbers", [chosen for size in range(1, 5) for chosen in combinations(GPUS, size)])
 def test_gpus_are_the_partition_that_has_these_and_no_others(numbers: tuple[int, ...]) -> None:
     if numbers in SETS:
-        hold = found(*numbers)
+        hold = hold_of(*numbers)
         assert hold is not None and hold.partition == SETS.index(numbers)
-        assert [one.uuid for one in hold.gpus] == sorted(GPUS[number].uuid for number in numbers)
-        assert found(*reversed(numbers), *numbers) == hold
+        assert [gpu_identity.uuid for gpu_identity in hold.gpus] == sorted(GPUS[number].uuid for number in numbers)
+        assert hold_of(*reversed(numbers), *numbers) == hold
     else:
         with pytest.raises(InvalidInput, match="are not a fabric partition"):
-            found(*numbers)
+            hold_of(*numbers)
 
 
 @given(
-    sets=st.lists(st.frozensets(st.integers(1, 6), min_size=1).map(lambda one: tuple(sorted(one))), unique=True),
+    sets=st.lists(st.frozensets(st.integers(1, 6), min_size=1).map(lambda ids: tuple(sorted(ids))), unique=True),
     wanted=st.frozensets(st.integers(1, 6), min_size=1),
 )
 def test_whatever_the_partitions_are(sets: list[tuple[int, ...]], wanted: frozenset[int]) -> None:
     """A partition file of an administrator may have any sets."""
     gpus = [facts(number, tuple(sets)) for number in sorted(wanted)]
-    exact = [id_ for id_, one in enumerate(sets) if set(one) == wanted]
+    exact = [id_ for id_, members in enumerate(sets) if set(members) == wanted]
     try:
         hold = partition_of(a_ref(), gpus, NODE, field="results")
     except InvalidInput:
         assert not exact
     else:
-        concerned = any(number in one for number in wanted for one in sets)
+        concerned = any(number in members for number in wanted for members in sets)
         assert (hold.partition in exact) if hold is not None else not concerned
 
 
 def test_no_gpus_and_no_gate_need_no_partition() -> None:
-    assert found() is None
-    assert found(1, 2, node=OFF) is None
+    assert hold_of() is None
+    assert hold_of(1, 2, node=OFF) is None
 
 
 def test_gpus_that_are_in_no_partition_need_none_unless_that_is_not_known() -> None:
@@ -104,7 +104,7 @@ def test_who_requests_other_gpus_learns_which_there_are(
     gpus = [facts(number, sets) for number in numbers]
     with pytest.raises(InvalidInput) as refused:
         partition_of(a_ref(), gpus, NODE, field="results")
-    names = ", ".join(sorted(one.name for one in gpus))
+    names = ", ".join(sorted(gpu.name for gpu in gpus))
     assert f"{names} are not a fabric partition" in refused.value.message
     assert advice in refused.value.message
 
@@ -115,9 +115,9 @@ def test_of_several_partitions_with_the_same_gpus_it_is_always_the_first() -> No
 
 
 def test_two_partitions_with_a_gpu_in_common_exclude_each_other() -> None:
-    holds = [found(*one) for one in SETS]
-    for one, another in combinations(range(len(SETS)), 2):
-        first, second = holds[one], holds[another]
+    holds = [hold_of(*members) for members in SETS]
+    for index, other_index in combinations(range(len(SETS)), 2):
+        first, second = holds[index], holds[other_index]
         assert first is not None and second is not None
-        assert excludes(first, second) == excludes(second, first) == bool(set(SETS[one]) & set(SETS[another]))
+        assert excludes(first, second) == excludes(second, first) == bool(set(SETS[index]) & set(SETS[other_index]))
         assert not excludes(first, first)

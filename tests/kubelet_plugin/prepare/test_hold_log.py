@@ -105,7 +105,7 @@ def test_a_line_that_was_cut_off_by_a_crash_is_no_damage_and_spoils_no_other(tmp
     assert bad == 1
     log.write_bytes(log.read_bytes() + b"0123 {half")
     assert HoldLog(tmp_path).read()[1] == 1
-    assert [one.reason for one in JournalFile(tmp_path).settle()][-1] == f"1 lines of {HOLD_LOG} cannot be read"
+    assert [damage.reason for damage in JournalFile(tmp_path).settle()][-1] == f"1 lines of {HOLD_LOG} cannot be read"
     assert JournalFile(tmp_path).settle() == ()
 
 

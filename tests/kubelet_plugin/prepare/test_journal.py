@@ -89,8 +89,8 @@ def with_hold(hold: Hold = INSTANCE) -> Journal:
 
 
 def object_of(line: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(line.partition(b" ")[2])
-    return found
+    obj: dict[str, Any] = json.loads(line.partition(b" ")[2])
+    return obj
 
 
 def lines_of(journal: Journal) -> list[bytes]:
@@ -117,8 +117,8 @@ entries = st.builds(
     st.none() | st.text(),
 )
 entries_with_holds = st.builds(
-    lambda entry, found, releasing, metadata: replace(
-        entry, holds=in_order(found), releasing=releasing, metadata=metadata
+    lambda entry, needs, releasing, metadata: replace(
+        entry, holds=in_order(needs), releasing=releasing, metadata=metadata
     ),
     entries,
     st.lists(holds, max_size=3),
@@ -144,8 +144,8 @@ domain_claims = st.builds(
     st.none() | st.builds(DomainName, st.text(), st.text(), st.text(), st.text()),
 )
 journals = st.builds(
-    lambda found, incomplete, holds, domains: replace(
-        a_journal(*found), incomplete=incomplete, holds=holds, domains={one.claim.uid: one for one in domains}
+    lambda listed, incomplete, holds, domains: replace(
+        a_journal(*listed), incomplete=incomplete, holds=holds, domains={claim.claim.uid: claim for claim in domains}
     ),
     st.lists(entries_with_holds, max_size=5),
     st.booleans(),
@@ -178,42 +178,42 @@ def test_any_flipped_byte_costs_its_line_and_is_noticed(data: st.DataObject) -> 
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= data.draw(st.integers(1, 255))
 
-    found = decode(bytes(content))
+    decoded = decode(bytes(content))
 
-    assert found.damage
-    assert found.incomplete
-    assert found.held.items() <= journal.held.items()
-    assert len(found.held) >= len(journal.held) - 2
+    assert decoded.damage
+    assert decoded.incomplete
+    assert decoded.held.items() <= journal.held.items()
+    assert len(decoded.held) >= len(journal.held) - 2
 
 
 @given(st.data())
 def test_a_file_cut_off_anywhere_is_noticed(data: st.DataObject) -> None:
     content = encode(two_claims())
 
-    found = decode(content[: data.draw(st.integers(0, len(content) - 2))])  # without the last newline nothing is lost
+    decoded = decode(content[: data.draw(st.integers(0, len(content) - 2))])  # without the last newline nothing is lost
 
-    assert found.damage
-    assert found.incomplete
+    assert decoded.damage
+    assert decoded.incomplete
 
 
 def test_a_damaged_line_is_reported_as_it_is_and_the_others_are_kept() -> None:
     header, first, second = lines_of(two_claims())
     bad = first.replace(b"team-a", b"team-b")
 
-    found = decode(header + bad + second)
+    decoded = decode(header + bad + second)
 
-    assert [one.line for one in found.damage] == [bad.rstrip(b"\n")]
-    assert "checksum" in found.damage[0].reason
-    assert list(found.held) == ["uid-of-two"]
+    assert [damage.line for damage in decoded.damage] == [bad.rstrip(b"\n")]
+    assert "checksum" in decoded.damage[0].reason
+    assert list(decoded.held) == ["uid-of-two"]
 
 
 def test_a_damaged_header_costs_no_entry() -> None:
     header, first, second = lines_of(two_claims())
 
-    found = decode(header.replace(b"lines", b"liens") + first + second)
+    decoded = decode(header.replace(b"lines", b"liens") + first + second)
 
-    assert found.held == two_claims().held
-    assert found.incomplete
+    assert decoded.held == two_claims().held
+    assert decoded.incomplete
 
 
 def test_entries_missing_at_the_end_are_counted() -> None:
@@ -262,8 +262,8 @@ def test_a_claim_of_a_domain_without_devices_is_damage() -> None:
     header, line = lines_of(replace(a_journal(), domains={"uid-of-one": claim}))
 
     assert decode(header + line).domains
-    found = decode(header + resealed(line, devices=[]))
-    assert (found.damage[0].reason, found.domains) == ("a claim without devices", {})
+    decoded = decode(header + resealed(line, devices=[]))
+    assert (decoded.damage[0].reason, decoded.domains) == ("a claim without devices", {})
 
 
 def test_a_device_with_an_unknown_field_further_down_is_damage() -> None:
@@ -272,19 +272,19 @@ def test_a_device_with_an_unknown_field_further_down_is_damage() -> None:
     header, line = lines_of(a_journal(an_entry(a_ref("one"), device)))
     (wire,) = object_of(line)["devices"]
 
-    found = decode(header + resealed(line, devices=[{**wire, "partition": {**wire["partition"], "colour": "green"}}]))
-    assert "not known" in found.damage[0].reason
-    assert found.held == {}
+    decoded = decode(header + resealed(line, devices=[{**wire, "partition": {**wire["partition"], "colour": "green"}}]))
+    assert "not known" in decoded.damage[0].reason
+    assert decoded.held == {}
 
 
 def test_devices_that_are_no_full_gpus_keep_what_they_are() -> None:
     made = a_held_device(kind=DeviceKind.MIG, partition=Partition("3g.40gb", 4, 4, compute_slices=1, compute_start=2))
-    found = a_held_device(
+    existing = a_held_device(
         1, kind=DeviceKind.MIG, partition=Partition("1g.10gb", 0, 1), mig_uuid="MIG-1", gpu_instance="{}"
     )
     passed = a_held_device(2, kind=DeviceKind.VFIO, vfio_api=True)
     shared = a_held_device(3, sharing=SharedUse("MPS", True, 2, "several users", 25, 1 << 30))
-    journal = a_journal(an_entry(a_ref("one"), made, found, passed, shared))
+    journal = a_journal(an_entry(a_ref("one"), made, existing, passed, shared))
 
     assert decode(encode(journal)) == journal
 
@@ -301,12 +301,12 @@ def test_a_hold_of_a_newer_release_is_kept_as_it_is() -> None:
     newer = {"kind": "power-cap", "gpu": "GPU-1", "watts": 300}
     content = header + resealed(entry, holds=[newer]) + resealed(record, hold=newer, since="now")
 
-    found = decode(content)
+    decoded = decode(content)
 
-    (hold,) = found.held["uid-of-one"].holds
+    (hold,) = decoded.held["uid-of-one"].holds
     assert hold == UnknownHold("power-cap", json.dumps(newer, separators=(",", ":"), sort_keys=True))
-    assert not found.damage
-    again = [object_of(line) for line in lines_of(found)]
+    assert not decoded.damage
+    again = [object_of(line) for line in lines_of(decoded)]
     assert again[1]["holds"] == [newer]
     assert (again[2]["hold"], again[2]["since"], again[2]["made"]) == (newer, "now", {"gi": "1"})
 
@@ -315,11 +315,11 @@ def test_a_hold_with_a_field_of_a_newer_release_is_another_hold() -> None:
     header, entry, record = lines_of(with_hold())
     newer = {**object_of(record)["hold"], "extraMemory": True}
 
-    found = decode(header + entry + resealed(record, hold=newer))
+    decoded = decode(header + entry + resealed(record, hold=newer))
 
-    assert INSTANCE not in found.holds
-    assert [type(hold) for hold in found.holds] == [UnknownHold]
-    assert object_of(lines_of(found)[2])["hold"] == newer
+    assert INSTANCE not in decoded.holds
+    assert [type(hold) for hold in decoded.holds] == [UnknownHold]
+    assert object_of(lines_of(decoded)[2])["hold"] == newer
 
 
 @pytest.mark.parametrize("hold", [{}, {"kind": 1}])
@@ -335,7 +335,7 @@ def test_a_hold_with_values_of_other_types_is_kept_as_it_is() -> None:
 def test_a_lost_record_is_missed() -> None:
     header, entry, _ = lines_of(with_hold())
 
-    found = decode(header + entry)
+    decoded = decode(header + entry)
 
-    assert found.damage[0].reason == "1 of 2 lines are missing"
-    assert found.incomplete
+    assert decoded.damage[0].reason == "1 of 2 lines are missing"
+    assert decoded.incomplete

@@ -149,11 +149,11 @@ def with_holds(entry: Entry, *holds: Hold) -> Entry:
 
 
 def test_a_daemon_cannot_be_two_things_at_once() -> None:
-    one = with_holds(an_entry(a_ref("one"), SHARE), MpsDaemon("gpu", (GPU,)))
-    two = with_holds(an_entry(a_ref("two"), SHARE), MpsDaemon("gpu", (GPU,), multi_user=True))
+    first = with_holds(an_entry(a_ref("one"), SHARE), MpsDaemon("gpu", (GPU,)))
+    second = with_holds(an_entry(a_ref("two"), SHARE), MpsDaemon("gpu", (GPU,), multi_user=True))
 
     with pytest.raises(HeldByOther, match=r"for several users .*, but claim team-a/one .* has MPS daemon gpu of GPU"):
-        admitted({"uid-of-one": one}, two)
+        admitted({"uid-of-one": first}, second)
 
 
 def test_a_hold_is_needed_as_long_as_an_entry_lists_it_even_one_on_its_way_out() -> None:
@@ -235,7 +235,7 @@ OTHER_DRIVER = a_result("channel-0", driver="compute-domain.nvidia.com")
 
 
 @rows(
-    "found, standing",
+    "current, standing",
     [
         (claim(a_result(0)), ClaimStanding.STANDS),
         (claim(OTHER_DRIVER, a_result(0)), ClaimStanding.STANDS),
@@ -250,9 +250,9 @@ OTHER_DRIVER = a_result("channel-0", driver="compute-domain.nvidia.com")
     ],
 )
 def test_a_claim_stands_while_the_api_says_what_the_journal_says(
-    found: ResourceClaim | None, standing: ClaimStanding
+    current: ResourceClaim | None, standing: ClaimStanding
 ) -> None:
-    assert standing_of(an_entry(), found, GPU_DRIVER, BOOT) is standing
+    assert standing_of(an_entry(), current, GPU_DRIVER, BOOT) is standing
 
 
 def test_admin_access_is_a_part_of_what_a_claim_was_allocated() -> None:

@@ -62,9 +62,9 @@ def only(*results: dict[str, Any], **more: Any) -> RequestMetadata:
 
 def test_a_file_has_the_form_of_kubernetes() -> None:
     file = only(a_result(0), pod_claim="gpus")
-    found = document(file)
-    attributes = found["requests"][0]["devices"][0].pop("attributes")
-    assert found == {
+    content = document(file)
+    attributes = content["requests"][0]["devices"][0].pop("attributes")
+    assert content == {
         "kind": "DeviceMetadata",
         "apiVersion": "metadata.resource.k8s.io/v1alpha1",
         "metadata": {"name": "train", "namespace": "team-a", "uid": "uid-of-train", "generation": 1},
@@ -121,16 +121,16 @@ def test_each_kind_of_device_is_described_as_it_is_published(
     device: int | str, more: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     """A share that the API server gave to one claim alone, without a share ID, is that claim's device."""
-    (found,) = devices_in(only(a_result(device, **more)))
-    values = values_of(found)
+    (described,) = devices_in(only(a_result(device, **more)))
+    values = values_of(described)
     assert {name: values.get(name) for name in expected} == expected
     assert values["example.com/rack"] == "r<1>é"
-    assert list(found["attributes"]) == sorted(found["attributes"])
+    assert list(described["attributes"]) == sorted(described["attributes"])
 
 
 def test_a_mig_device_that_nobody_made_has_no_uuid_for_who_only_looks() -> None:
-    (found,) = devices_in(only(a_result(f"{device_name(2)}-mig-1g10gb-3", adminAccess=True)))
-    assert "uuid" not in values_of(found) and values_of(found)["parentUUID"] == uuid_of(2)
+    (described,) = devices_in(only(a_result(f"{device_name(2)}-mig-1g10gb-3", adminAccess=True)))
+    assert "uuid" not in values_of(described) and values_of(described)["parentUUID"] == uuid_of(2)
 
 
 def test_each_request_has_its_own_file_with_its_devices_in_their_order() -> None:
@@ -273,14 +273,14 @@ def test_a_device_that_is_offered_no_more_is_still_identified(node: Any) -> None
 
 
 def test_the_digest_tells_files_apart() -> None:
-    one = RequestMetadata("a", b"1", b"2")
+    file = RequestMetadata("a", b"1", b"2")
     others = [
-        replace(one, request="b"),
-        replace(one, content=b"2"),
-        replace(one, spec=b""),
-        replace(one, content=b"2", spec=b"1"),
+        replace(file, request="b"),
+        replace(file, content=b"2"),
+        replace(file, spec=b""),
+        replace(file, content=b"2", spec=b"1"),
     ]
-    digests = [metadata_digest(files) for files in ([one], [others[0]], [one, others[0]], *([o] for o in others[1:]))]
+    digests = [metadata_digest(files) for files in ([file], [others[0]], [file, others[0]], *([o] for o in others[1:]))]
     assert len(set(digests)) == len(digests)
-    assert metadata_digest([one, others[0]]) == metadata_digest([others[0], one])
+    assert metadata_digest([file, others[0]]) == metadata_digest([others[0], file])
     assert metadata_digest([]) == ""

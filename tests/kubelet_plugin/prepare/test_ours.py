@@ -121,9 +121,9 @@ class TestFactsStayAsTheyAre:
             update={"uuid": "GPU-00000001-ffff-0000-0000-000000000000", "pci_bus_id": "0000:09:00.0"}
         )
         before = without_ours([gpu(0), twin], Ours())
-        assert [one.name for one in before] == ["gpu-000000010", "gpu-00000001f"]
+        assert [facts.name for facts in before] == ["gpu-000000010", "gpu-00000001f"]
         during = without_ours([gpu(0)], Ours(lent={GpuIdentity(twin.uuid, twin.pci_bus_id): before[1]}))
-        assert [one.name for one in during] == [one.name for one in before]
+        assert [facts.name for facts in during] == [facts.name for facts in before]
 
     def test_a_lent_gpu_that_answers_again_is_there_once(self) -> None:
         lent = {identity(number): gpu(number) for number in range(2)}
@@ -149,7 +149,7 @@ class TestFactsStayAsTheyAre:
         (facts,) = without_ours([seen], ours_of(records, BOOT))
         assert facts.mig is not None
         assert facts.mig.enabled
-        assert [one.start for one in facts.mig.instances] == [0]
+        assert [instance_facts.start for instance_facts in facts.mig.instances] == [0]
 
     def test_a_mode_without_facts_of_before_is_still_not_a_fact(self) -> None:
         records: dict[Hold, HoldRecord] = {MigMode(identity(0)): made(("was", "off"))}
@@ -193,10 +193,10 @@ class TestWhatIsLost:
 
     @pytest.mark.parametrize("there", [[], [instance(1, "MIG-b")], [instance(0, "MIG-b")]])
     def test_a_device_of_ours_that_vanished_or_was_replaced_is_lost(self, there: list[GpuInstanceFacts]) -> None:
-        (one,) = lost([gpu(0, instances=there)], ours_of(self.records(), BOOT))
-        assert (one.gpu_uuid, one.mig_uuid) == (UUIDS[0], "MIG-a")
-        assert "1g.10gb at 1" in one.message
-        assert "delete the pods" in one.message
+        (loss,) = lost([gpu(0, instances=there)], ours_of(self.records(), BOOT))
+        assert (loss.gpu_uuid, loss.mig_uuid) == (UUIDS[0], "MIG-a")
+        assert "1g.10gb at 1" in loss.message
+        assert "delete the pods" in loss.message
 
     @pytest.mark.parametrize("state", [HoldState.INTENT, HoldState.UNDOING])
     def test_a_device_that_is_being_made_or_taken_back_is_not_lost(self, state: HoldState) -> None:
@@ -221,7 +221,7 @@ class TestWhatIsLost:
         before = gpu(0, instances=[instance(1, "MIG-a", gi=8), instance(2, "MIG-b", gi=9)])
         ours = Ours(in_use=(InUse(UUIDS[0], "MIG-a", instance(1, "MIG-a", gi=8)),))
         after = gpu(0, instances=[instance(2, "MIG-b", gi=9)])
-        assert [one.mig_uuid for one in lost([after], ours)] == ["MIG-a"]
+        assert [loss.mig_uuid for loss in lost([after], ours)] == ["MIG-a"]
         assert lost([before], ours) == lost([gpu(1)], ours) == ()
         assert without_ours([after], ours)[0].mig == without_ours([before], ours)[0].mig
 
@@ -241,7 +241,7 @@ class TestWhatIsLost:
 
     def test_what_was_held_and_is_not_known_any_more_is_lost_all_the_same(self) -> None:
         ours = Ours(in_use=(InUse(UUIDS[0], "MIG-a"),))
-        assert [one.mig_uuid for one in lost([gpu(0)], ours)] == ["MIG-a"]
+        assert [loss.mig_uuid for loss in lost([gpu(0)], ours)] == ["MIG-a"]
         (facts,) = without_ours([gpu(0)], ours)
         assert facts.mig == gpu(0).mig
 

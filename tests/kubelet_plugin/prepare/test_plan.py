@@ -80,8 +80,8 @@ def test_a_gpu_that_is_gone_is_named_before_a_hold_is_made_for_it_and_after() ->
         finished(entry, {mode: HoldRecord(HoldState.MADE, BOOT)}, without, FILES)
 
 
-def wanted_devices(found: ResourceClaim, ref: ClaimRef, node: KnownNode) -> tuple[HeldDevice, ...]:
-    return wanted_of(found, ref, node).devices
+def wanted_devices(claim_object: ResourceClaim, ref: ClaimRef, node: KnownNode) -> tuple[HeldDevice, ...]:
+    return wanted_of(claim_object, ref, node).devices
 
 
 def spec_of(made: Plan) -> dict[str, Any]:
@@ -99,20 +99,20 @@ def test_the_table_of_names_and_nothing_else_leads_from_device_to_hardware() -> 
 
 
 def test_each_result_is_a_device_with_its_top_level_request() -> None:
-    found = claim(a_result(1, "big/first", shareID="a-share"), a_result(0, "small", adminAccess=True))
+    claim_object = claim(a_result(1, "big/first", shareID="a-share"), a_result(0, "small", adminAccess=True))
 
-    one, other = wanted_devices(found, a_ref(), A_NODE)
+    first, second = wanted_devices(claim_object, a_ref(), A_NODE)
 
-    assert (one.request_names, one.admin_access, one.share_id) == (("big",), False, "a-share")
-    assert (other.request_names, other.admin_access, other.share_id) == (("small",), True, None)
-    assert one.cdi_ids == (f"k8s.gpu.nvidia.com/claim={a_ref().uid}-{device_name(1)}-a-share",)
-    assert other.cdi_ids == (f"k8s.gpu.nvidia.com/claim={a_ref().uid}-{device_name(0)}",)
+    assert (first.request_names, first.admin_access, first.share_id) == (("big",), False, "a-share")
+    assert (second.request_names, second.admin_access, second.share_id) == (("small",), True, None)
+    assert first.cdi_ids == (f"k8s.gpu.nvidia.com/claim={a_ref().uid}-{device_name(1)}-a-share",)
+    assert second.cdi_ids == (f"k8s.gpu.nvidia.com/claim={a_ref().uid}-{device_name(0)}",)
 
 
 def test_a_gpu_may_be_in_a_claim_twice_when_one_of_the_two_only_looks() -> None:
-    found = claim(a_result(0, "use"), a_result(0, "watch", adminAccess=True))
+    claim_object = claim(a_result(0, "use"), a_result(0, "watch", adminAccess=True))
 
-    wanted = wanted_of(found, a_ref(), A_NODE)
+    wanted = wanted_of(claim_object, a_ref(), A_NODE)
     made = plan_for(a_ref(), wanted, A_NODE, FILES)
 
     assert len(wanted.devices) == 2
@@ -304,7 +304,9 @@ def test_a_part_for_graphics_has_the_drm_nodes_of_its_gpu_too(
 
     expected = ["/dev/nvidia0", "/dev/cap-4", "/dev/cap-4-0"]
     by_path = [path for path in nodes_in(spec) if path.startswith("/dev/dri/by-path/")]
-    assert [path for path in nodes_in(spec) if path not in by_path] == expected + [one.path for one in drm if graphics]
+    assert [path for path in nodes_in(spec) if path not in by_path] == expected + [
+        node.path for node in drm if graphics
+    ]
     assert len(by_path) == (2 if graphics else 0)
 
 

@@ -135,22 +135,22 @@ class Work:
 
 async def test_work_that_fails_before_a_change_stops_that_change_and_no_other(tmp_path: Path) -> None:
     store = JournalStore(tmp_path)
-    one, two, three = claims(3)
+    first, second, third = claims(3)
     good, bad = Work(tmp_path), Work(tmp_path, fails="begin")
 
     outcomes = await asyncio.gather(
-        store.commit(entering(one), around=good),
-        store.commit(entering(two), around=bad),
-        store.commit(entering(three)),
+        store.commit(entering(first), around=good),
+        store.commit(entering(second), around=bad),
+        store.commit(entering(third)),
         return_exceptions=True,
     )
 
     assert good.done == ["begin, 0 claims in the file", "end, 2 claims in the file"]
     assert bad.done == ["begin, 0 claims in the file"]
     assert str(outcomes[1]) == "file x: begin failed"
-    assert list(store.current.held) == [one.claim.uid, three.claim.uid]
+    assert list(store.current.held) == [first.claim.uid, third.claim.uid]
     with pytest.raises(NodeNotReady):
-        await store.commit(entering(two), around=bad)
+        await store.commit(entering(second), around=bad)
 
 
 async def test_work_that_fails_after_a_change_does_not_take_it_back(tmp_path: Path) -> None:

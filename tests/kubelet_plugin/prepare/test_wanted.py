@@ -83,10 +83,10 @@ class TestWithoutHolds:
         assert wanted(FOUR, a_result(0), a_result(1)).holds == ()
 
     def test_a_mig_device_that_exists_needs_nothing_and_is_known_by_its_uuid(self) -> None:
-        found = wanted(STATIC, a_result(ONE_PART))
+        static = wanted(STATIC, a_result(ONE_PART))
 
-        (device,) = found.devices
-        assert found.holds == ()
+        (device,) = static.devices
+        assert static.holds == ()
         assert device.mig_uuid == "MIG-00000000-0000-4000-8000-000000000007"
         instance = GpuInstanceFacts.model_validate_json(device.gpu_instance)
         assert (instance.start, [part.uuid for part in instance.compute_instances]) == (3, [device.mig_uuid])
@@ -159,8 +159,8 @@ class TestParts:
 
     def test_what_a_config_asks_for_in_vain_is_told(self) -> None:
         sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
-        found = wanted(STATIC, a_result(ONE_PART), configs=(config("MigDeviceConfig", sharing=sharing),))
-        assert [ONE_PART in warning and "has no effect" in warning for warning in found.warnings] == [True]
+        static = wanted(STATIC, a_result(ONE_PART), configs=(config("MigDeviceConfig", sharing=sharing),))
+        assert [ONE_PART in warning and "has no effect" in warning for warning in static.warnings] == [True]
 
     def test_two_daemons_are_too_many_for_the_containers_of_one_request(self) -> None:
         """Both would be at the same place in the container, and hide each other."""
@@ -178,10 +178,10 @@ class TestConfigs:
     def test_a_time_slice_is_set_on_each_gpu(self) -> None:
         sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
 
-        found = wanted(FOUR, a_result(2), a_result(0), configs=(config("GpuConfig", sharing=sharing),))
+        sliced = wanted(FOUR, a_result(2), a_result(0), configs=(config("GpuConfig", sharing=sharing),))
 
-        assert found.holds == (TimeSlice(identity(0), "Long"), TimeSlice(identity(2), "Long"))
-        assert [device.sharing for device in found.devices] == [
+        assert sliced.holds == (TimeSlice(identity(0), "Long"), TimeSlice(identity(2), "Long"))
+        assert [device.sharing for device in sliced.devices] == [
             SharedUse("TimeSlicing", settings="time slice Long")
         ] * 2
 
@@ -211,8 +211,8 @@ class TestConfigs:
 
         holds = wanted(FOUR, a_result(0, "big"), a_result(1, "small"), a_result(2, "none"), configs=configs).holds
 
-        found = {daemon.gpus: daemon.thread_percentage for daemon in daemons(holds)}
-        assert found == {(identity(0),): 80, (identity(1),): 20}
+        percentages = {daemon.gpus: daemon.thread_percentage for daemon in daemons(holds)}
+        assert percentages == {(identity(0),): 80, (identity(1),): 20}
         assert len({daemon.key for daemon in daemons(holds)}) == 2
 
     def test_a_config_that_the_gpu_cannot_honour_is_refused_with_the_claim(self) -> None:
@@ -245,10 +245,10 @@ class TestConfigs:
         node = a_node(a_gpu(0, passthrough=PassthroughFacts(iommu_group=3)), passthrough=[{}])
         iommu = {"backendPolicy": policy, "enableAPIDevice": iommufd}
 
-        found = wanted(node, a_result(f"{device_name(0)}-vfio"), configs=(config("VfioDeviceConfig", iommu=iommu),))
+        lent = wanted(node, a_result(f"{device_name(0)}-vfio"), configs=(config("VfioDeviceConfig", iommu=iommu),))
 
-        assert found.holds == (VfioBinding(identity(), iommufd),)
-        assert found.devices[0].vfio_api is iommufd
+        assert lent.holds == (VfioBinding(identity(), iommufd),)
+        assert lent.devices[0].vfio_api is iommufd
 
     def test_a_gpu_that_can_no_longer_be_lent_is_refused_but_for_who_only_looks(self) -> None:
         node = a_node(a_gpu(0, passthrough=PassthroughFacts(iommu_group=3)), passthrough=[{}])
@@ -276,14 +276,14 @@ class TestShares:
 
     def test_shares_of_one_device_have_one_daemon(self) -> None:
         node = a_node(a_gpu(0), sharing=[{"strategy": "MPS", "replicas": 4}])
-        one = wanted_of(ResourceClaim.of(a_claim(a_ref("one"), a_result(0, shareID="a"))), a_ref("one"), node)
-        two = wanted_of(ResourceClaim.of(a_claim(a_ref("two"), a_result(0, shareID="b"))), a_ref("two"), node)
+        first = wanted_of(ResourceClaim.of(a_claim(a_ref("one"), a_result(0, shareID="a"))), a_ref("one"), node)
+        second = wanted_of(ResourceClaim.of(a_claim(a_ref("two"), a_result(0, shareID="b"))), a_ref("two"), node)
         apart = a_result(f"{device_name(0)}-share-2")
-        three = wanted_of(ResourceClaim.of(a_claim(a_ref("three"), apart)), a_ref("three"), node)
+        third = wanted_of(ResourceClaim.of(a_claim(a_ref("three"), apart)), a_ref("three"), node)
 
-        assert one.holds == two.holds == three.holds
-        assert one.holds[0] == ComputeMode(identity(), 3)
-        assert daemons(one.holds)[0].memory_limits == ()
+        assert first.holds == second.holds == third.holds
+        assert first.holds[0] == ComputeMode(identity(), 3)
+        assert daemons(first.holds)[0].memory_limits == ()
 
     @pytest.mark.parametrize(
         ("rule", "settings"),
@@ -366,10 +366,10 @@ class TestShares:
     def test_a_shared_device_that_was_given_as_a_whole_belongs_to_one_claim(self) -> None:
         node = a_node(a_gpu(0), sharing=[{"strategy": "MPS", "replicas": 4}])
 
-        found = wanted(node, a_result(0))
+        whole = wanted(node, a_result(0))
 
-        assert found.holds == ()
-        assert found.devices[0].use.shared is False
+        assert whole.holds == ()
+        assert whole.devices[0].use.shared is False
 
     def test_shares_of_a_part_are_shares_of_one_instance(self) -> None:
         node = a_node(
@@ -378,20 +378,20 @@ class TestShares:
             sharing=[{"devices": "mig", "strategy": "MPS", "replicas": 2, "multiUser": True}],
         )
 
-        found = wanted(node, a_result(ONE_PART, shareID="a"))
+        share = wanted(node, a_result(ONE_PART, shareID="a"))
 
-        assert found.holds[:3] == (MigMode(identity()), INSTANCE, ComputeInstance(INSTANCE))
-        (daemon,) = daemons(found.holds)
+        assert share.holds[:3] == (MigMode(identity()), INSTANCE, ComputeInstance(INSTANCE))
+        (daemon,) = daemons(share.holds)
         assert (daemon.mig, daemon.multi_user) == (ComputeInstance(INSTANCE), True)
-        assert found.devices[0].sharing is not None
-        assert found.devices[0].sharing.memory_bytes == 5 * GIB
+        assert share.devices[0].sharing is not None
+        assert share.devices[0].sharing.memory_bytes == 5 * GIB
 
     def test_two_shares_of_one_device_in_a_claim_are_two_devices_for_containers(self) -> None:
         node = a_node(a_gpu(0), sharing=[{"strategy": "TimeSlicing", "replicas": 4}])
 
-        one, two = wanted(node, a_result(0, "a", shareID="a"), a_result(0, "b", shareID="b")).devices
+        first, second = wanted(node, a_result(0, "a", shareID="a"), a_result(0, "b", shareID="b")).devices
 
-        assert one.cdi_ids != two.cdi_ids
+        assert first.cdi_ids != second.cdi_ids
 
 
 def test_many_names_are_not_all_listed() -> None:

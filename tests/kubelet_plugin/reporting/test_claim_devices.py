@@ -23,9 +23,9 @@ def claim(*entries: JsonObject) -> JsonObject:
     return {"metadata": {"uid": "u"}, "status": {"reservedFor": [{"uid": "p"}], "devices": list(entries)}}
 
 
-def with_entries(there: JsonObject, driver: str, entries: Entries, said: list[Any] | tuple[()]) -> Any:
+def with_entries(there: JsonObject, driver: str, entries: Entries, keys: list[Any] | tuple[()]) -> Any:
     """In JSON: `status.devices` afterwards, None when nothing is to be written. Nothing else of the claim changes."""
-    written = claim_devices.with_entries(_message(there), driver, entries, said)
+    written = claim_devices.with_entries(_message(there), driver, entries, keys)
     if written is None:
         return None
     after = decode(_enveloped(written))
@@ -56,9 +56,9 @@ def test_what_is_so_already_is_not_written_whatever_others_said_and_in_which_ord
 
 def test_what_was_said_before_and_is_not_said_any_more_goes() -> None:
     there = claim(entry("a"), entry("nic", NIC), entry("b", data={"x": "1"}))
-    said = [key_of(entry("a")), key_of(entry("b"))]
-    assert with_entries(there, OURS, (entry("b"),), said) == [entry("nic", NIC), entry("b")]
-    assert with_entries(claim(entry("a")), OURS, (), said) == []
+    keys = [key_of(entry("a")), key_of(entry("b"))]
+    assert with_entries(there, OURS, (entry("b"),), keys) == [entry("nic", NIC), entry("b")]
+    assert with_entries(claim(entry("a")), OURS, (), keys) == []
 
 
 def test_an_entry_that_was_never_said_here_is_of_the_allocation_that_followed() -> None:
@@ -67,9 +67,9 @@ def test_an_entry_that_was_never_said_here_is_of_the_allocation_that_followed() 
 
 
 def test_shares_of_a_device_are_told_apart() -> None:
-    one, two = entry("a", shareID="1"), entry("a", shareID="2")
-    assert with_entries(claim(one, two), OURS, (), [key_of(one)]) == [two]
-    assert entries_of(claim(two, one, entry("nic", NIC)), OURS) == (one, two)
+    first, second = entry("a", shareID="1"), entry("a", shareID="2")
+    assert with_entries(claim(first, second), OURS, (), [key_of(first)]) == [second]
+    assert entries_of(claim(second, first, entry("nic", NIC)), OURS) == (first, second)
 
 
 @pytest.mark.parametrize(

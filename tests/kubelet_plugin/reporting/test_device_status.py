@@ -51,7 +51,7 @@ def conditions(
 class TestWhatIsSaid:
     def test_of_a_prepared_claim_its_devices_are_ready_and_healthy_with_their_uuid(self) -> None:
         (status,) = wanted_status(an_entry(), None, {}, node_facts(1), HealthPolicy())
-        assert [(one.type, one.status, one.reason) for one in status.conditions] == [
+        assert [(condition.type, condition.status, condition.reason) for condition in status.conditions] == [
             ("Ready", "True", "Prepared"),
             ("Healthy", "True", "Healthy"),
         ]
@@ -99,7 +99,7 @@ class TestWhatIsSaidOfBinding:
     BOUND = StatusCondition("BindingReady", "True", "Prepared", "the node has prepared the claim")
 
     def types(self, entry: Entry | None, refusal: PrepareRefusal | None = None) -> dict[str, tuple[str, str]]:
-        return {one.type: (one.status, one.reason) for one in conditions(entry, refusal)}
+        return {condition.type: (condition.status, condition.reason) for condition in conditions(entry, refusal)}
 
     def test_a_claim_without_binding_conditions_says_nothing_of_it(self) -> None:
         assert "BindingReady" not in self.types(an_entry())
@@ -168,8 +168,8 @@ class Scene:
         self.node.current = Journal({self.ref.uid: entry})
 
     async def devices(self) -> list[JsonObject]:
-        found = await self.kube.get(RESOURCE_CLAIMS, "gpu", "default")
-        return found["status"].get("devices") or []
+        obj = await self.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+        return obj["status"].get("devices") or []
 
     async def count_writes(self, work: Any) -> int:
         before = len(self.server.writes)
@@ -189,7 +189,10 @@ async def test_a_prepared_claim_is_told_once_and_cleared_when_released(scene: Sc
     await scene.writer.write()
     (device,) = await scene.devices()
     assert (device["driver"], device["pool"], device["device"]) == (GPU_DRIVER, NODE, device_name(0))
-    assert {one["type"]: one["status"] for one in device["conditions"]} == {"Ready": "True", "Healthy": "True"}
+    assert {condition["type"]: condition["status"] for condition in device["conditions"]} == {
+        "Ready": "True",
+        "Healthy": "True",
+    }
     assert device["data"]["uuid"] == uuid_of(0)
     assert await scene.count_writes(scene.writer.write()) == 0
     scene.node.current = Journal({})
@@ -233,7 +236,7 @@ async def test_a_condition_keeps_its_time_until_its_status_changes(
     scene.node.facts = node_facts([a_gpu(0, health=HealthFacts(healthy=False, conditions=[XID]))])
     await scene.writer.write()
     (device,) = await scene.devices()
-    times = {one["type"]: one["lastTransitionTime"] for one in device["conditions"]}
+    times = {condition["type"]: condition["lastTransitionTime"] for condition in device["conditions"]}
     assert times["Ready"] == old
     assert times["Healthy"] != old
 
@@ -301,19 +304,19 @@ async def test_a_refusal_that_a_killed_plugin_told_is_taken_away(scene: Scene) -
 async def test_what_another_node_says_of_a_claim_that_went_there_stays(scene: Scene) -> None:
     scene.holds()
     await scene.writer.write()
-    found = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
-    there = [{**one, "pool": "node-b"} for one in found["status"]["devices"]]
+    obj = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+    there = [{**device, "pool": "node-b"} for device in obj["status"]["devices"]]
 
     async def put(status: JsonObject) -> None:
         patch = {"status": status}
         await scene.kube.merge_patch(RESOURCE_CLAIMS, "gpu", patch, namespace="default", subresource="status")
 
     await put({"allocation": None, "devices": None})
-    await allocate(scene.kube, found, result(device_name(0), pool="node-b"))
+    await allocate(scene.kube, obj, result(device_name(0), pool="node-b"))
     await put({"devices": there})
     scene.node.current = Journal({})
     await restarted(scene)
-    assert [one["pool"] for one in await scene.devices()] == ["node-b"]
+    assert [device["pool"] for device in await scene.devices()] == ["node-b"]
 
 
 async def test_one_that_cannot_be_read_at_the_start_is_cleared_later(scene: Scene) -> None:
@@ -372,7 +375,7 @@ async def test_the_entries_of_other_drivers_stay(api_server: ObservedApiServer, 
     assert len(await scene.devices()) == 2
     scene.node.current = Journal({})
     await scene.writer.write()
-    assert [one["driver"] for one in await scene.devices()] == ["nic.example.com"]
+    assert [device["driver"] for device in await scene.devices()] == ["nic.example.com"]
 
 
 async def test_a_refusal_is_told_until_the_claim_is_prepared(scene: Scene) -> None:
@@ -386,7 +389,7 @@ async def test_a_refusal_is_told_until_the_claim_is_prepared(scene: Scene) -> No
     scene.writer.ended(failed)
     await scene.writer.write()
     (device,) = await scene.devices()
-    assert [(one["type"], one["status"], one["reason"]) for one in device["conditions"]] == [
+    assert [(condition["type"], condition["status"], condition["reason"]) for condition in device["conditions"]] == [
         ("Ready", "False", "DeviceInUse")
     ]
     assert device["conditions"][0]["message"] == "status.allocation: held by another claim"
@@ -396,7 +399,7 @@ async def test_a_refusal_is_told_until_the_claim_is_prepared(scene: Scene) -> No
     scene.holds()
     await scene.writer.write()
     (device,) = await scene.devices()
-    assert {one["status"] for one in device["conditions"]} == {"True"}
+    assert {condition["status"] for condition in device["conditions"]} == {"True"}
 
 
 async def test_one_that_was_refused_and_is_prepared_while_others_are_written_is_told_at_the_next_look(
@@ -422,8 +425,8 @@ async def test_one_that_was_refused_and_is_prepared_while_others_are_written_is_
         writer.ended(Operation(call="prepare", claim=other, seconds=0.1, devices=taken, error=refused))
         await writer.write()
         await writer.write()
-    found = await scene.kube.get(RESOURCE_CLAIMS, "other", "default")
-    assert found["status"]["devices"][0]["conditions"][0]["reason"] == "Prepared"
+    obj = await scene.kube.get(RESOURCE_CLAIMS, "other", "default")
+    assert obj["status"]["devices"][0]["conditions"][0]["reason"] == "Prepared"
     assert len(await scene.devices()) == 1
 
 
@@ -604,9 +607,9 @@ async def test_the_answer_about_binding_stays_when_the_claim_is_released(scene: 
 async def test_what_the_api_server_dropped_with_an_allocation_is_said_again(scene: Scene) -> None:
     scene.holds(binding=BindingStage.AHEAD)
     await scene.writer.write()
-    found = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
-    del found["status"]["devices"]
-    await scene.kube.replace(RESOURCE_CLAIMS, found, subresource="status")
+    obj = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+    del obj["status"]["devices"]
+    await scene.kube.replace(RESOURCE_CLAIMS, obj, subresource="status")
     await scene.writer.write()
     assert await scene.devices() == []
     scene.writer.say_again(scene.ref.uid)
@@ -622,7 +625,10 @@ async def test_the_kubelets_own_failure_keeps_the_answer_about_binding(scene: Sc
     scene.writer.ended(Operation(call="prepare", claim=scene.ref, seconds=1.0, devices=ALLOCATED, error=error))
     await scene.writer.write()
     (device,) = await scene.devices()
-    assert {one["type"]: one["status"] for one in device["conditions"]} == {"Ready": "False", "BindingReady": "True"}
+    assert {condition["type"]: condition["status"] for condition in device["conditions"]} == {
+        "Ready": "False",
+        "BindingReady": "True",
+    }
 
 
 @pytest.mark.parametrize("answer", BindingAnswer)
@@ -644,11 +650,11 @@ async def test_of_a_claim_that_was_given_up_nothing_is_kept(scene: Scene, answer
     """The kubelet never comes for it. The answer goes with the allocation, and may be unread yet."""
     scene.writer.waits_for_binding(PrepareRefusal(scene.ref, ALLOCATED, "HardwareError", "in use", answer))
     await scene.writer.write()
-    said = await scene.devices()
-    assert "BindingReady" in str(said) and Reported(scene.folder).read(SECTION)
+    devices = await scene.devices()
+    assert "BindingReady" in str(devices) and Reported(scene.folder).read(SECTION)
     scene.writer.waits_no_longer(scene.ref.uid)
     await scene.writer.write()
-    assert not Reported(scene.folder).read(SECTION) and await scene.devices() == said
+    assert not Reported(scene.folder).read(SECTION) and await scene.devices() == devices
 
 
 async def test_a_failure_ahead_of_the_kubelet_says_nothing_by_itself(scene: Scene) -> None:
@@ -688,11 +694,11 @@ async def test_a_release_does_not_take_back_that_the_node_gave_up(scene: Scene) 
 async def test_of_a_claim_that_was_released_before_it_was_said_again_nothing_is_kept(scene: Scene) -> None:
     scene.holds(binding=BindingStage.AHEAD)
     await scene.writer.write()
-    said = await scene.devices()
+    devices = await scene.devices()
     scene.writer.say_again(scene.ref.uid)
     scene.node.current = Journal({})
     await scene.writer.write()
-    assert not Reported(scene.folder).read(SECTION) and await scene.devices() == said
+    assert not Reported(scene.folder).read(SECTION) and await scene.devices() == devices
 
 
 async def test_a_claim_that_is_bound_although_it_is_wrong_keeps_its_answer(scene: Scene) -> None:

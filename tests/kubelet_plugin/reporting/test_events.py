@@ -39,39 +39,39 @@ def operation(error: DriverError | None = None, **more: Any) -> Operation:
     ],
 )
 def test_a_claim_that_cannot_be_prepared_says_why_and_whose_move_it_is(error: DriverError, move: str) -> None:
-    told = claim_news(operation(error), 0)
-    assert told is not None
-    assert (told.type, told.reason, told.regarding.name) == ("Warning", "PrepareFailed", "train")
-    assert told.note.startswith(error.message)
-    assert move in told.note
+    news = claim_news(operation(error), 0)
+    assert news is not None
+    assert (news.type, news.reason, news.regarding.name) == ("Warning", "PrepareFailed", "train")
+    assert news.note.startswith(error.message)
+    assert move in news.note
 
 
 def test_an_event_names_the_field_or_object_that_is_wrong_and_not_its_own_claim_again() -> None:
     ref = a_ref()
-    told = claim_news(operation(InvalidConfig("is 500", about=str(ref), field="spec.replicas")), 0)
-    assert told is not None and told.note.startswith("spec.replicas: is 500. The author")
-    told = claim_news(operation(HardwareError("is lost", about="GPU GPU-1")), 0)
-    assert told is not None and told.note.startswith("GPU GPU-1: is lost. An administrator")
+    news = claim_news(operation(InvalidConfig("is 500", about=str(ref), field="spec.replicas")), 0)
+    assert news is not None and news.note.startswith("spec.replicas: is 500. The author")
+    news = claim_news(operation(HardwareError("is lost", about="GPU GPU-1")), 0)
+    assert news is not None and news.note.startswith("GPU GPU-1: is lost. An administrator")
 
 
 def test_success_is_told_after_failures_alone() -> None:
-    told: list[News] = []
-    events = ClaimEvents(told.append)
+    reported: list[News] = []
+    events = ClaimEvents(reported.append)
     events.ended(operation(devices=(AllocatedTo("pool", "gpu-1"),)))
-    assert told == []
+    assert reported == []
     for _ in range(3):
         events.ended(operation(DeviceInUse("held")))
     events.ended(operation(devices=(AllocatedTo("pool", "gpu-1"),)))
     events.ended(operation(call="unprepare"))
-    assert [one.reason for one in told] == ["PrepareFailed"] * 3 + ["Prepared"]
-    assert len(set(told[:3])) == 1, "the same again is a series"
-    assert told[-1].note == "Prepared (gpu-1), after it could not be 3 times."
+    assert [news.reason for news in reported] == ["PrepareFailed"] * 3 + ["Prepared"]
+    assert len(set(reported[:3])) == 1, "the same again is a series"
+    assert reported[-1].note == "Prepared (gpu-1), after it could not be 3 times."
 
 
 def test_a_claim_that_cannot_be_released_is_told() -> None:
-    told = claim_news(operation(HardwareError("the GPU is busy"), call="unprepare"), 0)
-    assert told is not None
-    assert told.reason == "UnprepareFailed"
+    news = claim_news(operation(HardwareError("the GPU is busy"), call="unprepare"), 0)
+    assert news is not None
+    assert news.reason == "UnprepareFailed"
 
 
 def condition(
@@ -83,7 +83,9 @@ def condition(
 
 
 def gpu(*conditions: HealthCondition) -> GpuFacts:
-    bad = next((one for one in conditions if one.severity == "Critical" and one.instance is None), None)
+    bad = next(
+        (condition for condition in conditions if condition.severity == "Critical" and condition.instance is None), None
+    )
     health = HealthFacts(
         healthy=bad is None,
         reason=bad and bad.type,
@@ -95,12 +97,12 @@ def gpu(*conditions: HealthCondition) -> GpuFacts:
 
 def reasons_of(*states: GpuFacts) -> list[list[str]]:
     """The reasons told as a GPU goes through these states."""
-    known, told = Known(), []
+    known, reported = Known(), []
     for state in states:
         news, known = node_news(NODE, known, [state])
-        assert all(one.regarding.kind == "Node" and state.uuid in one.note for one in news)
-        told.append([one.reason for one in news])
-    return told
+        assert all(event.regarding.kind == "Node" and state.uuid in event.note for event in news)
+        reported.append([event.reason for event in news])
+    return reported
 
 
 def test_a_gpu_that_becomes_ill_and_well_again_is_told_once_each() -> None:
@@ -115,7 +117,7 @@ def test_what_a_node_is_told_says_since_when_so_that_a_restart_repeats_nothing()
     ill = gpu(condition("Xid", message="Xid 79"), condition("MpsDaemon", "Warning", "died"))
     first, _ = node_news(NODE, Known(), [ill])
     again, _ = node_news(NODE, Known(), [ill])
-    assert first == again and [one.since for one in first] == ["2026-01-01T00:00:00Z"] * 2
+    assert first == again and [news.since for news in first] == ["2026-01-01T00:00:00Z"] * 2
 
 
 def test_a_check_under_way_is_neither_ill_nor_well() -> None:
@@ -141,9 +143,9 @@ class Facts:
 def test_the_monitor_s_changes_are_told() -> None:
     from support.claims import node_facts
 
-    told: list[News] = []
+    reported: list[News] = []
     facts = Facts()
-    NodeEvents(facts, NODE, told.append)
+    NodeEvents(facts, NODE, reported.append)
     facts.changed(node_facts([gpu(condition("Xid"))]))
     facts.changed(node_facts([gpu(condition("Xid"))]))
-    assert [one.reason for one in told] == ["GpuUnhealthy"]
+    assert [news.reason for news in reported] == ["GpuUnhealthy"]

@@ -65,7 +65,7 @@ LOST = HealthCondition(type="GpuLost", severity="Critical", message="off the bus
 
 def test_every_readable_gpu_is_listed_by_its_published_name() -> None:
     health = health_of(Facts(node_facts(2)))
-    assert [(one.pool, one.device, one.healthy, one.since) for one in health.device_health()] == [
+    assert [(state.pool, state.device, state.healthy, state.since) for state in health.device_health()] == [
         ("node-a", "gpu-00000000", True, 100),
         ("node-a", "gpu-00000001", True, 100),
     ]
@@ -79,7 +79,7 @@ def test_a_gpu_that_is_not_readable_any_more_is_not_listed() -> None:
     facts = Facts(node_facts(2))
     health = health_of(facts)
     facts.become(node_facts([a_gpu(0)]))
-    assert [one.device for one in health.device_health()] == ["gpu-00000000"]
+    assert [state.device for state in health.device_health()] == ["gpu-00000000"]
 
 
 def test_a_sick_gpu_is_unhealthy_since_it_was_first_seen_so_and_says_why() -> None:
@@ -88,8 +88,8 @@ def test_a_sick_gpu_is_unhealthy_since_it_was_first_seen_so_and_says_why() -> No
     health.device_health()
     facts.become(node_facts([a_gpu(0, health=sick(LOST))]))
     health.device_health()
-    (one,) = health.device_health()
-    assert (one.healthy, one.since, one.message) == (False, 200, "GpuLost: off the bus")
+    (state,) = health.device_health()
+    assert (state.healthy, state.since, state.message) == (False, 200, "GpuLost: off the bus")
 
 
 def test_partitions_inherit_what_befalls_their_gpu_and_keep_what_befalls_one_of_them_to_themselves() -> None:
@@ -98,20 +98,22 @@ def test_partitions_inherit_what_befalls_their_gpu_and_keep_what_befalls_one_of_
     other = part.model_copy(update={"uuid": "MIG-b"})
     gpu = a_gpu(0)
     offers = [
-        Offer(f"gpu-00000000-mig-1g10gb-{start}", DeviceKind.MIG, gpu, Partition("1g.10gb", start, 1), existing=one)
-        for start, one in ((0, part), (1, other))
+        Offer(
+            f"gpu-00000000-mig-1g10gb-{start}", DeviceKind.MIG, gpu, Partition("1g.10gb", start, 1), existing=instance
+        )
+        for start, instance in ((0, part), (1, other))
     ]
     facts = Facts(node_facts([a_gpu(0, health=sick(mine))]))
-    assert [one.healthy for one in health_of(facts, *offers).device_health()] == [False, False, True]
+    assert [state.healthy for state in health_of(facts, *offers).device_health()] == [False, False, True]
     facts.become(node_facts([a_gpu(0, health=sick(LOST))]))
-    assert [one.healthy for one in health_of(facts, *offers).device_health()] == [False, False, False]
+    assert [state.healthy for state in health_of(facts, *offers).device_health()] == [False, False, False]
 
 
 def test_what_an_administrator_ignores_makes_no_device_unhealthy() -> None:
     xid = LOST.model_copy(update={"type": "Xid", "value": "79"})
     facts = Facts(node_facts([a_gpu(0, health=sick(xid))]))
-    (one,) = health_of(facts, policy=HealthPolicy(ignore_xids=[79])).device_health()
-    assert one.healthy
+    (state,) = health_of(facts, policy=HealthPolicy(ignore_xids=[79])).device_health()
+    assert state.healthy
 
 
 async def test_everybody_who_waits_hears_of_a_change_and_nobody_of_one_before() -> None:

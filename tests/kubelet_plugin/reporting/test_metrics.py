@@ -115,7 +115,9 @@ NVIDIAS_TYPES = {
 
 def test_the_families_of_nvidias_driver_have_its_names_types_and_labels_and_there_are_no_others() -> None:
     families = (*generate.plugin_families(), *generate.publisher_families(), *generate.controller_families())
-    ours = {one.name: (one.type, set(one.labels)) for one in families if one.name.startswith("nvidia_dra_")}
+    ours = {
+        family.name: (family.type, set(family.labels)) for family in families if family.name.startswith("nvidia_dra_")
+    }
     assert ours == NVIDIAS
 
 
@@ -140,8 +142,8 @@ async def test_each_driver_of_the_process_has_series_of_its_own() -> None:
     metrics = CallMetrics(registry)
     drivers = ("gpu.nvidia.com", "compute-domain.nvidia.com")
     measured = [MeasuredClaims(ScriptedClaims(), metrics, name) for name in drivers]
-    for one, number in zip(measured, (2, 1), strict=True):
-        await one.prepare([a_ref(str(claim)) for claim in range(number)])
+    for claims, number in zip(measured, (2, 1), strict=True):
+        await claims.prepare([a_ref(str(claim)) for claim in range(number)])
     assert lines(registry, "gpu_dra_claims_total") == [
         'gpu_dra_claims_total{call="prepare",driver="gpu.nvidia.com",outcome="ok"} 2.0',
         'gpu_dra_claims_total{call="prepare",driver="compute-domain.nvidia.com",outcome="ok"} 1.0',
@@ -193,12 +195,12 @@ def test_claims_of_another_driver_are_counted_beside() -> None:
     registry = CollectorRegistry()
     registry.register(collector)
     assert "gpu_dra_claims_held 2.0" in lines(registry, "gpu_dra_claims_held")
-    of_channels = [one for one in lines(registry, "gpu_dra_claim_device") if "channel" in one]
+    of_channels = [line for line in lines(registry, "gpu_dra_claim_device") if "channel" in line]
     assert of_channels == [
         'gpu_dra_claim_device{admin_access="false",claim="domain",device="channel-0",gpu="",namespace="team-a",share="",'
         'type="channel"} 1.0'
     ]
-    assert [one for one in lines(registry, "nvidia_dra_prepared_devices") if "compute-domain" in one] == [
+    assert [line for line in lines(registry, "nvidia_dra_prepared_devices") if "compute-domain" in line] == [
         'nvidia_dra_prepared_devices{device_type="channel",driver="compute-domain.nvidia.com",node="node-a"} 1.0',
         'nvidia_dra_prepared_devices{device_type="daemon",driver="compute-domain.nvidia.com",node="node-a"} 0.0',
         'nvidia_dra_prepared_devices{device_type="unknown",driver="compute-domain.nvidia.com",node="node-a"} 0.0',
@@ -206,9 +208,9 @@ def test_claims_of_another_driver_are_counted_beside() -> None:
 
 
 def test_before_the_hardware_was_seen_there_are_no_gauges_of_it_rather_than_zeros() -> None:
-    told = lines(Node(None, Journal({"uid": an_entry()})).registry(), "gpu_dra_", "nvidia_dra_")
-    assert not [one for one in told if one.startswith(("gpu_dra_gpu", "gpu_dra_problems"))]
-    assert "gpu_dra_claims_held 1.0" in told
+    shown = lines(Node(None, Journal({"uid": an_entry()})).registry(), "gpu_dra_", "nvidia_dra_")
+    assert not [line for line in shown if line.startswith(("gpu_dra_gpu", "gpu_dra_problems"))]
+    assert "gpu_dra_claims_held 1.0" in shown
 
 
 def test_a_journal_that_cannot_be_read_hides_no_ill_gpu() -> None:
@@ -220,9 +222,9 @@ def test_a_journal_that_cannot_be_read_hides_no_ill_gpu() -> None:
         @current.setter
         def current(self, journal: Journal) -> None: ...
 
-    told = lines(Unread(node_facts(1), Journal({})).registry(), "gpu_dra_", "nvidia_dra_")
-    assert 'gpu_dra_gpus{health="healthy"} 1.0' in told
-    assert not [one for one in told if "claim" in one or "prepared" in one]
+    shown = lines(Unread(node_facts(1), Journal({})).registry(), "gpu_dra_", "nvidia_dra_")
+    assert 'gpu_dra_gpus{health="healthy"} 1.0' in shown
+    assert not [line for line in shown if "claim" in line or "prepared" in line]
 
 
 def test_devices_are_prepared_from_when_the_claim_is_until_it_is_being_released() -> None:
@@ -244,8 +246,8 @@ def test_no_series_is_there_twice() -> None:
         pods.saw(ResourceClaim.of(claim))
     node, registry = Node(node_facts(1), Journal(held)), CollectorRegistry()
     registry.register(NodeCollector(node, node, node="node-a", driver="gpu.nvidia.com", pods=pods))
-    told = [line.rsplit(" ", 1)[0] for line in lines(registry, "gpu_dra_", "nvidia_dra_")]
-    assert sorted(told) == sorted(set(told))
+    series = [line.rsplit(" ", 1)[0] for line in lines(registry, "gpu_dra_", "nvidia_dra_")]
+    assert sorted(series) == sorted(set(series))
     assert [line.rsplit(" ", 1)[1] for line in lines(registry, "gpu_dra_claim_thread_limit")] == ["25.0", "50.0"]
     assert len(lines(registry, "gpu_dra_claim_pod")) == 1
 
@@ -277,9 +279,9 @@ def test_a_claims_devices_shares_and_limits_are_told_by_claim() -> None:
     share = SharedUse("MPS", shared=True, thread_percentage=25, memory_bytes=8 << 30)
     device = a_held_device(0, share_id="a-share", sharing=share)
     registry = Node(node_facts(1), Journal({"uid": an_entry(a_ref("train"), device)})).registry()
-    (told,) = lines(registry, "gpu_dra_claim_device")
+    (series,) = lines(registry, "gpu_dra_claim_device")
     for label in ('claim="train"', 'namespace="team-a"', 'share="a-share"', 'type="gpu"', 'admin_access="false"'):
-        assert label in told
+        assert label in series
     assert [line.rsplit(" ", 1)[1] for line in lines(registry, "gpu_dra_claim_memory_limit_bytes")] == [
         "8.589934592e+09"
     ]

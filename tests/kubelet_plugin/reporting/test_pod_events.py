@@ -105,20 +105,20 @@ class Node:
     def gpu_has(self, *conditions: HealthCondition) -> None:
         self.facts = node_facts([a_gpu(0, health=HealthFacts(conditions=list(conditions))), a_gpu(1)])
 
-    async def told(self) -> list[tuple[str, str]]:
+    async def reported(self) -> list[tuple[str, str]]:
         """Look, and then pod and reason of all Events that there are, oldest first."""
         await self.events.look()
-        return [(one["regarding"]["name"], one["reason"]) for one in await self.objects()]
+        return [(event["regarding"]["name"], event["reason"]) for event in await self.objects()]
 
     async def objects(self) -> list[JsonObject]:
         items = (await self.kube.list(EVENTS_V1)).items
-        return sorted(items, key=lambda one: (one["eventTime"], one["regarding"]["name"]))
+        return sorted(items, key=lambda event: (event["eventTime"], event["regarding"]["name"]))
 
     async def passes(self, seconds: float) -> list[tuple[str, str]]:
-        """As `told`, when something that is away has been so for as long."""
+        """As `reported`, when something that is away has been so for as long."""
         await self.events.look()
         self.now += seconds
-        return await self.told()
+        return await self.reported()
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def mps(entry: Entry) -> Entry:
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("fault", "reason"),
     [
         (condition(), "GpuUnhealthy"),
         (condition("GpuLost", message="cannot be read"), "GpuUnhealthy"),
@@ -142,22 +142,22 @@ def mps(entry: Entry) -> Entry:
         (condition("InstanceLost", message="MIG device MIG-1 is gone", instance="MIG-1"), "MigDeviceLost"),
     ],
 )
-async def test_the_pod_hears_once_what_befell_its_device(node: Node, found: HealthCondition, reason: str) -> None:
+async def test_the_pod_hears_once_what_befell_its_device(node: Node, fault: HealthCondition, reason: str) -> None:
     node.holds("train", "train-0", entry=mps(an_entry()))
-    assert await node.told() == []
-    node.gpu_has(found)
-    assert await node.told() == [("train-0", reason)]
-    assert await node.told() == [("train-0", reason)]
+    assert await node.reported() == []
+    node.gpu_has(fault)
+    assert await node.reported() == [("train-0", reason)]
+    assert await node.reported() == [("train-0", reason)]
     (event,) = await node.objects()
     assert event["metadata"]["namespace"] == "default"
     assert event["regarding"] == {
         "apiVersion": "v1", "kind": "Pod", "name": "train-0", "uid": "uid-of-train-0", "namespace": "default",
     }  # fmt: skip
-    assert "Claim train" in event["note"] and found.message in event["note"]
+    assert "Claim train" in event["note"] and fault.message in event["note"]
 
 
 @pytest.mark.parametrize(
-    "found",
+    "fault",
     [
         condition("Unmonitored", "Warning", "its events cannot be heard"),
         condition("NotValidated", message=CHECK_UNDER_WAY),
@@ -166,31 +166,31 @@ async def test_the_pod_hears_once_what_befell_its_device(node: Node, found: Heal
         condition("MpsDaemon", message="somebody else's MPS daemon died"),
     ],
 )
-async def test_what_does_not_concern_who_has_the_device_is_not_told(node: Node, found: HealthCondition) -> None:
+async def test_what_does_not_concern_who_has_the_device_is_not_told(node: Node, fault: HealthCondition) -> None:
     node.holds("train", "train-0")
-    node.gpu_has(found)
-    assert await node.told() == []
+    node.gpu_has(fault)
+    assert await node.reported() == []
 
 
 async def test_pods_hear_when_all_is_over_for_a_while(node: Node) -> None:
     node.holds("train", "train-0")
     node.gpu_has(condition(), condition("Ecc", message="uncorrectable"))
-    assert await node.told() == [("train-0", "GpuUnhealthy")], "one for both"
+    assert await node.reported() == [("train-0", "GpuUnhealthy")], "one for both"
     node.gpu_has(condition())
     assert len(await node.passes(OVER_AFTER_S)) == 1, "one of two is over"
     node.gpu_has()
     assert len(await node.passes(OVER_AFTER_S - 1)) == 1
     node.now += 1
-    assert await node.told() == [("train-0", "GpuUnhealthy"), ("train-0", "GpuHealthy")]
+    assert await node.reported() == [("train-0", "GpuUnhealthy"), ("train-0", "GpuHealthy")]
     node.gpu_has(condition(since="2026-01-02T00:00:00Z"))
-    assert [reason for _, reason in await node.told()] == ["GpuUnhealthy", "GpuHealthy", "GpuUnhealthy"]
+    assert [reason for _, reason in await node.reported()] == ["GpuUnhealthy", "GpuHealthy", "GpuUnhealthy"]
 
 
 async def test_what_comes_and_goes_is_told_once(node: Node) -> None:
     node.holds("train", "train-0")
     for hour in range(10):
         node.gpu_has(condition(since=f"2026-01-01T{hour:02}:00:00Z"))
-        await node.told()
+        await node.reported()
         node.gpu_has()
         assert await node.passes(OVER_AFTER_S - 1) == [("train-0", "GpuUnhealthy")]
 
@@ -198,7 +198,7 @@ async def test_what_comes_and_goes_is_told_once(node: Node) -> None:
 async def test_an_mps_daemon_that_is_there_again_is_not_over_a_second_time(node: Node) -> None:
     node.holds("train", "train-0", entry=mps(an_entry()))
     node.gpu_has(condition("MpsDaemon", "Warning", "MPS daemon own died; it was started anew"))
-    await node.told()
+    await node.reported()
     node.gpu_has()
     assert await node.passes(OVER_AFTER_S) == [("train-0", "MpsDaemonRestarted")]
 
@@ -207,7 +207,7 @@ async def test_all_pods_of_a_shared_claim_hear_also_those_that_came_after_it_was
     ref = node.holds("shared", "one")
     node.reserve(ref, "one", "two", "three")
     node.gpu_has(condition())
-    assert await node.told() == [(pod, "GpuUnhealthy") for pod in ("one", "two", "three")]
+    assert await node.reported() == [(pod, "GpuUnhealthy") for pod in ("one", "two", "three")]
 
 
 async def test_who_joins_a_shared_claim_later_hears_what_still_is_wrong_and_the_others_nothing_twice(
@@ -216,37 +216,37 @@ async def test_who_joins_a_shared_claim_later_hears_what_still_is_wrong_and_the_
     ref = node.holds("shared", "one", entry=mps(an_entry()))
     node.gpu_has(condition(), condition("MpsDaemon", "Warning", "MPS daemon own died; it was started anew"))
     first = [("one", "GpuUnhealthy"), ("one", "MpsDaemonRestarted")]
-    assert sorted(await node.told()) == first
+    assert sorted(await node.reported()) == first
     await node.kube.delete_collection(EVENTS_V1, namespace="default")  # as after an hour
     node.reserve(ref, "one", "two")
-    assert await node.told() == [], "it is not read again at each look"
+    assert await node.reported() == [], "it is not read again at each look"
     node.events = node.plugin()
     node.users.saw(ResourceClaim.of(node.api.objects["default", ref.name]))  # as at each start
     node.reserve(ref, "one", "two", "three")
     late = [("three", "GpuUnhealthy"), ("two", "GpuUnhealthy")]
-    assert sorted(await node.told()) == late, "nor forgotten by a restart"
+    assert sorted(await node.reported()) == late, "nor forgotten by a restart"
     node.now += 61
-    assert len(await node.told()) == 2
+    assert len(await node.reported()) == 2
     node.gpu_has()
     node.reserve(ref, "one", "four")
     assert len(await node.passes(OVER_AFTER_S)) == 4, "what is over is told to those who are there"
-    assert sorted((await node.told())[2:]) == [("four", "GpuHealthy"), ("one", "GpuHealthy")]
+    assert sorted((await node.reported())[2:]) == [("four", "GpuHealthy"), ("one", "GpuHealthy")]
 
 
 async def test_who_joins_while_it_seems_to_be_over_hears_when_it_is_not(node: Node) -> None:
     ref = node.holds("shared", "one")
     node.gpu_has(condition())
-    await node.told()
+    await node.reported()
     node.now += 50
     node.gpu_has()
     await node.events.look()
     node.reserve(ref, "one", "two")
     node.now += 15
-    assert await node.told() == [("one", "GpuUnhealthy")]
+    assert await node.reported() == [("one", "GpuUnhealthy")]
     assert node.users.of([ref.uid]) == {ref.uid: ("one", "two")}, "it was read"
     node.gpu_has(condition())
     node.now += 60
-    assert await node.told() == [("one", "GpuUnhealthy"), ("two", "GpuUnhealthy")]
+    assert await node.reported() == [("one", "GpuUnhealthy"), ("two", "GpuUnhealthy")]
 
 
 async def test_for_whom_a_shared_claim_is_reserved_is_known_within_a_minute_also_when_nothing_is_wrong(
@@ -268,14 +268,14 @@ async def test_for_whom_a_shared_claim_is_reserved_is_known_within_a_minute_also
 async def test_when_telling_who_came_late_does_not_work_out_it_is_tried_again_soon(node: Node) -> None:
     ref = node.holds("shared", "one")
     node.gpu_has(condition())
-    await node.told()
+    await node.reported()
     node.reserve(ref, "one", "two")
     node.now += 60
     node.api.failures = [Unreachable("away")]
     with pytest.raises(Unreachable):
         await node.events.look()
     node.api.failures = []
-    assert await node.told() == [("one", "GpuUnhealthy"), ("two", "GpuUnhealthy")]
+    assert await node.reported() == [("one", "GpuUnhealthy"), ("two", "GpuUnhealthy")]
 
 
 async def test_monitors_pod_groups_and_claims_that_are_not_prepared_hear_nothing(node: Node) -> None:
@@ -287,7 +287,7 @@ async def test_monitors_pod_groups_and_claims_that_are_not_prepared_hear_nothing
         {"resource": "podgroups", "apiGroup": "scheduling.k8s.io", "name": "gang", "uid": "uid-of-gang"}
     ]
     node.gpu_has(condition())
-    assert await node.told() == []
+    assert await node.reported() == []
 
 
 GROUP = {"resource": "podgroups", "apiGroup": "scheduling.k8s.io", "name": "gang", "uid": "uid-of-gang"}
@@ -305,12 +305,12 @@ def of_group(node: Node, name: str) -> ClaimRef:
 async def test_pods_of_a_group_hear_what_befalls_its_claim_also_those_that_come_later(node: Node) -> None:
     ref = of_group(node, "train")
     node.members.of_claims["train"] = [("a", "uid-a"), ("b", "uid-b"), ("no-log-yet", "")]
-    assert await node.told() == []
+    assert await node.reported() == []
     assert node.users.of([ref.uid])[ref.uid] == ("a", "b", "no-log-yet")
     node.gpu_has(condition())
     both = [("a", "GpuUnhealthy"), ("b", "GpuUnhealthy")]
-    assert sorted(await node.told()) == both
-    assert [one["regarding"]["uid"] for one in await node.objects()] == ["uid-a", "uid-b"]
+    assert sorted(await node.reported()) == both
+    assert [event["regarding"]["uid"] for event in await node.objects()] == ["uid-a", "uid-b"]
     node.members.of_claims["train"] = [("a", "uid-a"), ("late", "uid-late")]
     asked = node.members.asked
     assert sorted(await node.passes(30.0)) == both
@@ -324,14 +324,14 @@ async def test_pods_of_a_group_hear_what_befalls_its_claim_also_those_that_come_
 async def test_kubelet_is_not_asked_who_has_claims_of_no_group(node: Node) -> None:
     node.holds("train", "train-0")
     node.gpu_has(condition())
-    assert await node.told() == [("train-0", "GpuUnhealthy")]
+    assert await node.reported() == [("train-0", "GpuUnhealthy")]
     assert node.members.asked == 0
 
 
 async def test_pods_of_a_group_are_forgotten_when_the_claim_is_another_pods(node: Node) -> None:
     ref = of_group(node, "train")
     node.members.of_claims["train"] = [("a", "uid-a")]
-    await node.told()
+    await node.reported()
     node.reserve(ref, "other")
     await node.passes(60.0)
     assert node.users.of([ref.uid])[ref.uid] == ("other",)
@@ -340,10 +340,10 @@ async def test_pods_of_a_group_are_forgotten_when_the_claim_is_another_pods(node
 async def test_a_restart_neither_repeats_nor_forgets(node: Node) -> None:
     node.holds("train", "train-0")
     node.gpu_has(condition())
-    await node.told()
+    await node.reported()
     await node.kube.delete_collection(EVENTS_V1, namespace="default")  # as after an hour
     node.events = node.plugin()
-    assert await node.told() == []
+    assert await node.reported() == []
     node.gpu_has()
     node.events = node.plugin()
     assert await node.passes(OVER_AFTER_S) == [("train-0", "GpuHealthy")], "it ended while nobody looked"
@@ -367,10 +367,10 @@ async def test_a_restart_neither_repeats_nor_forgets(node: Node) -> None:
 async def test_a_file_that_makes_no_sense_is_forgotten_and_ends_nothing(node: Node, wrong: str) -> None:
     ref = node.holds("train", "train-0")
     node.gpu_has(condition())
-    assert await node.told() == [("train-0", "GpuUnhealthy")]
+    assert await node.reported() == [("train-0", "GpuUnhealthy")]
     (node.folder / REPORTED).write_text(f'{{"pod events of gpu.nvidia.com": {wrong.replace("{uid}", ref.uid)}}}')
     node.events = node.plugin()
-    assert await node.told() == [("train-0", "GpuUnhealthy")]
+    assert await node.reported() == [("train-0", "GpuUnhealthy")]
     node.gpu_has()
     assert await node.passes(OVER_AFTER_S) == [("train-0", "GpuUnhealthy"), ("train-0", "GpuHealthy")]
 
@@ -378,10 +378,10 @@ async def test_a_file_that_makes_no_sense_is_forgotten_and_ends_nothing(node: No
 async def test_a_restart_before_it_was_remembered_repeats_nothing_that_the_server_has(node: Node) -> None:
     node.holds("train", "train-0")
     node.gpu_has(condition())
-    await node.told()
+    await node.reported()
     (node.folder / REPORTED).unlink()
     node.events = node.plugin()
-    assert await node.told() == [("train-0", "GpuUnhealthy")]
+    assert await node.reported() == [("train-0", "GpuUnhealthy")]
 
 
 async def test_an_api_server_that_goes_away_in_the_middle_hears_the_rest_later(node: Node) -> None:
@@ -392,7 +392,7 @@ async def test_an_api_server_that_goes_away_in_the_middle_hears_the_rest_later(n
     with pytest.raises(Unreachable):
         await node.events.look()
     node.api.failures = []
-    assert await node.told() == [("one-0", "GpuUnhealthy"), ("two-0", "GpuUnhealthy")]
+    assert await node.reported() == [("one-0", "GpuUnhealthy"), ("two-0", "GpuUnhealthy")]
 
 
 async def test_two_hundred_pods_are_told_in_the_pace_of_the_recorder(node: Node, monkeypatch: Any) -> None:
@@ -434,12 +434,12 @@ async def test_what_keeps_a_claim_from_being_prepared_for_good_is_told_at_once_a
     node.reserve(ref, "train-0")
     for _ in range(3):
         ended(node, ref, InvalidConfig("replicas must be a number"))
-        assert await node.told() == [("train-0", "PrepareFailed")]
+        assert await node.reported() == [("train-0", "PrepareFailed")]
     (event,) = await node.objects()
     assert "replicas must be a number. The author of the claim or its class must change it." in event["note"]
     node.events = node.plugin()
     ended(node, ref, InvalidConfig("replicas must be a number"))
-    assert await node.told() == [("train-0", "PrepareFailed")], "nor after a restart"
+    assert await node.reported() == [("train-0", "PrepareFailed")], "nor after a restart"
 
 
 async def test_a_pod_hears_of_each_of_its_claims_that_cannot_be_prepared_and_of_the_field(node: Node) -> None:
@@ -447,8 +447,8 @@ async def test_a_pod_hears_of_each_of_its_claims_that_cannot_be_prepared_and_of_
         ref = a_ref(name, namespace="default")
         node.reserve(ref, "train-0")
         ended(node, ref, InvalidConfig("is 500", about=str(ref), field="spec.percentage"))
-    assert await node.told() == [("train-0", "PrepareFailed")] * 2
-    notes = sorted(one["note"].partition(". ")[0] for one in await node.objects())
+    assert await node.reported() == [("train-0", "PrepareFailed")] * 2
+    notes = sorted(event["note"].partition(". ")[0] for event in await node.objects())
     assert notes == [f"Claim {name}: cannot be prepared: spec.percentage: is 500" for name in ("one", "two")]
 
 
@@ -456,26 +456,26 @@ async def test_what_passes_is_told_after_minutes_alone(node: Node) -> None:
     ref = a_ref("train", namespace="default")
     node.reserve(ref, "train-0")
     ended(node, ref, DeviceInUse("gpu-1 is held"))
-    assert await node.told() == []
+    assert await node.reported() == []
     node.now += LONG_S
-    assert await node.told() == [], "kubelet may have given up"
+    assert await node.reported() == [], "kubelet may have given up"
     ended(node, ref, DomainNotReady("node-2 is not ready"))
-    assert await node.told() == [("train-0", "PrepareWaits")]
+    assert await node.reported() == [("train-0", "PrepareWaits")]
     ended(node, ref, None)
     assert await node.passes(OVER_AFTER_S) == [("train-0", "PrepareWaits")], "kubelet says that it goes on"
     ended(node, ref, DeviceInUse("gpu-1 is held"))
     node.now += LONG_S - 1
     ended(node, ref, DeviceInUse("gpu-1 is held"))
-    assert len(await node.told()) == 1, "another wait begins anew"
+    assert len(await node.reported()) == 1, "another wait begins anew"
 
 
 async def test_a_claim_that_is_gone_or_another_one_is_not_told(node: Node) -> None:
     ref = a_ref("train", namespace="default")
     ended(node, ref, InvalidConfig("x"))
-    assert await node.told() == []
+    assert await node.reported() == []
     node.reserve(a_ref("train", uid="another", namespace="default"), "train-0")
     ended(node, ref, InvalidConfig("x"))
-    assert await node.told() == []
+    assert await node.reported() == []
 
 
 async def test_a_claim_that_makes_no_sense_keeps_nobody_from_hearing(node: Node) -> None:
@@ -483,12 +483,12 @@ async def test_a_claim_that_makes_no_sense_keeps_nobody_from_hearing(node: Node)
     node.holds("train", "train-0")
     node.api.objects["default", broken.name]["status"]["reservedFor"] = "nobody"
     node.gpu_has(condition())
-    assert await node.told() == [("train-0", "GpuUnhealthy")]
+    assert await node.reported() == [("train-0", "GpuUnhealthy")]
 
 
 def test_many_devices_are_one_event_that_names_some() -> None:
     troubles = [ClaimTrouble(Reason.POD_GPU_UNHEALTHY, f"gpu-{number}", f"gpu-{number}: lost") for number in range(8)]
-    (telling,), told = pod_news((), troubles, 0.0, Reason.POD_GPU_HEALTHY)
+    (telling,), reported = pod_news((), troubles, 0.0, Reason.POD_GPU_HEALTHY)
     assert telling.note.startswith("gpu-0: lost; gpu-1: lost; gpu-2: lost and 5 more. If the pod no longer works")
-    assert len(told) == 8
-    assert pod_news(told, troubles, 1.0, Reason.POD_GPU_HEALTHY) == ((), told)
+    assert len(reported) == 8
+    assert pod_news(reported, troubles, 1.0, Reason.POD_GPU_HEALTHY) == ((), reported)

@@ -88,8 +88,8 @@ class Scene:
 
 async def soon[T](attempt: Callable[[], Awaitable[T | None]]) -> T:
     for _ in range(1000):
-        if (found := await attempt()) is not None:
-            return found
+        if (outcome := await attempt()) is not None:
+            return outcome
         await asyncio.sleep(0.01)
     raise AssertionError("it did not happen within 10 s")
 
@@ -191,7 +191,7 @@ async def test_a_plugin_that_kubelet_does_not_know_confirms_nothing(scene: Scene
         NODE_INVENTORIES, NODE, {"metadata": {"annotations": annotations}, "spec": {"registrations": [registration]}}
     )
     await at_rest()
-    assert [one.time for one in (await scene.inventory()).spec.registrations] == [registration["time"]]
+    assert [shown.time for shown in (await scene.inventory()).spec.registrations] == [registration["time"]]
 
 
 @pytest.mark.parametrize("time", ["", "soon", "2026-11-21", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
@@ -400,8 +400,8 @@ def sick(gpus: int, conditions: int, problems: int = 0) -> NodeFacts:
     xids = [xid.model_copy(update={"value": str(number)}) for number in range(conditions)]
     health = HealthFacts(healthy=False, conditions=xids)
     named = [gpu.model_copy(update={"pci_bus_id": f"0000:{n:02x}:00.0", "health": health}) for n in range(gpus)]
-    told = [Problem(subject=f"GPU at index {number}", reason="GpuIsLost", message=text) for number in range(problems)]
-    return NodeFacts("boot", None, tuple(named), tuple(told))
+    unread = [Problem(subject=f"GPU at index {number}", reason="GpuIsLost", message=text) for number in range(problems)]
+    return NodeFacts("boot", None, tuple(named), tuple(unread))
 
 
 def test_an_inventory_that_would_be_too_large_keeps_all_that_a_policy_decides_by() -> None:

@@ -89,7 +89,7 @@ async def test_claims_of_one_call_do_not_get_each_others_steps(tmp_path: Path, r
         await service.prepare(refs)
     prepares = [span for span in recorder.spans if span.name == "prepare"]
     assert [recorder.below(span) for span in prepares] == [["read_claim", "look_at_node", "write"]] * 3
-    assert {dict(span.attributes or {})["gpu_dra.claim.name"] for span in prepares} == {one.name for one in refs}
+    assert {dict(span.attributes or {})["gpu_dra.claim.name"] for span in prepares} == {ref.name for ref in refs}
 
 
 async def test_repairs_are_spans_of_their_own(tmp_path: Path, recorder: Recorder) -> None:
@@ -145,6 +145,6 @@ async def test_a_call_of_kubelet_with_a_parent_makes_the_claims_part_of_it(
             )
     finally:
         await server.stop()
-    found = recorder.one("prepare").parent
-    shown = None if found is None else f"00-{found.trace_id:032x}-{found.span_id:016x}-01"
+    parent_span = recorder.one("prepare").parent
+    shown = None if parent_span is None else f"00-{parent_span.trace_id:032x}-{parent_span.span_id:016x}-01"
     assert shown == parent

@@ -84,10 +84,10 @@ def test_health_lists_every_device_with_its_word(version: HealthVersion) -> None
     words = {True: "HEALTHY", False: "UNHEALTHY", None: "UNKNOWN"}
     devices = [DeviceHealth("node-1", f"gpu-{health}", health, 1_700_000_000, "why") for health in words]
     response = health_response(version, devices, 30)
-    found = {
+    healths = {
         device.device.device_name: version.messages.HealthStatus.Name(device.health) for device in response.devices
     }
-    assert found == {f"gpu-{health}": word for health, word in words.items()}
+    assert healths == {f"gpu-{health}": word for health, word in words.items()}
     first = response.devices[0]
     assert (first.device.pool_name, first.last_updated_time, first.health_check_timeout_seconds, first.message) == (
         "node-1",

@@ -37,8 +37,8 @@ async def test_the_pods_whose_containers_have_the_claim_are_named_with_their_uid
     logs = logs_of(tmp_path / "logs", "team-a_a_uid-old", "team-a_a_uid-new", "team-a_b_uid-b", "team-b_a_x", "odd")
     absent = tmp_path / "not-there"
     async with kubelet(socket, *pods):
-        found = await PodsOfNode([absent, socket], [absent, logs]).of(CLAIM)
-    assert found == (("a", "uid-new"), ("b", "uid-b"), ("no-log", ""))
+        pods_of_claim = await PodsOfNode([absent, socket], [absent, logs]).of(CLAIM)
+    assert pods_of_claim == (("a", "uid-new"), ("b", "uid-b"), ("no-log", ""))
 
 
 async def test_without_logs_there_are_names(socket: Path) -> None:

@@ -63,11 +63,11 @@ async def test_claims_are_prepared_and_released(folder: Path) -> None:
     async with running_plugin(folder, claims) as plugin, channel_to(plugin.sockets.dra) as channel:
         prepared = await call(channel, "NodePrepareResources", "u1", "u2")
         released = await call(channel, "NodeUnprepareResources", "u1", "u2")
-    assert {uid: [device.device_name for device in one.devices] for uid, one in prepared.claims.items()} == {
+    assert {uid: [device.device_name for device in answer.devices] for uid, answer in prepared.claims.items()} == {
         "u1": ["gpu-1"],
         "u2": ["gpu-1"],
     }
-    assert {uid: one.error for uid, one in released.claims.items()} == {"u1": "", "u2": ""}
+    assert {uid: answer.error for uid, answer in released.claims.items()} == {"u1": "", "u2": ""}
     assert claims.calls == [("prepare", ("u1", "u2")), ("unprepare", ("u1", "u2"))]
 
 
@@ -125,7 +125,9 @@ async def test_the_health_stream_tells_all_devices_at_once(service: str, message
         async with asyncio.timeout(5):
             first = await stream.read()
         stream.cancel()
-    assert [(one.device.device_name, one.health) for one in first.devices] == [("gpu-1", messages.HEALTHY)]
+    assert [(device_health.device.device_name, device_health.health) for device_health in first.devices] == [
+        ("gpu-1", messages.HEALTHY)
+    ]
     assert first.devices[0].health_check_timeout_seconds == 30
 
 
@@ -139,7 +141,9 @@ async def test_the_health_stream_tells_of_a_change_at_once(service: str, message
             source.set(SICK)
             second = await stream.read()
         stream.cancel()
-    assert [(one.health, one.message) for one in second.devices] == [(messages.UNHEALTHY, "fell off the bus")]
+    assert [(device_health.health, device_health.message) for device_health in second.devices] == [
+        (messages.UNHEALTHY, "fell off the bus")
+    ]
 
 
 async def test_two_health_streams_both_hear_of_a_change(folder: Path) -> None:

@@ -64,9 +64,9 @@ def test_names_always_fit_or_are_refused_with_advice(length: int, pod_uid: str |
 
 def test_two_pods_never_share_a_socket_however_short_the_names_are() -> None:
     root = Path("/" + "r" * 40)
-    one, other = (plugin_sockets(root, GPU_DRIVER, uid) for uid in (POD_UID, POD_UID[::-1]))
-    assert one.dra != other.dra
-    assert one.registration != other.registration
+    first, second = (plugin_sockets(root, GPU_DRIVER, uid) for uid in (POD_UID, POD_UID[::-1]))
+    assert first.dra != second.dra
+    assert first.registration != second.registration
 
 
 def test_the_same_pod_gets_the_same_names_each_time() -> None:
