@@ -12,7 +12,7 @@ from dra_driver.allocation.amounts import Amount
 from dra_driver.api.meta import JsonObject
 from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
-from dra_driver.cli.top.board import Known
+from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.usage import DeviceHolder, PublishedDevice, PublishedGpu, published_gpus
 from dra_driver.grouping import grouped
 from dra_driver.phrases import how_many
@@ -49,7 +49,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GetAnswer:
     """`summary` comes before the table, `more` tables after it, `notes` last; programs get the sheet only. `map` is for
     a page; None if there are no GPUs to draw."""
 
@@ -57,10 +57,10 @@ class Answer:
     more: Sequence[Sheet] = field(default=())
     summary: str | None = None
     notes: Sequence[str] = ()
-    map: Known | None = None
+    map: KnownGpus | None = None
 
 
-def devices(objects: Objects, asked: Asked) -> Answer:
+def devices(objects: Objects, asked: Asked) -> GetAnswer:
     """GPUs come before the devices of other drivers, such as IMEX channels."""
     cluster = ClusterSeen.of(objects, asked.minor)
     headrooms = cluster.headrooms(asked.drivers[0])
@@ -74,7 +74,7 @@ def devices(objects: Objects, asked: Asked) -> Answer:
         key=lambda device: asked.drivers.index(device.id.driver),
     )
     if asked.every:
-        return Answer(_device_sheet([device for device in results if device.free or not asked.free], asked))
+        return GetAnswer(_device_sheet([device for device in results if device.free or not asked.free], asked))
     counters = {
         (pool, name, counter): amounts
         for headroom in headrooms.values()
@@ -89,15 +89,15 @@ def devices(objects: Objects, asked: Asked) -> Answer:
     by_node = grouped(own, lambda gpu: gpu.whole.node or "-")
     nodes = [NodeOverview(name, tuple(group), None, headrooms.get(name)) for name, group in by_node.items()]
     summary = counted(own) if len(own) > _MANY_GPUS else None
-    return replace(_of_gpus(gpus, counters), summary=summary, map=Known.of(nodes, cluster.waiting))
+    return replace(_of_gpus(gpus, counters), summary=summary, map=KnownGpus.of(nodes, cluster.waiting))
 
 
-def _of_gpus(gpus: Sequence[PublishedGpu], counters: "_Counters") -> Answer:
+def _of_gpus(gpus: Sequence[PublishedGpu], counters: "_Counters") -> GetAnswer:
     drawn_first = [cell for gpu in gpus for cell in gpu.cells if not isinstance(cell, Mark)]
     holders = [holder.claim for gpu in gpus for _, holder in gpu.held if not holder.admin_access]
     letter_of = letters([*drawn_first, *holders])
     marks = [mark for mark in Mark if any(mark in gpu.cells for gpu in gpus) and mark is not Mark.FREE]
-    return Answer(
+    return GetAnswer(
         _gpu_sheet(gpus, counters, letter_of),
         more=[_legend(gpus, letter_of)],
         notes=["; ".join(f"{mark.value} {MEANINGS[mark]}" for mark in marks)] if marks else [],

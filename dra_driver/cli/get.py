@@ -21,7 +21,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.cli import device_sheets, sheets
 from dra_driver.cli.completion import names_of
-from dra_driver.cli.device_sheets import Answer, Asked
+from dra_driver.cli.device_sheets import Asked, GetAnswer
 from dra_driver.cli.following import Following, of_kinds, read_objects
 from dra_driver.cli.seen import SHOWN, Objects, Selection
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
@@ -45,7 +45,7 @@ class Kind:
     words: tuple[str, ...]
     subject: Resource
     others: tuple[Resource, ...]
-    answer: Callable[[Objects, Asked], Answer]
+    answer: Callable[[Objects, Asked], GetAnswer]
     required: tuple[Resource, ...] = ()
     title: str | None = None
     """How its rows are named; None: as kubectl names objects of `subject`."""
@@ -258,7 +258,7 @@ class Question:
         needed = self.kind.required
         return (self.kind.subject, *needed) if not needed or self.asked.labels is not None else needed
 
-    async def answered(self, kube: Kube) -> Answer:
+    async def answered(self, kube: Kube) -> GetAnswer:
         """Raises InvalidInput if the cluster does not know the kind."""
         _, minor = await kube.server_version()
         try:
@@ -302,7 +302,7 @@ class Printer:
         self._filled = filled
         self._before: Mapping[tuple[str, ...], object] | None = None
 
-    def whole(self, answer: Answer) -> None:
+    def whole(self, answer: GetAnswer) -> None:
         sheet = answer.sheet
         self._learn(sheet)
         if self._form is Form.HTML and answer.map is not None:
@@ -326,7 +326,7 @@ class Printer:
         for note in answer.notes:
             messages.print(note, markup=False)
 
-    def changes(self, answer: Answer) -> None:
+    def changes(self, answer: GetAnswer) -> None:
         """All of the first answer, then the rows that differ from those of the answer before."""
         sheet = answer.sheet
         rows = {_key(sheet, row): item for row, item in zip(sheet.rows, sheet.data(), strict=True)}

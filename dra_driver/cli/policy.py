@@ -117,8 +117,8 @@ def _of_cluster(
     before = {policy.name: policy for policy in map(GpuPolicy.read, existing)}
     if unknown := set(deleted) - set(before):
         raise InvalidInput(f"the cluster has no GpuPolicy {min(unknown)}: kubectl get gpupolicies", about="--delete")
-    kept = {name: policy for name, policy in before.items() if name not in deleted}
-    after = {**kept, **{policy.name: policy for policy in policies}}
+    remaining = {name: policy for name, policy in before.items() if name not in deleted}
+    after = {**remaining, **{policy.name: policy for policy in policies}}
     users = users_by_node(map(ResourceClaim.of, claims))
     features = default_features(minor)
 

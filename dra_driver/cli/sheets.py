@@ -15,9 +15,9 @@ from dra_driver.api.meta import (
     condition_of,
 )
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.cli.device_sheets import Answer, Asked, Held, by_claim, holder_data
+from dra_driver.cli.device_sheets import Asked, GetAnswer, Held, by_claim, holder_data
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
-from dra_driver.cli.top.board import Known
+from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.usage import (
     DeviceHolder,
     PublishedDevice,
@@ -32,7 +32,7 @@ from dra_driver.terminal import Row, Sheet, Shown, age_cell, memory_cell
 # -- nodes
 
 
-def nodes(objects: Objects, asked: Asked) -> Answer:
+def nodes(objects: Objects, asked: Asked) -> GetAnswer:
     """Nodes that have GPUs or have reported what they have."""
     cluster = ClusterSeen.of(objects, asked.minor)
     known = {node.name for node in cluster.nodes} if asked.labels is not None else None
@@ -41,7 +41,7 @@ def nodes(objects: Objects, asked: Asked) -> Answer:
         for node in cluster.overviews(asked.drivers[0])
         if asked.wants(node.name) and (known is None or node.name in known)
     ]
-    return Answer(
+    return GetAnswer(
         Sheet(
             list(map(_node_row, shown)),
             "No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories shows what it wrote.",
@@ -54,7 +54,7 @@ def nodes(objects: Objects, asked: Asked) -> Answer:
             drop=("CLIQUE", "DRIVER", "LARGEST MEMORY", "LARGEST MIG", "MOST GPUS", "PRODUCT"),
             named=("NODE",),
         ),
-        map=Known.of(shown, cluster.waiting),
+        map=KnownGpus.of(shown, cluster.waiting),
     )
 
 
@@ -81,11 +81,11 @@ def _node_row(node: NodeOverview) -> Row:
 # -- policies
 
 
-def policies(objects: Objects, asked: Asked) -> Answer:
+def policies(objects: Objects, asked: Asked) -> GetAnswer:
     """Those that override others first."""
     seen: Sequence[SeenPolicy] = objects[GPU_POLICIES]
     wanted = [policy for policy in seen if asked.wants(policy.metadata.name)]
-    return Answer(
+    return GetAnswer(
         Sheet(
             [_policy_row(item) for item in sorted(wanted, key=lambda item: (-item.priority, item.metadata.name))],
             "No GpuPolicies: all GPUs are published as they are.",
@@ -125,18 +125,18 @@ def _policy_row(policy: SeenPolicy) -> Row:
 # -- claims
 
 
-def claims(objects: Objects, asked: Asked) -> Answer:
+def claims(objects: Objects, asked: Asked) -> GetAnswer:
     """What each asked for, what it got, and for whom."""
-    found: Sequence[ResourceClaim] = objects[RESOURCE_CLAIMS]
+    existing: Sequence[ResourceClaim] = objects[RESOURCE_CLAIMS]
     slices = objects[RESOURCE_SLICES]
     drivers = sorted({resource_slice.spec.driver for resource_slice in slices})
-    devices = published_devices(slices, found, drivers, consumers=consumers_of(objects[PODS]))
+    devices = published_devices(slices, existing, drivers, consumers=consumers_of(objects[PODS]))
     held = by_claim((device, holder) for device in devices for holder in device.holders)
-    return Answer(
+    return GetAnswer(
         Sheet(
             [
                 _claim_row(claim, held.get(claim_name(claim), []), asked.now)
-                for claim in sorted(found, key=claim_name)
+                for claim in sorted(existing, key=claim_name)
                 if asked.wants(claim.metadata.namespace or "-", claim.metadata.name)
             ],
             "No ResourceClaims.",
@@ -198,7 +198,7 @@ def ready_of(domain: ComputeDomain) -> Condition | None:
     return condition_of(domain.status.conditions, READY)
 
 
-def domains(objects: Objects, asked: Asked) -> Answer:
+def domains(objects: Objects, asked: Asked) -> GetAnswer:
     """A row for each domain, and for people one for each of their nodes, which programs get with the domain."""
     wanted = sorted((item for item in objects[COMPUTE_DOMAINS] if asked.wants(*_key(item))), key=_key)
     unseen = sum(ready_of(domain) is None for domain in wanted)
@@ -211,7 +211,7 @@ def domains(objects: Objects, asked: Asked) -> Answer:
         drop=("CHANNELS", "AGE", "TEMPLATE", "REASON"),
         named=("NAMESPACE", "DOMAIN"),
     )
-    return Answer(sheet, more=[_member_sheet(wanted)], notes=[note] if unseen else [])
+    return GetAnswer(sheet, more=[_member_sheet(wanted)], notes=[note] if unseen else [])
 
 
 def _key(domain: ComputeDomain) -> tuple[str, str]:

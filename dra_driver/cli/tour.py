@@ -40,7 +40,7 @@ _NODES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class TourCommand:
     """A line for the shell, what must be true of the cluster before the next one, and its exit status."""
 
     line: str
@@ -49,12 +49,12 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TourStep:
     """`before` and `seen` are what the tour says before its commands and after them."""
 
     title: str
     before: str
-    commands: tuple[Command, ...]
+    commands: tuple[TourCommand, ...]
     seen: str
 
 
@@ -98,68 +98,70 @@ async def _a_node_needs_a_reboot(cluster: SimulatedCluster) -> bool:
 _SHARES = ("half", "quarter-1", "quarter-2")
 _PARTITIONS = ("large", "part-1", "part-2", "small-1", "small-2")
 STEPS = (
-    Step(
+    TourStep(
         "A cluster with GPUs",
         "Three simulated nodes run the real node plugin, and the real controller publishes their GPUs.",
-        (Command("dractl get nodes"),),
+        (TourCommand("dractl get nodes"),),
         "20 GPUs of three models, all healthy and free.",
     ),
-    Step(
+    TourStep(
         "A pod with a GPU",
         "A pod names a template of a claim. The claim asks for one GPU, of any model.",
         (
-            Command("kubectl apply -f examples/features/one-gpu", _pods_run("one-gpu")),
-            Command("dractl get claims"),
-            Command("kubectl logs one-gpu"),
+            TourCommand("kubectl apply -f examples/features/one-gpu", _pods_run("one-gpu")),
+            TourCommand("dractl get claims"),
+            TourCommand("kubectl logs one-gpu"),
         ),
         "The scheduler chose an H100, and the container has its device files and nothing of the other seven.",
     ),
-    Step(
+    TourStep(
         "A share of a GPU",
         "An administrator's GpuPolicy shares the GPUs of one node. Each of three pods claims memory and compute.",
         (
-            Command("kubectl apply -f examples/features/shares-memory-and-cores", _pods_run(*_SHARES)),
-            Command("dractl get claims"),
-            Command("kubectl delete -f examples/features/shares-memory-and-cores", _pods_are_gone(*_SHARES)),
+            TourCommand("kubectl apply -f examples/features/shares-memory-and-cores", _pods_run(*_SHARES)),
+            TourCommand("dractl get claims"),
+            TourCommand("kubectl delete -f examples/features/shares-memory-and-cores", _pods_are_gone(*_SHARES)),
         ),
         "Three pods had one L40S together, and MPS limited what each of them could use.",
     ),
-    Step(
+    TourStep(
         "MIG on demand",
         "Another policy lets the driver divide H100s. Five pods claim MIG devices, which do not exist yet.",
         (
-            Command("kubectl apply -f examples/features/mig-on-demand", _pods_run(*_PARTITIONS)),
-            Command("dractl get devices"),
-            Command("kubectl delete -f examples/features/mig-on-demand", _pods_are_gone(*_PARTITIONS)),
+            TourCommand("kubectl apply -f examples/features/mig-on-demand", _pods_run(*_PARTITIONS)),
+            TourCommand("dractl get devices"),
+            TourCommand("kubectl delete -f examples/features/mig-on-demand", _pods_are_gone(*_PARTITIONS)),
         ),
         "Each letter in a bar is a claim. The driver makes the MIG devices for the pods, and removes them afterwards.",
     ),
-    Step(
+    TourStep(
         "A GPU breaks",
         "The GPU of the first pod reports Xid 79: it fell off the bus.",
         (
-            Command(f"dractl simulate dgx-h100-1 xid {_GPU} 79", _a_node_needs_a_reboot),
-            Command("dractl explain pod one-gpu", status=Status.NO),
+            TourCommand(f"dractl simulate dgx-h100-1 xid {_GPU} 79", _a_node_needs_a_reboot),
+            TourCommand("dractl explain pod one-gpu", status=Status.NO),
         ),
         "The GPU is tainted, so no new claim gets it. The pod keeps it; its status and an Event say what is wrong.",
     ),
-    Step(
+    TourStep(
         "Why does my pod wait?",
         "The first pod is deleted. A model server wants all eight H100s, and one of them is broken.",
         (
-            Command("kubectl delete -f examples/features/one-gpu", _pods_are_gone("one-gpu")),
-            Command(f"dractl new deployment all-gpus --gpu h100 --count 8 --image {_IMAGE} > all-gpus/all-gpus.yaml"),
-            Command("kubectl apply -f all-gpus", _pods_wait("all-gpus-")),
-            Command("dractl explain deploy/all-gpus", status=Status.NO),
+            TourCommand("kubectl delete -f examples/features/one-gpu", _pods_are_gone("one-gpu")),
+            TourCommand(
+                f"dractl new deployment all-gpus --gpu h100 --count 8 --image {_IMAGE} > all-gpus/all-gpus.yaml"
+            ),
+            TourCommand("kubectl apply -f all-gpus", _pods_wait("all-gpus-")),
+            TourCommand("dractl explain deploy/all-gpus", status=Status.NO),
         ),
         "For each node the reason, and the smallest changes with which the pod would fit.",
     ),
-    Step(
+    TourStep(
         "The GPU is repaired",
         "Xid 79 needs a reboot of the node.",
         (
-            Command("dractl simulate dgx-h100-1 reboot", _pods_run("all-gpus-")),
-            Command("dractl get nodes"),
+            TourCommand("dractl simulate dgx-h100-1 reboot", _pods_run("all-gpus-")),
+            TourCommand("dractl get nodes"),
         ),
         "The taint went with the fault. The server runs, and has all eight GPUs of the node: 0 of 8 are free.",
     ),
@@ -229,7 +231,7 @@ async def _enter() -> bool:
     return bool(sys.stdin.readline())
 
 
-async def _carry_out(command: Command, cluster: SimulatedCluster) -> None:
+async def _carry_out(command: TourCommand, cluster: SimulatedCluster) -> None:
     """Raises NodeNotReady when what should follow from it does not."""
     if command.line.startswith("kubectl ") and shutil.which("kubectl") is None:
         await _instead_of_kubectl(command.line.split()[1:], cluster)

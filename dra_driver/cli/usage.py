@@ -186,19 +186,19 @@ def _is_slice(capacity: str) -> bool:
 
 def consumers_of(pods: Iterable[Pod]) -> Consumers:
     """Which containers use which claims."""
-    found: defaultdict[str, dict[str, list[ContainerUse]]] = defaultdict(dict)
+    uses: defaultdict[str, dict[str, list[ContainerUse]]] = defaultdict(dict)
     for pod in pods:
         names = claims_of_pod(pod)
         for container in (*pod.spec.init_containers, *pod.spec.containers):
             for use in container.resources.claims:
                 if (claim := names.get(use.name)) is not None:
-                    users = found[f"{pod.namespace}/{claim}"].setdefault(pod.name, [])
+                    users = uses[f"{pod.namespace}/{claim}"].setdefault(pod.name, [])
                     users.append(ContainerUse(container.name, use.request))
         extended = pod.status.extended_resource_claim_status
         if extended is not None:
-            users = found[f"{pod.namespace}/{extended.resource_claim_name}"].setdefault(pod.name, [])
+            users = uses[f"{pod.namespace}/{extended.resource_claim_name}"].setdefault(pod.name, [])
             users += [ContainerUse(item.container_name, item.request_name) for item in extended.request_mappings]
-    return found
+    return uses
 
 
 def claims_of_pod(pod: Pod) -> dict[str, str]:
@@ -212,11 +212,11 @@ def holders_by_device(
     claims: Iterable[ResourceClaim], consumers: Consumers | None = None
 ) -> Mapping[DeviceId, tuple[DeviceHolder, ...]]:
     """Allocated device to the claims that have it, in order of claim name."""
-    found: defaultdict[DeviceId, list[DeviceHolder]] = defaultdict(list)
+    holders: defaultdict[DeviceId, list[DeviceHolder]] = defaultdict(list)
     for claim in sorted(claims, key=claim_name):
         for result in claim.results:
-            found[result.id].append(_holder(claim, result, consumers or {}))
-    return {device: tuple(holders) for device, holders in found.items()}
+            holders[result.id].append(_holder(claim, result, consumers or {}))
+    return {device: tuple(of_device) for device, of_device in holders.items()}
 
 
 def _holder(claim: ResourceClaim, result: AllocatedDevice, consumers: Consumers) -> DeviceHolder:

@@ -17,7 +17,7 @@ from dra_driver.cli.overview import COMMANDS
 from dra_driver.cli.ui.command import SHOWN
 from dra_driver.cli.ui.server import Listening, UiServer
 from dra_driver.cli.ui.viewers import TokenReviews
-from dra_driver.cli.ui.watched import Watched
+from dra_driver.cli.ui.watched import WatchedCluster
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER
 
@@ -146,7 +146,7 @@ async def _token(admin: Api, namespace: str, name: str) -> str:
 
 async def _sees_the_page(kube: Kube, token: str) -> None:
     """With the rights of the page's account, everything that is there can be read."""
-    watched = Watched(kube, GPU_DRIVER)
+    watched = WatchedCluster(kube, GPU_DRIVER)
     async with (
         UiServer(watched, TokenReviews(kube, SHOWN, "role"), Listening("127.0.0.1", 0)).serving() as port,
         aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session,

@@ -92,7 +92,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownGpus:
     """What there is to show. `use` is the utilization of GPUs in percent, by UUID; few clusters have it for all."""
 
     lines: Mapping[str, NodeLine]
@@ -105,7 +105,7 @@ class Known:
     """What is still read, and what cannot be."""
 
     @classmethod
-    def of(cls, nodes: Iterable[NodeOverview], waiting: Iterable[Pod]) -> "Known":
+    def of(cls, nodes: Iterable[NodeOverview], waiting: Iterable[Pod]) -> "KnownGpus":
         """Of what was read once."""
         return cls({node.name: NodeLine(node) for node in nodes}, {str(pod): pod for pod in waiting}, {})
 
@@ -203,15 +203,15 @@ class Board:
             RESOURCE_SLICES: tuple(slices.values()),
             RESOURCE_CLAIMS: tuple(claims.values()),
             PODS: tuple(self._pods[name].values()),
-            **{kind: _one(self._objects[kind], key) for kind in (NODES, NODE_INVENTORIES)},
+            **{kind: _at(self._objects[kind], key) for kind in (NODES, NODE_INVENTORIES)},
             **{kind: tuple(self._objects[kind].values()) for kind in TAINT_RULES},
         }
         overviews = ClusterSeen.of(objects, self._minor).overviews(self._driver)
         return next((overview for overview in overviews if overview.name == name), None)
 
-    def known(self, use: Mapping[str, float], notes: Sequence[str]) -> Known:
+    def known(self, use: Mapping[str, float], notes: Sequence[str]) -> KnownGpus:
         """A view of what is known now; it changes with the board."""
-        return Known(self.lines, self._waiting, self._placed, use, notes)
+        return KnownGpus(self.lines, self._waiting, self._placed, use, notes)
 
     def exporters(self, nodes: Iterable[str]) -> list[Pod]:
         """The pods of the DCGM exporter on these nodes."""
@@ -226,7 +226,7 @@ def _put[K, V](items: dict[K, V], key: K, value: V | None) -> None:
         items[key] = value
 
 
-def _one(items: Mapping[Key, Any], key: Key) -> tuple[Any, ...]:
+def _at(items: Mapping[Key, Any], key: Key) -> tuple[Any, ...]:
     item = items.get(key)
     return () if item is None else (item,)
 

@@ -20,7 +20,7 @@ from dra_driver.api.core import Pod
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.cli.following import Following
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
-from dra_driver.cli.top.board import FOLLOWED, Board, Known
+from dra_driver.cli.top.board import FOLLOWED, Board, KnownGpus
 from dra_driver.cli.top.screen import Screen, Size, frame, pressed
 from dra_driver.errors import ClusterError, DriverError, InvalidInput
 from dra_driver.kube.client import Kube
@@ -69,7 +69,7 @@ class _Top:
         self._screen = Screen()
         self._explained: dict[str, Sequence[str]] = {}
         self._use: dict[str, float] = {}
-        self._known = Known({}, {}, {})
+        self._known = KnownGpus({}, {}, {})
         self._nodes: Sequence[str] = ()
         """On the screen."""
         self._wake = asyncio.Event()

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dra_driver.cli.bars import Mark, drawn, letters, small
 from dra_driver.cli.device_sheets import by_claim, users_of
-from dra_driver.cli.top.board import Known, NodeLine, Totals, uses
+from dra_driver.cli.top.board import KnownGpus, NodeLine, Totals, uses
 from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, age_cell, gibibytes, shortened
@@ -85,7 +85,9 @@ type Explained = Mapping[str, Sequence[str]]
 _MOVES = {"up": -1, "k": -1, "down": 1, "j": 1}
 
 
-def pressed(key: str, screen: Screen, known: Known, size: Size, explained: Explained, now: datetime) -> Screen | None:
+def pressed(
+    key: str, screen: Screen, known: KnownGpus, size: Size, explained: Explained, now: datetime
+) -> Screen | None:
     """The screen after a key; None to end. Keys are characters, or names: up, down, enter, escape and so on."""
     if screen.typing:
         return _typed(key, screen)
@@ -153,7 +155,7 @@ class Frame:
     nodes: Sequence[str]
 
 
-def frame(screen: Screen, known: Known, size: Size, explained: Explained, now: datetime) -> Frame:
+def frame(screen: Screen, known: KnownGpus, size: Size, explained: Explained, now: datetime) -> Frame:
     level = level_of(screen, known, size, explained, now)
     place = _place(level, screen)
     start = max(0, min(place - size.rows // 2, len(level.names) - size.rows))
@@ -174,7 +176,7 @@ def _title(title: str, position: str, width: int) -> Text:
     return Text(f"{title}{position.rjust(width - len(title))}", style="bold")
 
 
-def _summary(known: Known, width: int) -> Text:
+def _summary(known: KnownGpus, width: int) -> Text:
     totals: Totals = known.totals
     pods = len(known.waiting)
     parts = [
@@ -204,7 +206,7 @@ def _help(screen: Screen, level: Level) -> str:
 # -- levels
 
 
-def level_of(screen: Screen, known: Known, size: Size, explained: Explained, now: datetime) -> Level:
+def level_of(screen: Screen, known: KnownGpus, size: Size, explained: Explained, now: datetime) -> Level:
     """What the path leads to; if what it names is gone, an empty level."""
     if not screen.path:
         return _nodes(screen, known, size)
@@ -220,7 +222,7 @@ def level_of(screen: Screen, known: Known, size: Size, explained: Explained, now
     return _pods(screen.path[2], known, now)
 
 
-def _nodes(screen: Screen, known: Known, size: Size) -> Level:
+def _nodes(screen: Screen, known: KnownGpus, size: Size) -> Level:
     wanted = screen.filter.lower()
     lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
     lines.sort(key=lambda line: (rank(line, screen.sort, known), line.node.name))
@@ -239,7 +241,7 @@ def _nodes(screen: Screen, known: Known, size: Size) -> Level:
     )
 
 
-def rank(line: NodeLine, sort: Sort, known: Known) -> float:
+def rank(line: NodeLine, sort: Sort, known: KnownGpus) -> float:
     """Lines in this order, and by name where it is the same."""
     if sort is Sort.PROBLEMS:
         return -2 * line.unhealthy - (1 if line.node.problems else 0)
@@ -248,7 +250,7 @@ def rank(line: NodeLine, sort: Sort, known: Known) -> float:
     return -(_use(line.node.gpus, known) or 0) if sort is Sort.USE else 0
 
 
-def _use(gpus: Sequence[PublishedGpu], known: Known) -> float | None:
+def _use(gpus: Sequence[PublishedGpu], known: KnownGpus) -> float | None:
     """The mean of those that are known."""
     values = [known.use[gpu.uuid] for gpu in gpus if gpu.uuid in known.use]
     return sum(values) / len(values) if values else None
@@ -258,7 +260,7 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}%"
 
 
-def _node_row(line: NodeLine, known: Known, width: int) -> Row:
+def _node_row(line: NodeLine, known: KnownGpus, width: int) -> Row:
     node = line.node
     bars = Text(" ").join(small(gpu.cells, width, unhealthy=gpu.unhealthy) for gpu in node.gpus)
     use = {"USE": _percent(_use(node.gpus, known))} if known.use else {}
@@ -273,7 +275,7 @@ def _node_row(line: NodeLine, known: Known, width: int) -> Row:
     }
 
 
-def _gpus(node: str, gpus: Sequence[PublishedGpu], known: Known) -> Level:
+def _gpus(node: str, gpus: Sequence[PublishedGpu], known: KnownGpus) -> Level:
     cells = [cell for gpu in gpus for cell in gpu.cells if not isinstance(cell, Mark)]
     letter_of = letters([*cells, *(holder.claim for gpu in gpus for _, holder in gpu.held)])
     by_name = {gpu.name: gpu for gpu in gpus}
@@ -287,7 +289,7 @@ def _gpus(node: str, gpus: Sequence[PublishedGpu], known: Known) -> Level:
     )
 
 
-def _gpu_row(gpu: PublishedGpu, letter_of: Mapping[str, str], known: Known) -> Row:
+def _gpu_row(gpu: PublishedGpu, letter_of: Mapping[str, str], known: KnownGpus) -> Row:
     claims = dict.fromkeys(holder.claim for _, holder in gpu.held)
     use = {"USE": _percent(known.use.get(gpu.uuid))} if known.use else {}
     state = "unhealthy" if gpu.unhealthy else gpu.state
@@ -318,7 +320,7 @@ def _claims(title: str, gpu: PublishedGpu | None) -> Level:
     return Level(f"GPU {title}", list(held), row, "No claim has this GPU or a part of it.", drop=("TAKES",))
 
 
-def _pods(claim: str, known: Known, now: datetime) -> Level:
+def _pods(claim: str, known: KnownGpus, now: datetime) -> Level:
     pods = {name: pod for name, pod in known.pods.items() if uses(pod, claim)}
 
     def row(name: str) -> Row:
@@ -336,7 +338,7 @@ def _pods(claim: str, known: Known, now: datetime) -> Level:
     return Level(f"Claim {claim}", sorted(pods), row, empty, drop=("RESTARTS", "CONTAINERS"), opens=False)
 
 
-def _waiting(known: Known, now: datetime) -> Level:
+def _waiting(known: KnownGpus, now: datetime) -> Level:
     def row(name: str) -> Row:
         pod = known.waiting[name]
         return {"POD": name, "AGE": age_cell(pod.metadata.creation_timestamp, now), "REASON": why_waiting(pod)}

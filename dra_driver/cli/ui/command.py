@@ -16,7 +16,7 @@ from dra_driver.cli.seen import TAINT_RULES
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.cli.ui.server import Listening, UiServer
 from dra_driver.cli.ui.viewers import OwnKey, TokenReviews, Viewers
-from dra_driver.cli.ui.watched import Watched
+from dra_driver.cli.ui.watched import WatchedCluster
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Endpoint, Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER
@@ -101,7 +101,7 @@ async def _serve_shared(
 
 @asynccontextmanager
 async def _served(kube: Kube, driver: str, viewers: Viewers, listening: Listening) -> AsyncIterator[int]:
-    watched = Watched(kube, driver)
+    watched = WatchedCluster(kube, driver)
     try:
         async with UiServer(watched, viewers, listening).serving() as port:
             yield port

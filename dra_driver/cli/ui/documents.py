@@ -2,16 +2,16 @@
 
 from datetime import datetime
 
-from dra_driver.cli.top.board import Known
+from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.ui import drawing
-from dra_driver.cli.ui.pages import SORTS, Address, Place
-from dra_driver.cli.ui.parts import Html, Page, element, joined, listing
+from dra_driver.cli.ui.pages import SORTS, PageAddress, Place
+from dra_driver.cli.ui.parts import Html, HtmlPage, element, joined, listing
 from dra_driver.cli.usage import why_waiting
 
 _META = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
 
 
-def document(page: Page, address: Address, version: str) -> str:
+def document(page: HtmlPage, address: PageAddress, version: str) -> str:
     """The page as a whole, for a browser: its first part is the heading. `version` is part of the addresses of style
     and script, so that browsers may keep them forever."""
     places = (
@@ -51,7 +51,7 @@ def document(page: Page, address: Address, version: str) -> str:
     return f"<!doctype html>{element('html', element('head', head), body, lang='en')}"
 
 
-def _filter(address: Address) -> Html:
+def _filter(address: PageAddress) -> Html:
     sorts = (element("option", sort.value, value=name, selected=name == address.sort) for name, sort in SORTS.items())
     views = (
         element("option", text, value=name, selected=address.compact is chosen)
@@ -87,7 +87,7 @@ def refusal_document(text: str, ask: str | None, style: str, enter: str) -> str:
     return f"<!doctype html>{element('html', element('head', head), element('body', main), lang='en')}"
 
 
-def static_page(known: Known, style: str, now: datetime) -> str:
+def static_page(known: KnownGpus, style: str, now: datetime) -> str:
     """The map alone, as one file that loads nothing and runs nothing: what `-o html` writes."""
     waiting = listing((f"{name}: {why_waiting(pod)}" for name, pod in known.waiting.items()), class_="warn")
     body = element(

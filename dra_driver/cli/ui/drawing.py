@@ -13,7 +13,7 @@ from zlib import crc32
 
 from dra_driver.cli.bars import Cell, Mark
 from dra_driver.cli.seen import NodeOverview
-from dra_driver.cli.top.board import Known, NodeLine
+from dra_driver.cli.top.board import KnownGpus, NodeLine
 from dra_driver.cli.ui.parts import EMPTY, Html, Part, element, joined, part
 from dra_driver.cli.usage import PublishedGpu, short_product
 from dra_driver.phrases import and_more, how_many
@@ -170,7 +170,7 @@ class NodeRows:
 # -- the cluster
 
 
-def summary(known: Known) -> Html:
+def summary(known: KnownGpus) -> Html:
     totals = known.totals
     counts = [("free", totals.free), ("partly", totals.partly), ("in use", totals.in_use)]
     texts: list[str] = [f"{how_many(totals.gpus, 'GPU')} on {how_many(totals.nodes, 'node')}"]
@@ -178,7 +178,7 @@ def summary(known: Known) -> Html:
     return joined(texts, " · ")
 
 
-def alerts(known: Known, *, links: bool) -> Html:
+def alerts(known: KnownGpus, *, links: bool) -> Html:
     """What needs attention: unhealthy GPUs, pods that wait, and what cannot be read."""
     texts: list[str] = []
     if known.totals.unhealthy:
@@ -189,7 +189,7 @@ def alerts(known: Known, *, links: bool) -> Html:
     return joined([*texts, *known.notes], " · ")
 
 
-def proportions(known: Known) -> Html:
+def proportions(known: KnownGpus) -> Html:
     """A bar of the whole cluster. `alerts` and `summary` say the same in words."""
     gpus: Counter[str] = Counter()
     for line in known.lines.values():

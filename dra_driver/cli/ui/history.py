@@ -40,7 +40,7 @@ class _GpuSeen:
         return cls(gpu.name, frozenset(holder.claim for _, holder in gpu.held), frozenset(gpu.taints))
 
 
-class History:
+class GpuHistory:
     """Compares what is seen with what was seen last."""
 
     def __init__(self) -> None:

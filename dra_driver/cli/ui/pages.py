@@ -14,13 +14,13 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event, Pod, moment
 from dra_driver.api.inventory import GpuFacts, NodeInventory
 from dra_driver.cli.device_sheets import by_claim, users_of
-from dra_driver.cli.top.board import Known, NodeLine
+from dra_driver.cli.top.board import KnownGpus, NodeLine
 from dra_driver.cli.top.screen import Sort, rank
 from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.domains import domain_parts
 from dra_driver.cli.ui.drawing import NodeRows, link, sign
 from dra_driver.cli.ui.history import GpuChange
-from dra_driver.cli.ui.parts import EMPTY, Html, Page, Part, Rows, element, joined, listing, part, table
+from dra_driver.cli.ui.parts import EMPTY, Html, HtmlPage, Part, Rows, element, joined, listing, part, table
 from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
 from dra_driver.phrases import how_many
 from dra_driver.terminal import gibibytes
@@ -47,7 +47,7 @@ SORTS: Mapping[str, Sort] = {"problems": Sort.PROBLEMS, "name": Sort.NAME, "free
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PageAddress:
     """A page, and how to draw the map. `start` is the number of its first node."""
 
     place: Place
@@ -70,7 +70,7 @@ class Address:
         return drawing.address(place, *self.name.split("/")) if self.depth else ""
 
     @classmethod
-    def of(cls, path: str, query: Mapping[str, str]) -> "Address | None":
+    def of(cls, path: str, query: Mapping[str, str]) -> "PageAddress | None":
         """None: there is no such page. What a query says wrongly is left out."""
         match path.strip("/").split("/"):
             case [""]:
@@ -106,7 +106,7 @@ class NodeDetail:
 
 
 @dataclass(frozen=True, slots=True)
-class Reasons:
+class WaitingReasons:
     """Why a pod waits: in a line, and in full. `full` empty: the question is not answered yet."""
 
     short: str
@@ -114,20 +114,20 @@ class Reasons:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PageData:
     """All that pages show. `explained` is by `namespace/pod`."""
 
-    known: Known
+    known: KnownGpus
     domains: Sequence[ComputeDomain] = ()
     detail: NodeDetail = field(default_factory=NodeDetail)
-    explained: Mapping[str, Reasons] = field(default_factory=dict)
+    explained: Mapping[str, WaitingReasons] = field(default_factory=dict)
     changes: Sequence[GpuChange] = ()
     """Of the page's node or GPU, newest first."""
     since: datetime | None = None
     """Since when all changes are known."""
 
 
-def page_of(address: Address, seen: Seen, rows: NodeRows) -> Page:
+def page_of(address: PageAddress, seen: PageData, rows: NodeRows) -> HtmlPage:
     match address.place:
         case Place.MAP:
             return _map(address, seen.known, rows)
@@ -141,10 +141,10 @@ def page_of(address: Address, seen: Seen, rows: NodeRows) -> Page:
             return _pod(address.name, seen)
         case Place.DOMAINS:
             title = "ComputeDomains"
-            return Page(title, [*_head(title, seen.known), *domain_parts(seen.known.lines, seen.domains)])
+            return HtmlPage(title, [*_head(title, seen.known), *domain_parts(seen.known.lines, seen.domains)])
 
 
-def node_of(address: Address, known: Known) -> str | None:
+def node_of(address: PageAddress, known: KnownGpus) -> str | None:
     """The node whose detail the page shows."""
     if address.place is Place.NODE:
         return address.name
@@ -152,7 +152,7 @@ def node_of(address: Address, known: Known) -> str | None:
     return line.node.name if line is not None else None
 
 
-def gpu_named(name: str, known: Known) -> tuple[NodeLine | None, PublishedGpu | None]:
+def gpu_named(name: str, known: KnownGpus) -> tuple[NodeLine | None, PublishedGpu | None]:
     for line in known.lines.values():
         for gpu in line.node.gpus:
             if name in (gpu.uuid, gpu.name):
@@ -160,52 +160,52 @@ def gpu_named(name: str, known: Known) -> tuple[NodeLine | None, PublishedGpu | 
     return None, None
 
 
-def _head(title: str, known: Known) -> list[Part | Rows]:
+def _head(title: str, known: KnownGpus) -> list[Part | Rows]:
     return [
         part("head", "h1", title),
         part("alerts", "p", drawing.alerts(known, links=True), role="status"),
     ]
 
 
-def _gone(title: str, known: Known, text: str) -> Page:
-    return Page(title, [*_head(title, known), part("gone", "p", text)], status=404)
+def _gone(title: str, known: KnownGpus, text: str) -> HtmlPage:
+    return HtmlPage(title, [*_head(title, known), part("gone", "p", text)], status=404)
 
 
 # -- the map
 
 
-def _map(address: Address, known: Known, rows: NodeRows) -> Page:
+def _map(address: PageAddress, known: KnownGpus, rows: NodeRows) -> HtmlPage:
     wanted = address.filter.lower()
     lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
     lines.sort(key=lambda line: (rank(line, SORTS[address.sort], known), line.node.name))
     rows.keep(known.lines)
     shown = lines[address.start : address.start + MOST_NODES]
     compact = address.compact if address.compact is not None else len(shown) > _COMPACT_FROM
-    return Page(
+    return HtmlPage(
         "GPUs",
         [
             *_head("GPUs", known),
             part("summary", "p", drawing.summary(known)),
             part("whole", "div", drawing.proportions(known)),
             Part("legend", drawing.legend()),
-            part("found", "p", *_found(address, len(lines), len(known.lines))),
+            part("found", "p", *_matching(address, len(lines), len(known.lines))),
             Rows("nodes", [rows.row(line) for line in shown], f"nodes{' compact' if compact else ''}"),
             part("more", "p", *_turning(address, len(lines))),
         ],
     )
 
 
-def _found(address: Address, count: int, every: int) -> list[str]:
+def _matching(address: PageAddress, count: int, every: int) -> list[str]:
     if not every:
         return ["No node has reported GPUs yet."]
-    matching = [f"{count} of {how_many(every, 'node')} match {address.filter!r}."] if address.filter else []
+    texts = [f"{count} of {how_many(every, 'node')} match {address.filter!r}."] if address.filter else []
     if count > MOST_NODES:
         last = min(address.start + MOST_NODES, count)
-        matching.append(f" Nodes {address.start + 1} to {last} of {count}.")
-    return matching
+        texts.append(f" Nodes {address.start + 1} to {last} of {count}.")
+    return texts
 
 
-def _turning(address: Address, count: int) -> list[str]:
+def _turning(address: PageAddress, count: int) -> list[str]:
     links: list[str] = []
     for text, start in (("Nodes before", address.start - MOST_NODES), ("More nodes", address.start + MOST_NODES)):
         if -MOST_NODES < start < count:
@@ -217,14 +217,14 @@ def _turning(address: Address, count: int) -> list[str]:
 # -- nodes
 
 
-def _node(name: str, seen: Seen) -> Page:
+def _node(name: str, seen: PageData) -> HtmlPage:
     known, line = seen.known, seen.known.lines.get(name)
     title = f"Node {name}"
     if line is None:
         return _gone(title, known, f"Node {name} has no GPUs, or the cluster has no node of this name.")
     node, detail = line.node, seen.detail
     facts = detail.inventory.spec.gpus if detail.inventory is not None else ()
-    return Page(
+    return HtmlPage(
         title,
         [
             *_head(title, known),
@@ -345,7 +345,7 @@ def _time(text: str | None) -> Html:
 # -- GPUs
 
 
-def _gpu(name: str, seen: Seen) -> Page:
+def _gpu(name: str, seen: PageData) -> HtmlPage:
     known = seen.known
     line, gpu = gpu_named(name, known)
     title = f"GPU {gpu.name if gpu is not None else name}"
@@ -354,7 +354,7 @@ def _gpu(name: str, seen: Seen) -> Page:
     detail, facts = seen.detail, seen.detail.inventory
     own = [item for item in facts.spec.gpus if item.uuid == gpu.uuid] if facts is not None else []
     events = [event for event in detail.events if gpu.name in event.message or gpu.uuid in event.message]
-    return Page(
+    return HtmlPage(
         title,
         [
             *_head(title, known),
@@ -399,15 +399,15 @@ def _taints(gpu: PublishedGpu) -> Html:
 # -- pods that wait
 
 
-def _waiting(seen: Seen) -> Page:
+def _waiting(seen: PageData) -> HtmlPage:
     pods = [seen.known.waiting[name] for name in sorted(seen.known.waiting)]
     items = [_waiting_pod(pod, seen.explained.get(str(pod))) for pod in pods]
     title = "Waiting pods"
     text = "These pods have claims, and no node." if pods else "No pod with claims waits for a node."
-    return Page(title, [*_head(title, seen.known), part("text", "p", text), Rows("pods", items, "pods")])
+    return HtmlPage(title, [*_head(title, seen.known), part("text", "p", text), Rows("pods", items, "pods")])
 
 
-def _waiting_pod(pod: Pod, reasons: Reasons | None) -> Part:
+def _waiting_pod(pod: Pod, reasons: WaitingReasons | None) -> Part:
     created = pod.metadata.creation_timestamp
     return part(
         f"pod-{pod}",
@@ -419,13 +419,13 @@ def _waiting_pod(pod: Pod, reasons: Reasons | None) -> Part:
     )
 
 
-def _pod(name: str, seen: Seen) -> Page:
+def _pod(name: str, seen: PageData) -> HtmlPage:
     title, pod = f"Pod {name}", seen.known.waiting.get(name)
     if pod is None:
         return _gone(title, seen.known, f"Pod {name} does not wait, or has no claims: it has a node, or is gone.")
     reasons = seen.explained.get(name)
     lines = reasons.full if reasons is not None and reasons.full else ("Trying each node…",)
-    return Page(
+    return HtmlPage(
         title,
         [
             *_head(title, seen.known),

@@ -92,7 +92,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Page:
+class HtmlPage:
     """The first of `parts` is the heading. `status` is that of HTTP.
 
     A browser reloads a page whose parts are others, such as that of a pod that has gone.
@@ -122,7 +122,7 @@ class Page:
         return digest.hexdigest()
 
 
-def changes(before: Page | None, after: Page) -> dict[str, Any] | None:
+def changes(before: HtmlPage | None, after: HtmlPage) -> dict[str, Any] | None:
     """What `ui.js` does to a page that shows `before` (None: an unknown state): `set` has new and changed elements by
     ID, `rows` the items of the lists whose items came, went or moved, `parts` all but the heading.
 

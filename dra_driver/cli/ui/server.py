@@ -18,10 +18,10 @@ from aiohttp import web
 
 from dra_driver.cli.ui.documents import document, refusal_document
 from dra_driver.cli.ui.drawing import NodeRows
-from dra_driver.cli.ui.pages import Address, page_of
-from dra_driver.cli.ui.parts import Page, changes
-from dra_driver.cli.ui.viewers import Refusal, Viewers
-from dra_driver.cli.ui.watched import Watched
+from dra_driver.cli.ui.pages import PageAddress, page_of
+from dra_driver.cli.ui.parts import HtmlPage, changes
+from dra_driver.cli.ui.viewers import HttpRefusal, Viewers
+from dra_driver.cli.ui.watched import WatchedCluster
 from dra_driver.errors import InvalidInput
 from dra_driver.runtime.connections import Connections, listening_socket
 
@@ -77,7 +77,7 @@ def _listening_on(where: Listening) -> socket.socket:
 
 
 class UiServer:
-    def __init__(self, watched: Watched, viewers: Viewers, listening: Listening) -> None:
+    def __init__(self, watched: WatchedCluster, viewers: Viewers, listening: Listening) -> None:
         self._watched = watched
         self._viewers = viewers
         self._listening = listening
@@ -143,9 +143,9 @@ class UiServer:
         refusal = await self._viewers.refusal(secret)
         if refusal is not None:
             return self._refused(refusal, request.path)
-        address = Address.of(request.path, request.query)
+        address = PageAddress.of(request.path, request.query)
         if address is None:
-            return self._refused(Refusal(404, "There is no such page. The first page is /."), request.path)
+            return self._refused(HttpRefusal(404, "There is no such page. The first page is /."), request.path)
         async with self._watched.viewed():
             if "text/event-stream" in request.headers.get("Accept", ""):
                 return await self._stream(request, address, secret)
@@ -159,17 +159,17 @@ class UiServer:
         try:
             given = request.query.get("key") if request.method == "GET" else (await request.post()).get("secret")
         except (ValueError, LookupError):  # no text, or an unknown encoding
-            return self._refused(Refusal(401, "This is no text."), request.path)
+            return self._refused(HttpRefusal(401, "This is no text."), request.path)
         secret = given.strip() if isinstance(given, str) else None
         refusal = await self._viewers.refusal(secret)
         if refusal is not None or secret is None:
-            return self._refused(refusal or Refusal(401, "Something is missing."), request.path)
+            return self._refused(refusal or HttpRefusal(401, "Something is missing."), request.path)
         response = web.Response(status=303, headers={"Location": "./"})
         secure = self._listening.tls is not None
         response.set_cookie(self._cookie, secret, httponly=True, samesite="Strict", secure=secure, path="/")
         return response
 
-    def _refused(self, refusal: Refusal, path: str) -> web.StreamResponse:
+    def _refused(self, refusal: HttpRefusal, path: str) -> web.StreamResponse:
         root = "../" * (path.count("/") - 1)
         ask = self._viewers.ask if refusal.status in (401, 403) else None
         response = _html(
@@ -181,10 +181,10 @@ class UiServer:
 
     # -- what is shown
 
-    async def _page(self, address: Address) -> Page:
+    async def _page(self, address: PageAddress) -> HtmlPage:
         return page_of(address, await self._watched.seen(address), self._rows)
 
-    async def _stream(self, request: web.Request, address: Address, secret: str | None) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, address: PageAddress, secret: str | None) -> web.StreamResponse:
         if self._streams >= _MOST_STREAMS:
             return _text(503, f"{_MOST_STREAMS} pages are followed already; reload to see the current state.")
         headers = {
@@ -205,12 +205,12 @@ class UiServer:
         return response
 
     async def _send_changes(
-        self, request: web.Request, response: web.StreamResponse, address: Address, secret: str | None
+        self, request: web.Request, response: web.StreamResponse, address: PageAddress, secret: str | None
     ) -> None:
         """Until the viewer leaves, or may no longer look."""
         clock = asyncio.get_running_loop().time
         since = request.headers.get("Last-Event-ID") or request.query.get("since")
-        before: Page | None = None
+        before: HtmlPage | None = None
         sent_at = reviewed_at = clock()
         while True:
             version = self._watched.version

@@ -26,7 +26,7 @@ _REVIEWS = "/apis/{group}/v1/{plural}"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HttpRefusal:
     """`status` is that of HTTP; `text` says what to do."""
 
     status: int
@@ -37,7 +37,7 @@ class Viewers(Protocol):
     ask: str
     """What the page for strangers asks for."""
 
-    async def refusal(self, secret: str | None) -> Refusal | None:
+    async def refusal(self, secret: str | None) -> HttpRefusal | None:
         """None: the viewer with this secret may look."""
 
 
@@ -49,10 +49,10 @@ class OwnKey:
     def __init__(self) -> None:
         self.key = secrets.token_urlsafe(24)
 
-    async def refusal(self, secret: str | None) -> Refusal | None:
+    async def refusal(self, secret: str | None) -> HttpRefusal | None:
         if secret is not None and hmac.compare_digest(_bytes(secret), self.key.encode()):
             return None
-        return Refusal(401, "Open the address that dractl ui printed: it has the key of this server.")
+        return HttpRefusal(401, "Open the address that dractl ui printed: it has the key of this server.")
 
 
 class TokenReviews:
@@ -67,26 +67,28 @@ class TokenReviews:
         self._role = role
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
-        self._remembered: dict[bytes, tuple[float, Refusal | None]] = {}
+        self._remembered: dict[bytes, tuple[float, HttpRefusal | None]] = {}
 
-    async def refusal(self, secret: str | None) -> Refusal | None:
+    async def refusal(self, secret: str | None) -> HttpRefusal | None:
         """An API server that does not answer, or refuses the question, refuses the viewer."""
         if not secret:
-            return Refusal(401, "A bearer token of this cluster is needed.")
+            return HttpRefusal(401, "A bearer token of this cluster is needed.")
         if len(secret) > _LONGEST_SECRET:
-            return Refusal(401, f"The token has more than {_LONGEST_SECRET} characters; use dractl ui on your machine.")
+            return HttpRefusal(
+                401, f"The token has more than {_LONGEST_SECRET} characters; use dractl ui on your machine."
+            )
         name, now = sha256(_bytes(secret)).digest(), asyncio.get_running_loop().time()
         known = self._remembered.get(name)
         if known is not None and now - known[0] < _REMEMBERED_S:
             return known[1]
         if self._waiting >= _MOST_WAITING:
-            return Refusal(503, "The server is asking about too many other tokens; try again in a moment.")
+            return HttpRefusal(503, "The server is asking about too many other tokens; try again in a moment.")
         self._waiting += 1
         try:
             async with self._asking:
                 answer = await self._asked(secret)
         except ClusterError as error:
-            return Refusal(503, f"The API server could not be asked about the token: {error}")
+            return HttpRefusal(503, f"The API server could not be asked about the token: {error}")
         finally:
             self._waiting -= 1
         self._remembered.pop(name, None)
@@ -95,16 +97,16 @@ class TokenReviews:
         self._remembered[name] = (now, answer)
         return answer
 
-    async def _asked(self, token: str) -> Refusal | None:
+    async def _asked(self, token: str) -> HttpRefusal | None:
         review = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
         if review.get("authenticated") is not True:
-            return Refusal(401, "The API server does not know this token, or it has expired.")
+            return HttpRefusal(401, "The API server does not know this token, or it has expired.")
         user = review.get("user") or {}
         answers = await asyncio.gather(*(self._may_list(user, kind) for kind in self._kinds))
         missing = [kind.plural for kind, allowed in zip(self._kinds, answers, strict=True) if not allowed]
         if not missing:
             return None
-        return Refusal(403, denied(str(user.get("username")), missing, self._role))
+        return HttpRefusal(403, denied(str(user.get("username")), missing, self._role))
 
     async def _may_list(self, user: JsonObject, kind: Resource) -> bool:
         for verb in ("list", "watch"):

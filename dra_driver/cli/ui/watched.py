@@ -28,9 +28,18 @@ from dra_driver.cli.following import Following
 from dra_driver.cli.live import live_world
 from dra_driver.cli.offline import deadline
 from dra_driver.cli.seen import READ_AS
-from dra_driver.cli.top.board import FOLLOWED, Board, Known
-from dra_driver.cli.ui.history import History
-from dra_driver.cli.ui.pages import MOST_EXPLAINED, Address, NodeDetail, Place, Reasons, Seen, gpu_named, node_of
+from dra_driver.cli.top.board import FOLLOWED, Board, KnownGpus
+from dra_driver.cli.ui.history import GpuHistory
+from dra_driver.cli.ui.pages import (
+    MOST_EXPLAINED,
+    NodeDetail,
+    PageAddress,
+    PageData,
+    Place,
+    WaitingReasons,
+    gpu_named,
+    node_of,
+)
 from dra_driver.errors import ClusterError, DriverError, NotFound
 from dra_driver.explain.explain import Scope, explain_pod
 from dra_driver.explain.wording import sentences, summary
@@ -66,7 +75,7 @@ class _Asked[T]:
     wanted_at: float = field(default=0.0)
 
 
-class Watched:
+class WatchedCluster:
     """`driver` is that of the GPUs. Used from one event loop."""
 
     def __init__(self, kube: Kube, driver: str, *, linger_s: float = _LINGER_S) -> None:
@@ -79,15 +88,15 @@ class Watched:
         self._news = asyncio.Event()
         self.version = 0
         """Grows with each change that may be seen."""
-        self._history = History()
+        self._history = GpuHistory()
         self._forget()
 
     def _forget(self) -> None:
         self._read = asyncio.Event()
-        self._known = Known({}, {}, {}, notes=("reading the cluster",))
+        self._known = KnownGpus({}, {}, {}, notes=("reading the cluster",))
         self._domains: Sequence[ComputeDomain] = ()
         self._details: dict[str, _Asked[NodeDetail]] = {}
-        self._explained: dict[str, _Asked[Reasons]] = {}
+        self._explained: dict[str, _Asked[WaitingReasons]] = {}
 
     @property
     def following(self) -> bool:
@@ -143,7 +152,7 @@ class Watched:
             try:
                 await self._follow_board()
             except ClusterError as error:
-                self._known = Known({}, {}, {}, notes=(f"The cluster cannot be read: {error}",))
+                self._known = KnownGpus({}, {}, {}, notes=(f"The cluster cannot be read: {error}",))
                 self._read.set()
                 self._changed()
                 await asyncio.sleep(_DETAIL_S)
@@ -194,7 +203,7 @@ class Watched:
 
     # -- what a page shows
 
-    async def seen(self, address: Address) -> Seen:
+    async def seen(self, address: PageAddress) -> PageData:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._read.wait(), _FIRST_S)
         for task in self._tasks:
@@ -209,7 +218,7 @@ class Watched:
         explained = {name: asked.value for name, asked in self._explained.items()}
         _, gpu = gpu_named(address.name, self._known) if address.place is Place.GPU else (None, None)
         changes = self._history.of(node, None if gpu is None else gpu.uuid) if node is not None else ()
-        return Seen(self._known, self._domains, detail, explained, changes, self._history.since)
+        return PageData(self._known, self._domains, detail, explained, changes, self._history.since)
 
     async def _detail(self, node: str) -> NodeDetail:
         now = asyncio.get_running_loop().time()
@@ -228,7 +237,7 @@ class Watched:
     def _want(self, pods: Iterable[str]) -> None:
         now = asyncio.get_running_loop().time()
         for name in pods:
-            self._explained.setdefault(name, _Asked(Reasons(""), float("-inf"))).wanted_at = now
+            self._explained.setdefault(name, _Asked(WaitingReasons(""), float("-inf"))).wanted_at = now
 
     async def _explain(self) -> None:
         """In a thread: to try each node of a large cluster takes seconds."""
@@ -244,11 +253,11 @@ class Watched:
                 await self._explain_in(namespace, [name for name in due if name.partition("/")[0] == namespace])
 
     async def _explain_in(self, namespace: str, pods: Sequence[str]) -> None:
-        reasons: Mapping[str, Reasons]
+        reasons: Mapping[str, WaitingReasons]
         try:
             world = await live_world(self._kube, namespace)
         except DriverError as error:
-            reasons = dict.fromkeys(pods, Reasons(f"It cannot be explained: {error}"))
+            reasons = dict.fromkeys(pods, WaitingReasons(f"It cannot be explained: {error}"))
         else:
             reasons = await asyncio.to_thread(
                 lambda: {pod: _reasons(world, namespace, pod.partition("/")[2]) for pod in pods}
@@ -260,12 +269,12 @@ class Watched:
         self._changed()
 
 
-def _reasons(world: World, namespace: str, name: str) -> Reasons:
+def _reasons(world: World, namespace: str, name: str) -> WaitingReasons:
     try:
         explanation = explain_pod(world, (namespace, name), Scope(enough=deadline(_SUGGESTIONS_S)))
     except DriverError as error:
-        return Reasons(f"It cannot be explained: {error}", (str(error),))
-    return Reasons(summary(explanation), sentences(explanation, _WIDTH))
+        return WaitingReasons(f"It cannot be explained: {error}", (str(error),))
+    return WaitingReasons(summary(explanation), sentences(explanation, _WIDTH))
 
 
 async def read_detail(kube: Kube, node: str) -> NodeDetail:

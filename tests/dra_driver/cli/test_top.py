@@ -22,7 +22,7 @@ from support.rows import rows
 
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.cli.seen import READ_AS, ClusterSeen
-from dra_driver.cli.top.board import Board, Known
+from dra_driver.cli.top.board import Board, KnownGpus
 from dra_driver.cli.top.loop import keys, utilization
 from dra_driver.cli.top.screen import Screen, Size, Sort, frame, pressed
 from dra_driver.cli.usage import PublishedGpu
@@ -97,7 +97,7 @@ def board_of(world: list[tuple[Resource, JsonObject]]) -> Board:
     return board
 
 
-def known(use: dict[str, float] | None = None) -> Known:
+def known(use: dict[str, float] | None = None) -> KnownGpus:
     return board_of(WORLD).known(use or {}, ())
 
 
@@ -144,7 +144,7 @@ def shown(gpus: Iterable[PublishedGpu]) -> list[object]:
 # -- what is shown
 
 
-def text(screen: Screen, what: Known | None = None, size: Size = SIZE) -> list[str]:
+def text(screen: Screen, what: KnownGpus | None = None, size: Size = SIZE) -> list[str]:
     return [line.plain for line in frame(screen, what or known(), size, {}, NOW).lines]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.bundled import FEATURES_FOLDER
 from dra_driver.cli.overview import commands
-from dra_driver.cli.tour import STEPS, Command, _carry_out, _enter
+from dra_driver.cli.tour import STEPS, TourCommand, _carry_out, _enter
 from dra_driver.errors import NodeNotReady
 from dra_driver.simulation.cluster import SimulatedCluster
 from dra_driver.terminal import Status
@@ -27,14 +27,14 @@ def test_each_command_is_ours_or_kubectl_s_and_names_examples_that_there_are() -
 
 async def test_a_command_that_ends_otherwise_than_it_should_ends_the_tour(tmp_path: Path) -> None:
     cluster = SimulatedCluster(tmp_path, ())
-    await _carry_out(Command("exit 1", status=Status.NO), cluster)
+    await _carry_out(TourCommand("exit 1", status=Status.NO), cluster)
     with pytest.raises(NodeNotReady, match="`exit 3` ended with exit status 3"):
-        await _carry_out(Command("exit 3"), cluster)
+        await _carry_out(TourCommand("exit 3"), cluster)
 
 
 async def test_commands_run_in_the_folder_of_the_cluster_with_its_kubeconfig_and_this_dractl(tmp_path: Path) -> None:
     cluster = SimulatedCluster(tmp_path, ())
-    await _carry_out(Command('echo "$PWD $KUBECONFIG $(command -v dractl)" > answer'), cluster)
+    await _carry_out(TourCommand('echo "$PWD $KUBECONFIG $(command -v dractl)" > answer'), cluster)
     dractl = Path(sys.executable).parent / "dractl"
     assert (tmp_path / "answer").read_text() == f"{tmp_path} {tmp_path}/kubeconfig {dractl}\n"
 
@@ -43,7 +43,7 @@ async def test_without_kubectl_a_command_that_only_shows_something_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    await _carry_out(Command("kubectl logs one-gpu"), SimulatedCluster(tmp_path, ()))
+    await _carry_out(TourCommand("kubectl logs one-gpu"), SimulatedCluster(tmp_path, ()))
     assert "kubectl is not installed here" in " ".join(capfd.readouterr().err.split())
 
 

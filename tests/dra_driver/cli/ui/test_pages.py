@@ -16,14 +16,14 @@ from dra_driver.api.core import Event
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.cli.seen import READ_AS
-from dra_driver.cli.top.board import Board, Known, NodeLine
+from dra_driver.cli.top.board import Board, KnownGpus, NodeLine
 from dra_driver.cli.ui import history
 from dra_driver.cli.ui.documents import document
 from dra_driver.cli.ui.domains import racks_of
 from dra_driver.cli.ui.drawing import NodeRows
-from dra_driver.cli.ui.history import GpuChange, History
-from dra_driver.cli.ui.pages import MOST_NODES, Address, NodeDetail, Place, Reasons, Seen, page_of
-from dra_driver.cli.ui.parts import Html, Page, Rows, changes, element, part
+from dra_driver.cli.ui.history import GpuChange, GpuHistory
+from dra_driver.cli.ui.pages import MOST_NODES, NodeDetail, PageAddress, PageData, Place, WaitingReasons, page_of
+from dra_driver.cli.ui.parts import Html, HtmlPage, Rows, changes, element, part
 from dra_driver.names import GPU_DRIVER
 
 NASTY = "<b>&\"'</b>"
@@ -70,7 +70,7 @@ def held(name: str, node: str, device: str) -> JsonObject:
     return used
 
 
-def known_of(*objects: tuple[Resource, JsonObject]) -> Known:
+def known_of(*objects: tuple[Resource, JsonObject]) -> KnownGpus:
     board = Board(GPU_DRIVER, 36)
     for kind, obj in objects:
         key = (obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
@@ -90,16 +90,16 @@ CLUSTER = known_of(
 )
 
 
-def shown(path: str, seen: Seen | Known = CLUSTER, **query: str) -> Page:
-    address = Address.of(path, query)
+def shown(path: str, seen: PageData | KnownGpus = CLUSTER, **query: str) -> HtmlPage:
+    address = PageAddress.of(path, query)
     assert address is not None
-    return page_of(address, seen if isinstance(seen, Seen) else Seen(seen), NodeRows())
+    return page_of(address, seen if isinstance(seen, PageData) else PageData(seen), NodeRows())
 
 
 class Text(HTMLParser):
     """The words of a page, and its tags with their attributes."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: HtmlPage) -> None:
         super().__init__()
         self.words: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -116,7 +116,7 @@ class Text(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def words(page: Page) -> str:
+def words(page: HtmlPage) -> str:
     return str(Text(page))
 
 
@@ -136,7 +136,7 @@ def test_text_and_attributes_are_escaped_and_markup_is_not(made: Html, expected:
     assert made == expected
 
 
-def nasty_cluster() -> Seen:
+def nasty_cluster() -> PageData:
     """Every text that a cluster has, as an attacker would write it."""
     waiting = pod(NASTY, ["x"], node_name=None)
     condition = {"type": "PodScheduled", "status": "False", "message": NASTY}
@@ -152,7 +152,7 @@ def nasty_cluster() -> Seen:
         (PODS, waiting),
     )
     detail = NodeDetail(NodeInventory.of(inventory_of("n", conditions=[fault])), [Event.of(event)], [NASTY])
-    return Seen(known, [domain], detail, {f"default/{NASTY}": Reasons(NASTY, (NASTY,))})
+    return PageData(known, [domain], detail, {f"default/{NASTY}": WaitingReasons(NASTY, (NASTY,))})
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def nasty_cluster() -> Seen:
 )
 def test_nothing_from_the_cluster_or_the_address_becomes_markup(path: str) -> None:
     if "/" in path.partition("/")[2]:
-        address = Address(Place(path.partition("/")[0]), path.partition("/")[2])
+        address = PageAddress(Place(path.partition("/")[0]), path.partition("/")[2])
     else:
-        found = Address.of(path, {"filter": ""})
+        found = PageAddress.of(path, {"filter": ""})
         assert found is not None
         address = found
     page = page_of(address, nasty_cluster(), NodeRows())
@@ -177,23 +177,23 @@ def test_nothing_from_the_cluster_or_the_address_becomes_markup(path: str) -> No
 @rows(
     "path, query, expected",
     [
-        ("/", {}, Address(Place.MAP)),
+        ("/", {}, PageAddress(Place.MAP)),
         (
             "/",
             {"filter": "x", "sort": "free", "start": "250", "view": "signs"},
-            Address(Place.MAP, "", "x", "free", 250, True),
+            PageAddress(Place.MAP, "", "x", "free", 250, True),
         ),
-        ("/", {"sort": "evil", "start": "-1", "view": "?"}, Address(Place.MAP)),
-        ("/", {"start": "9" * 30}, Address(Place.MAP)),
-        ("/nodes/a", {}, Address(Place.NODE, "a")),
-        ("/waiting/team-a/p", {}, Address(Place.POD, "team-a/p")),
+        ("/", {"sort": "evil", "start": "-1", "view": "?"}, PageAddress(Place.MAP)),
+        ("/", {"start": "9" * 30}, PageAddress(Place.MAP)),
+        ("/nodes/a", {}, PageAddress(Place.NODE, "a")),
+        ("/waiting/team-a/p", {}, PageAddress(Place.POD, "team-a/p")),
         ("/nodes", {}, None),
         ("/nodes/a/b", {}, None),
         ("/nothing", {}, None),
     ],
 )
-def test_an_address_is_a_page(path: str, query: dict[str, str], expected: Address | None) -> None:
-    assert Address.of(path, query) == expected
+def test_an_address_is_a_page(path: str, query: dict[str, str], expected: PageAddress | None) -> None:
+    assert PageAddress.of(path, query) == expected
 
 
 # -- what is shown
@@ -249,7 +249,7 @@ def test_a_node_has_its_gpus_claims_faults_and_history() -> None:
         for reason, time in (("GpuHealthy", "09:00:00"), ("GpuUnhealthy", "10:59:00"))
     ]
     detail = NodeDetail(NodeInventory.of(inventory_of("b", conditions=[fault])), [Event.of(item) for item in events])
-    text = words(shown("nodes/b", Seen(CLUSTER, detail=detail)))
+    text = words(shown("nodes/b", PageData(CLUSTER, detail=detail)))
     assert "NVLink clique rack-1" in text
     assert "gpu-b-1 Xid 79 Critical 2026-11-28 10:59:00 off the bus" in text
     assert text.index("GpuUnhealthy") < text.index("GpuHealthy"), "the newest first"
@@ -260,7 +260,7 @@ def test_a_node_has_its_gpus_claims_faults_and_history() -> None:
 def test_a_gpu_has_a_page_by_uuid_and_by_name(name: str) -> None:
     event = Event.of({"metadata": {}, "reason": "GpuUnhealthy", "message": "GPU gpu-b-1"})
     other = Event.of({"metadata": {}, "reason": "Elsewhere", "message": "GPU gpu-b-0"})
-    text = words(shown(f"gpus/{name}", Seen(CLUSTER, detail=NodeDetail(events=[event, other]))))
+    text = words(shown(f"gpus/{name}", PageData(CLUSTER, detail=NodeDetail(events=[event, other]))))
     assert "State ✕ unhealthy Node b Product H100 Memory 80.0 GiB UUID GPU-b-1" in text
     assert "gpu.nvidia.com/xid 79 NoSchedule 2026-11-28 10:00:00" in text
     assert "GpuUnhealthy" in text and "Elsewhere" not in text
@@ -272,7 +272,9 @@ def test_what_is_gone_has_a_page_that_says_so(path: str) -> None:
 
 
 def test_a_waiting_pod_has_the_reasons_of_explain_and_of_the_scheduler() -> None:
-    seen = Seen(CLUSTER, explained={"default/later": Reasons("3 nodes: too small", ("It waits.", "  3 nodes"))})
+    seen = PageData(
+        CLUSTER, explained={"default/later": WaitingReasons("3 nodes: too small", ("It waits.", "  3 nodes"))}
+    )
     assert "default/later 3 nodes: too small The scheduler: no scheduler has looked at it yet" in words(
         shown("waiting", seen)
     )
@@ -299,7 +301,7 @@ def test_nodes_that_nvlink_connects_are_one_rack_with_or_without_a_domain() -> N
         "rack-1": [("b", None), ("x", "team/d")],
         "rack-2": [("y", "team/d")],
     }
-    text = words(shown("domains", Seen(CLUSTER, [domain])))
+    text = words(shown("domains", PageData(CLUSTER, [domain])))
     assert "team/d … NotReady, 1/3 nodes ready Waits for 1 more node. Without a clique: z Racks: rack-1, rack-2" in text
     assert "b ○ ✕ no domain" in text
     assert "y … not ready team/d" in text
@@ -310,12 +312,12 @@ def test_nodes_that_nvlink_connects_are_one_rack_with_or_without_a_domain() -> N
 PIECES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2), max_size=5)
 
 
-def page_with(head: int, items: dict[str, int]) -> Page:
+def page_with(head: int, items: dict[str, int]) -> HtmlPage:
     parts = [part(name, "li", str(number)) for name, number in items.items()]
-    return Page("t", [part("head", "p", str(head)), Rows("rows", parts, "")])
+    return HtmlPage("t", [part("head", "p", str(head)), Rows("rows", parts, "")])
 
 
-def applied(before: Page, change: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+def applied(before: HtmlPage, change: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
     """As ui.js does it."""
     elements = {**before.flat, **change["set"]}
     order = change["rows"].get("rows", list(before.orders["rows"]))
@@ -340,10 +342,10 @@ def test_changes_make_one_state_of_a_page_the_other_and_say_nothing_more(
 
 def test_a_change_of_a_node_draws_and_sends_that_node_only() -> None:
     drawn = NodeRows()
-    address = Address(Place.MAP)
-    before = page_of(address, Seen(CLUSTER), drawn)
+    address = PageAddress(Place.MAP)
+    before = page_of(address, PageData(CLUSTER), drawn)
     again = {**CLUSTER.lines, "c": known_of((RESOURCE_SLICES, slice_of("c", taint="13"))).lines["c"]}
-    after = page_of(address, Seen(Known(again, CLUSTER.waiting, CLUSTER.pods)), drawn)
+    after = page_of(address, PageData(KnownGpus(again, CLUSTER.waiting, CLUSTER.pods)), drawn)
     change = changes(before, after)
     assert change is not None
     assert sorted(change["set"]) == ["alerts", "node-c", "summary", "whole"]
@@ -360,9 +362,9 @@ FAULTY = known_of((RESOURCE_SLICES, slice_of("a", taint="79"))).lines
 FEWER = known_of((RESOURCE_SLICES, slice_of("a", gpus=1))).lines
 
 
-def seen(*states: Mapping[str, NodeLine] | None) -> History:
+def seen(*states: Mapping[str, NodeLine] | None) -> GpuHistory:
     """At one minute after the other; None: nobody looks."""
-    kept = History()
+    kept = GpuHistory()
     for minute, lines in enumerate(states):
         if lines is None:
             kept.pause()
@@ -371,7 +373,7 @@ def seen(*states: Mapping[str, NodeLine] | None) -> History:
     return kept
 
 
-def texts(kept: History) -> list[tuple[int, str, str, bool]]:
+def texts(kept: GpuHistory) -> list[tuple[int, str, str, bool]]:
     return [((change.seen - START).seconds // 60, change.gpu, change.text, change.earlier) for change in kept.of("a")]
 
 
@@ -441,7 +443,7 @@ def test_each_part_is_an_element_with_its_id() -> None:
         "domains",
     ):
         for piece in shown(path).parts:
-            tags = Text(Page("", [piece])).tags
+            tags = Text(HtmlPage("", [piece])).tags
             assert tags[0][1]["id"] == piece.id
 
 
@@ -458,10 +460,10 @@ def test_a_page_shows_the_changes_of_its_node_and_of_its_gpu() -> None:
         GpuChange(START, "a", "gpu-a-0", "GPU-a-0", "claim <b> got it", earlier=True),
     ]
     cluster = known_of((RESOURCE_SLICES, slice_of("a")))
-    of_node = words(shown("nodes/a", Seen(cluster, changes=seen_changes, since=START)))
+    of_node = words(shown("nodes/a", PageData(cluster, changes=seen_changes, since=START)))
     assert "2026-11-28 10:00:00 gpu-a-1 claim team/x got it" in of_node
     assert "before 2026-11-28 10:00:00 gpu-a-0 claim <b> got it" in of_node
-    of_gpu = words(shown("gpus/GPU-a-1", Seen(cluster, changes=seen_changes[:1], since=START)))
+    of_gpu = words(shown("gpus/GPU-a-1", PageData(cluster, changes=seen_changes[:1], since=START)))
     assert "2026-11-28 10:00:00 gpu-a-1 claim team/x got it" in of_gpu
-    quiet = words(shown("gpus/GPU-a-1", Seen(cluster, since=START)))
+    quiet = words(shown("gpus/GPU-a-1", PageData(cluster, since=START)))
     assert "This server has seen no change since 2026-11-28 10:00:00" in quiet

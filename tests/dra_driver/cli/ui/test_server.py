@@ -25,8 +25,8 @@ from dra_driver.cli.following import Following
 from dra_driver.cli.ui import server
 from dra_driver.cli.ui.command import certificate_of, follow_certificate
 from dra_driver.cli.ui.server import LOOPBACK, Listening, UiServer
-from dra_driver.cli.ui.viewers import OwnKey, Refusal, TokenReviews, denied
-from dra_driver.cli.ui.watched import Watched
+from dra_driver.cli.ui.viewers import HttpRefusal, OwnKey, TokenReviews, denied
+from dra_driver.cli.ui.watched import WatchedCluster
 from dra_driver.errors import InvalidInput, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
@@ -52,7 +52,7 @@ def slice_of(name: str, *, taint: bool = False) -> JsonObject:
 class Visitor:
     """A browser, as far as HTTP goes."""
 
-    def __init__(self, session: aiohttp.ClientSession, root: str, key: str, watched: Watched) -> None:
+    def __init__(self, session: aiohttp.ClientSession, root: str, key: str, watched: WatchedCluster) -> None:
         self.session = session
         self.root = root
         self.key = key
@@ -88,7 +88,7 @@ async def visitor(kube: Kube) -> AsyncIterator[Visitor]:
     for name in ("node-1", "node-2"):
         await kube.create(NODES, node(name))
         await kube.create(RESOURCE_SLICES, slice_of(name))
-    watched, viewers = Watched(kube, GPU_DRIVER, linger_s=0.2), OwnKey()
+    watched, viewers = WatchedCluster(kube, GPU_DRIVER, linger_s=0.2), OwnKey()
     async with (
         UiServer(watched, viewers, Listening("127.0.0.1", 0)).serving() as port,
         aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session,
@@ -245,7 +245,7 @@ async def test_a_port_in_use_is_a_mistake_of_the_user(kube: Kube) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listening = Listening("127.0.0.1", taken.getsockname()[1], LOOPBACK)
         with pytest.raises(InvalidInput, match="--port"):
-            async with UiServer(Watched(kube, GPU_DRIVER), OwnKey(), listening).serving():
+            async with UiServer(WatchedCluster(kube, GPU_DRIVER), OwnKey(), listening).serving():
                 pass
 
 
@@ -282,7 +282,9 @@ async def test_a_certificate_that_is_replaced_is_used_by_new_connections(kube: K
     first, second = (pair("127.0.0.1") for _ in range(2))
     put(tmp_path, *first)
     context = certificate_of(tmp_path)
-    async with UiServer(Watched(kube, GPU_DRIVER), OwnKey(), Listening("127.0.0.1", 0, tls=context)).serving() as port:
+    async with UiServer(
+        WatchedCluster(kube, GPU_DRIVER), OwnKey(), Listening("127.0.0.1", 0, tls=context)
+    ).serving() as port:
         following = asyncio.create_task(follow_certificate(context, tmp_path, every_s=0.01))
         try:
             assert await served_by(port) == first[0]
@@ -392,7 +394,7 @@ async def test_an_answer_about_a_token_counts_for_a_minute(monkeypatch: pytest.M
     authority.may = []
     assert await viewers.refusal("good") is None
     monkeypatch.setattr("dra_driver.cli.ui.viewers._REMEMBERED_S", 0.0)
-    assert isinstance(await viewers.refusal("good"), Refusal)
+    assert isinstance(await viewers.refusal("good"), HttpRefusal)
 
 
 @pytest.mark.parametrize("secret", ["\udcff", "\ud800", "?", "é"])
