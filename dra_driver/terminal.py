@@ -119,9 +119,9 @@ class Sheet:
             for place, name in enumerate(shown)
         }
         widths = fitting(natural, self.drop, width, self.least)
-        kept = [(place, widths[name]) for place, name in enumerate(shown) if name in widths]
+        columns = [(place, widths[name]) for place, name in enumerate(shown) if name in widths]
         headings: list[list[str | Text]] = [[Text(name, style="bold") for name in shown]] if heading else []
-        return [_line([(row[place], size) for place, size in kept]) for row in [*headings, *rows]]
+        return [_line([(row[place], size) for place, size in columns]) for row in [*headings, *rows]]
 
 
 _SHORTEST = 16

@@ -148,9 +148,9 @@ def mistake(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytes
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return " ".join(said.split())
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    return " ".join(printed.split())
 
 
 @pytest.mark.parametrize(

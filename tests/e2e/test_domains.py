@@ -79,13 +79,13 @@ class Story:
         answer, _ = await process.communicate()
         if process.returncode != 0:
             return []
-        (own,) = [one for one in json.loads(answer)["nodes"].values() if one["local"]]
-        return [one["status"] for one in own["connections"].values()]
+        (own,) = [node_status for node_status in json.loads(answer)["nodes"].values() if node_status["local"]]
+        return [connection["status"] for connection in own["connections"].values()]
 
     async def are_connected(self) -> bool:
         return all([(await self.connections(tray))[:2] == ["CONNECTED", "CONNECTED"] for tray in TRAYS])
 
-    def said(self, node: str, pod: JsonObject) -> str:
+    def log_of(self, node: str, pod: JsonObject) -> str:
         return self.cluster.containers[node].log(pod["metadata"]["uid"], "imex-daemon")
 
     def supervisor(self, node: str, pod: JsonObject) -> int:
@@ -94,8 +94,8 @@ class Story:
 
 
 async def container_states(cluster: SimulatedCluster, pod: JsonObject) -> Any:
-    found = await cluster.kube.get(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"])
-    (container,) = found["status"]["containerStatuses"]
+    current = await cluster.kube.get(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"])
+    (container,) = current["status"]["containerStatuses"]
     return container
 
 
@@ -124,7 +124,7 @@ async def it_comes_up(story: Story) -> None:
     await story.until(lambda: _are_bound(story), "the pods are not bound to the nodes that are ready")
     nodes = (await story.domain())["status"]["nodes"]
     daemons = await story.daemons()
-    assert {one["name"]: one["ipAddress"] for one in nodes} == {
+    assert {node["name"]: node["ipAddress"] for node in nodes} == {
         tray: daemons[tray]["status"]["podIP"] for tray in TRAYS
     }
     (daemon_set,) = (await story.cluster.kube.list(DAEMON_SETS)).items
@@ -138,13 +138,20 @@ async def _are_bound(story: Story) -> bool:
 
 
 async def _all_say_that_they_are_ready(story: Story) -> bool:
-    found = []
+    true_by_kind = []
     for claim in (await story.cluster.kube.list(RESOURCE_CLAIMS)).items:
         for device in claim["status"].get("devices") or ():
             if device["driver"] == COMPUTE_DOMAIN_DRIVER:
                 kind = device["device"].partition("-")[0]
-                found.append((kind, *sorted(one["type"] for one in device["conditions"] if one["status"] == "True")))
-    return sorted(found) == [("channel", "BindingReady", "PeersReady", "Ready")] * 2 + [("daemon", "Ready")] * 2
+                true_by_kind.append(
+                    (
+                        kind,
+                        *sorted(
+                            condition["type"] for condition in device["conditions"] if condition["status"] == "True"
+                        ),
+                    )
+                )
+    return sorted(true_by_kind) == [("channel", "BindingReady", "PeersReady", "Ready")] * 2 + [("daemon", "Ready")] * 2
 
 
 async def _is_counted(story: Story, name: str) -> bool:
@@ -161,7 +168,7 @@ async def a_daemon_that_is_back_within_a_second_is_noticed(story: Story) -> None
 
     async def noticed() -> bool:
         nodes = (await story.domain())["status"]["nodes"]
-        return any(one["status"] != "Ready" for one in nodes if one["name"] == "gb200-1")
+        return any(node["status"] != "Ready" for node in nodes if node["name"] == "gb200-1")
 
     await story.until(noticed, "the domain does not say that the daemon was away")
     await story.until(story.is_ready, "the domain is not ready again")
@@ -185,7 +192,7 @@ async def a_daemon_that_moves_is_found_again(story: Story) -> None:
     before = await story.daemons()
     other = before["gb200-1"]
     restarts = (await container_states(story.cluster, other))["restartCount"]
-    starts = story.said("gb200-1", other).count('"event": "started"')
+    starts = story.log_of("gb200-1", other).count('"event": "started"')
     await story.cluster.kube.delete(PODS, before["gb200-2"]["metadata"]["name"], namespace=DRIVER_NAMESPACE)
 
     async def moved() -> bool:
@@ -196,8 +203,8 @@ async def a_daemon_that_moves_is_found_again(story: Story) -> None:
     await story.until(moved, "no other daemon takes its place")
     await story.until(story.are_connected, "the new daemon is not found")
     assert (await container_states(story.cluster, other))["restartCount"] == restarts
-    assert story.said("gb200-1", other).count('"event": "started"') == starts
-    index = {one["name"]: one["index"] for one in (await story.domain())["status"]["nodes"]}
+    assert story.log_of("gb200-1", other).count('"event": "started"') == starts
+    index = {node["name"]: node["index"] for node in (await story.domain())["status"]["nodes"]}
     assert sorted(index.values()) == [0, 1]
 
 

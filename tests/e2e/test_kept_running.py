@@ -23,16 +23,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def until[T](found: Callable[[], T], what: str, limit_s: float = 60.0) -> T:
+def until[T](look: Callable[[], T], what: str, limit_s: float = 60.0) -> T:
     deadline = time.monotonic() + limit_s
-    while not (one := found()):
+    while not (value := look()):
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
-    return one
+    return value
 
 
 def children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 async def a_pod_runs(kubeconfig: Path) -> None:
@@ -49,12 +49,12 @@ async def a_pod_runs(kubeconfig: Path) -> None:
 
 def test_a_plugin_that_is_killed_is_started_again_and_prepares_claims() -> None:
     with tempfile.TemporaryDirectory(dir=SHORT) as place:
-        folder, said = Path(place), Path(place) / "said"
+        folder, printed = Path(place), Path(place) / "said"
         command = [sys.executable, "-m", "dra_driver.cli", "cluster", "--nodes", "t4", "--publisher", "node"]
-        with said.open("w") as out:
+        with printed.open("w") as out:
             running = subprocess.Popen([*command, "--folder", place], stdout=out, stderr=out)
         try:
-            until(lambda: "Ctrl-C ends it" in said.read_text(), "the cluster does not run", 90)
+            until(lambda: "Ctrl-C ends it" in printed.read_text(), "the cluster does not run", 90)
             (forks,) = children(running.pid)
             (plugin,) = children(forks)
             os.kill(plugin, signal.SIGKILL)
@@ -65,5 +65,5 @@ def test_a_plugin_that_is_killed_is_started_again_and_prepares_claims() -> None:
         finally:
             running.kill()
             running.wait()
-        (line,) = [line for line in " ".join(said.read_text().split()).split(" plugin of ") if "SIGKILL" in line]
+        (line,) = [line for line in " ".join(printed.read_text().split()).split(" plugin of ") if "SIGKILL" in line]
         assert line.startswith("node t4-1 was ended by SIGKILL; it is started again now. Its log: ")

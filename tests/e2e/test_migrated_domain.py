@@ -62,12 +62,12 @@ def migrated(folder: Path, strategy: str) -> tuple[JsonObject, ...]:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     report = json.loads((out / "report.json").read_text())
-    assert [one["target"] for one in report["workloads"]] == [strategy] * 2
-    tried = [(one["verdict"], one["why"]) for one in report["verification"]["workloads"]]
+    assert [workload["target"] for workload in report["workloads"]] == [strategy] * 2
+    tried = [(workload["verdict"], workload["why"]) for workload in report["verification"]["workloads"]]
     assert tried == [("same", ["not tried: claims of other devices ('channel')"])] * 2
-    objects = [one for path in (out / "manifests").rglob("*.yaml") for one in yaml.safe_load_all(path.read_text())]
+    objects = [obj for path in (out / "manifests").rglob("*.yaml") for obj in yaml.safe_load_all(path.read_text())]
     order = ("DeviceClass", "ComputeDomain", "ResourceClaimTemplate", "Pod")
-    return tuple(sorted(objects, key=lambda one: order.index(one["kind"])))
+    return tuple(sorted(objects, key=lambda obj: order.index(obj["kind"])))
 
 
 async def run(cluster: SimulatedCluster, documents: Iterable[JsonObject]) -> tuple[ContainerResult, ...]:
@@ -88,9 +88,9 @@ async def test_each_pod_runs_with_its_gpus_and_with_its_channel(tmp_path: Path) 
         async with SimulatedCluster.running(Path(folder), parse_nodes("gb200:2")) as cluster:
             for strategy in ("extended", "claims"):
                 results = await run(cluster, migrated(tmp_path, strategy))
-                assert {one.node for one in results} == set(TRAYS), strategy
-                for one in results:
-                    drivers = [device.id.driver for device in one.devices]
+                assert {container.node for container in results} == set(TRAYS), strategy
+                for container in results:
+                    drivers = [device.id.driver for device in container.devices]
                     assert sorted(drivers) == ["compute-domain.nvidia.com", *["gpu.nvidia.com"] * 4], strategy
-                    assert [path for path in one.device_nodes if "imex-channels" in path], strategy
-                    assert {f"/dev/nvidia{number}" for number in range(4)} <= set(one.device_nodes), strategy
+                    assert [path for path in container.device_nodes if "imex-channels" in path], strategy
+                    assert {f"/dev/nvidia{number}" for number in range(4)} <= set(container.device_nodes), strategy

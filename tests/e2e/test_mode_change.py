@@ -73,24 +73,28 @@ class Story:
 
     async def runs(self, name: str) -> None:
         async def running() -> bool:
-            found = await self.kube.get(PODS, name, "default")
-            return bool((found.get("status") or {}).get("phase") == "Running")
+            pod = await self.kube.get(PODS, name, "default")
+            return bool((pod.get("status") or {}).get("phase") == "Running")
 
         await self.until(running, f"pod {name} does not run")
 
     async def says(self, reason: str, text: str = "") -> None:
         """The policy, or without a controller the inventory."""
 
-        async def said() -> bool:
-            told = await (self._of_policy() if self.cluster.publisher == "controller" else self._of_inventory())
-            return told[0] == reason and text in told[1]
+        async def followed() -> bool:
+            reason_and_message = await (
+                self._of_policy() if self.cluster.publisher == "controller" else self._of_inventory()
+            )
+            return reason_and_message[0] == reason and text in reason_and_message[1]
 
-        await self.until(said, f"nobody says {reason} {text}")
+        await self.until(followed, f"nobody says {reason} {text}")
 
     async def _of_policy(self) -> tuple[str, str]:
         status = (await self.kube.get(GPU_POLICIES, "parts")).get("status") or {}
-        found = next((one for one in status.get("conditions", ()) if one["type"] == "Followed"), {})
-        return found.get("reason", ""), found.get("message", "")
+        followed = next(
+            (condition for condition in status.get("conditions", ()) if condition["type"] == "Followed"), {}
+        )
+        return followed.get("reason", ""), followed.get("message", "")
 
     async def _of_inventory(self) -> tuple[str, str]:
         status = NodeInventory.of(await self.kube.get(NODE_INVENTORIES, NODE)).status
@@ -119,8 +123,8 @@ class Story:
     async def findings(self, *command: str) -> list[JsonObject]:
         _, text = await dractl(*command, "--kubeconfig", str(self.cluster.kubeconfig), "-o", "json")
         data = json.loads(text)
-        found: list[JsonObject] = (data[0] if isinstance(data, list) else data)["findings"]
-        return found
+        findings: list[JsonObject] = (data[0] if isinstance(data, list) else data)["findings"]
+        return findings
 
 
 @pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "controller"))
@@ -148,13 +152,15 @@ async def a_claim_and_a_monitor_are_waited_for(story: Story) -> None:
     await story.kube.delete(PODS, "whole", namespace="default")
     await story.says("ModeChangeBlocked", f"dcgm-exporter ({pid})")
     assert story.mode() == (0, 0)
-    assert any("dcgm-exporter" in str(one) for one in await story.findings("doctor"))
+    assert any("dcgm-exporter" in str(finding) for finding in await story.findings("doctor"))
     await story.act("close-gpu", pid)
 
 
 async def waiting_is_explained(story: Story) -> bool:
-    found = [one for one in await story.findings("explain", "pod", "part") if one.get("code") == "policy-waits"]
-    return any("are gone and a reset has switched its MIG mode on" in one["text"] for one in found)
+    waits = [
+        finding for finding in await story.findings("explain", "pod", "part") if finding.get("code") == "policy-waits"
+    ]
+    return any("are gone and a reset has switched its MIG mode on" in finding["text"] for finding in waits)
 
 
 async def a_pod_gets_a_part(story: Story) -> None:

@@ -60,8 +60,8 @@ async def tells(cluster: SimulatedCluster, *reasons: str) -> None:
     """These Events of the node, each once; they follow the status."""
 
     async def true() -> bool:
-        found = (await cluster.kube.list(EVENTS, namespace="default")).items
-        return sorted(one["reason"] for one in found if one["reason"].startswith("Policy")) == sorted(reasons)
+        events = (await cluster.kube.list(EVENTS, namespace="default")).items
+        return sorted(event["reason"] for event in events if event["reason"].startswith("Policy")) == sorted(reasons)
 
     await cluster.wait(true, f"the Events are not {reasons}", 30)
 
@@ -69,7 +69,7 @@ async def tells(cluster: SimulatedCluster, *reasons: str) -> None:
 async def says(cluster: SimulatedCluster, reason: str, text: str) -> None:
     async def true() -> bool:
         conditions = (await inventory(cluster)).status.conditions
-        return [one.reason for one in conditions] == [reason] and text in conditions[0].message
+        return [condition.reason for condition in conditions] == [reason] and text in conditions[0].message
 
     await cluster.wait(true, f"the inventory does not say {reason} {text}", 60)
 
@@ -88,7 +88,7 @@ async def finding(cluster: SimulatedCluster, *command: str) -> tuple[int, list[J
     status, text = await dractl(*command, "--kubeconfig", str(cluster.kubeconfig), "-o", "json")
     data = json.loads(text)
     every = (data[0] if isinstance(data, list) else data)["findings"]
-    return status, [one for one in every if "policy-not-followed" in (one.get("trouble"), one.get("code"))]
+    return status, [item for item in every if "policy-not-followed" in (item.get("trouble"), item.get("code"))]
 
 
 @pytest.mark.parametrize("publisher", ["controller", "node"])
@@ -117,13 +117,13 @@ async def test_a_rule_that_needs_a_reset_is_said_everywhere_until_the_gpus_were_
 
 
 async def commands_say_it(cluster: SimulatedCluster) -> None:
-    status, (found,) = await finding(cluster, "doctor")
-    assert (status, found["about"], found["verdict"]) == (Status.DONE, f"Node {NODE}", "warning")
-    assert f"rule {RULE}: 8 GPUs" in found["sentence"]
-    assert f"drain {NODE}" in found["fix"] and "nvidia-smi -i 0000:07:00.0,0000:0f:00.0," in found["fix"]
-    status, (found,) = await finding(cluster, "explain", "pod", "small")
-    assert (status, found["about"]) == (Status.NO, f"node {NODE}")
-    assert f"rule {RULE} cannot be followed on 8 GPUs" in found["text"] and "-mig 1" in found["fix"]
+    status, (not_followed,) = await finding(cluster, "doctor")
+    assert (status, not_followed["about"], not_followed["verdict"]) == (Status.DONE, f"Node {NODE}", "warning")
+    assert f"rule {RULE}: 8 GPUs" in not_followed["sentence"]
+    assert f"drain {NODE}" in not_followed["fix"] and "nvidia-smi -i 0000:07:00.0,0000:0f:00.0," in not_followed["fix"]
+    status, (not_followed,) = await finding(cluster, "explain", "pod", "small")
+    assert (status, not_followed["about"]) == (Status.NO, f"node {NODE}")
+    assert f"rule {RULE} cannot be followed on 8 GPUs" in not_followed["text"] and "-mig 1" in not_followed["fix"]
     _, text = await dractl("get", "nodes", "--kubeconfig", str(cluster.kubeconfig), "-o", "json")
     (row,) = json.loads(text)
     assert f"{RULE}: 8 GPUs: ResetNeeded" in row["problems"]
@@ -131,8 +131,8 @@ async def commands_say_it(cluster: SimulatedCluster) -> None:
 
 async def nobody_says_it(cluster: SimulatedCluster) -> None:
     async def runs() -> bool:
-        found = await cluster.kube.get(PODS, "small", "default")
-        return bool((found.get("status") or {}).get("phase") == "Running")
+        small = await cluster.kube.get(PODS, "small", "default")
+        return bool((small.get("status") or {}).get("phase") == "Running")
 
     await cluster.wait(runs, "the pod does not run", 60)
     assert (await inventory(cluster)).status.limitations == []

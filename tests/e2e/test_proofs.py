@@ -72,7 +72,7 @@ def _steady(text: str) -> list[str]:
 
 
 async def _nothing_is_left(cluster: SimulatedCluster) -> None:
-    assert [(await cluster.kube.list(one)).items for one in (PODS, RESOURCE_CLAIMS)] == [[], []]
+    assert [(await cluster.kube.list(resource)).items for resource in (PODS, RESOURCE_CLAIMS)] == [[], []]
 
 
 async def _prove(cluster: SimulatedCluster, number: int) -> Proof:
@@ -100,8 +100,8 @@ class _Reader:
 async def _who_may_not_make_pods_is_told_so(cluster: SimulatedCluster) -> None:
     reader: Any = _Reader(cluster.kube)
     proofs = await proven_in_pods(reader, PodOptions(NODE.name, GPU_DRIVER, image="simulated", patience_s=30.0))
-    assert [one.name for one in proofs] == [name for name, _ in IN_PODS]
-    assert {one.outcome for one in proofs} == {ProofResult.NOT_TRIED}
+    assert [proof.name for proof in proofs] == [name for name, _ in IN_PODS]
+    assert {proof.outcome for proof in proofs} == {ProofResult.NOT_TRIED}
     assert "you may not make pods in namespace default" in proofs[0].reason
 
 

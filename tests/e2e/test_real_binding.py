@@ -181,8 +181,8 @@ def a_pod(name: str, template: str, *, prefers: str | None = None) -> str:
 
 
 def claims() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = get("resourceclaims")["items"]
-    return found
+    items: list[dict[str, Any]] = get("resourceclaims")["items"]
+    return items
 
 
 def device() -> str | None:
@@ -199,13 +199,15 @@ def pool() -> str | None:
 
 def _results(claim: dict[str, Any]) -> list[dict[str, Any]]:
     allocation = (claim.get("status") or {}).get("allocation") or {"devices": {}}
-    found: list[dict[str, Any]] = allocation["devices"].get("results") or []
-    return found
+    results: list[dict[str, Any]] = allocation["devices"].get("results") or []
+    return results
 
 
 def has(condition: str) -> bool:
     devices = [device for claim in claims() for device in (claim.get("status") or {}).get("devices") or ()]
-    return any(item["type"] == condition and item["status"] == "True" for one in devices for item in one["conditions"])
+    return any(
+        item["type"] == condition and item["status"] == "True" for device in devices for item in device["conditions"]
+    )
 
 
 def test_a_pod_is_bound_when_its_mig_device_is_made(services: Services) -> None:
@@ -238,7 +240,9 @@ def test_a_node_that_cannot_make_the_mig_device_is_given_up_for_another(services
             f" {other - failed:.1f} s later, and the pod runs {time.monotonic() - failed:.1f} s later"
         )
         tainted = [device for device in binding_devices(FAILING) if device.get("taints")]
-        assert tainted and all(taint["key"].endswith("prepare-failed") for one in tainted for taint in one["taints"])
+        assert tainted and all(
+            taint["key"].endswith("prepare-failed") for device in tainted for taint in device["taints"]
+        )
         kubectl("delete", "pod", "small")
         nothing_left(services)
 

@@ -132,9 +132,13 @@ def test_on_a_node_without_a_driver_it_runs_and_says_so(helm: Helm, privileged: 
     )
     wait_ready(controller=False)
 
-    def told() -> list[str]:
-        return [one["reason"] for item in get("nodeinventories")["items"] for one in item["spec"].get("problems", ())]
+    def reasons() -> list[str]:
+        return [
+            problem["reason"]
+            for item in get("nodeinventories")["items"]
+            for problem in item["spec"].get("problems", ())
+        ]
 
-    until(lambda: len(told()) == len(names()), "the inventory of every node says what is missing")
-    assert set(told()) == {"DriverNotFound"}
+    until(lambda: len(reasons()) == len(names()), "the inventory of every node says what is missing")
+    assert set(reasons()) == {"DriverNotFound"}
     helm.uninstall(timeout_s=180)

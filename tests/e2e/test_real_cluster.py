@@ -89,7 +89,7 @@ def check_inside(pod: tuple[str, str]) -> None:
             assert "nvidia" not in listing
             continue
         environment = inside(pod, container["name"], "env")
-        minors = {int(one) for one in re.findall(r"^nvidia(\d+)$", listing, re.MULTILINE)}
+        minors = {int(minor) for minor in re.findall(r"^nvidia(\d+)$", listing, re.MULTILINE)}
         here = {name for name, (minor, _) in hardware.items() if minor in minors}
         assert here, listing
         assert here <= allocated(pod)
@@ -140,7 +140,7 @@ BY_HAND = """{
 def test_a_claim_as_clients_send_it_that_sort_no_keys_says_how_its_device_is(services: Services) -> None:
     """The scheduler puts its parameters into the allocation with white space and all."""
     kubectl("create", "--raw", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "-f", "-", content=BY_HAND)
-    (pod,) = [one for one in manifests("one-gpu") if one["kind"] == "Pod"]
+    (pod,) = [manifest for manifest in manifests("one-gpu") if manifest["kind"] == "Pod"]
     pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "by-hand"}]
     content = yaml.safe_dump(pod)
     kubectl("apply", "-f", "-", content=content)
@@ -160,9 +160,9 @@ def test_a_claim_as_clients_send_it_that_sort_no_keys_says_how_its_device_is(ser
 
 def status_of(claim: str) -> dict[str, str]:
     """Type and status of the conditions of a claim's only device."""
-    found = get("resourceclaim", claim).get("status", {}).get("devices") or [{}]
-    (device,) = found
-    return {one["type"]: one["status"] for one in device.get("conditions") or ()}
+    devices = get("resourceclaim", claim).get("status", {}).get("devices") or [{}]
+    (device,) = devices
+    return {condition["type"]: condition["status"] for condition in device.get("conditions") or ()}
 
 
 def test_a_killed_plugin_comes_back_and_releases_what_it_had_prepared(services: Services) -> None:

@@ -93,8 +93,8 @@ def described(pod: tuple[str, str], path: str) -> dict[str, Any]:
 
 
 def published(name: str) -> dict[str, Any]:
-    found = [device for item in get("resourceslices")["items"] for device in item["spec"].get("devices", ())]
-    (attributes,) = (device["attributes"] for device in found if device["name"] == name)
+    devices = [device for item in get("resourceslices")["items"] for device in item["spec"].get("devices", ())]
+    (attributes,) = (device["attributes"] for device in devices if device["name"] == name)
     return dict(attributes)
 
 

@@ -53,8 +53,12 @@ def places(services: Services) -> list[str]:
 
 
 def wrong(*arguments: str) -> set[str]:
-    found = json.loads(run("doctor", *arguments, "-o", "json").stdout)["findings"]
-    return {f"{one['check']}/{one['trouble']}" for one in found if one["verdict"] not in ("ok", "skipped")}
+    findings = json.loads(run("doctor", *arguments, "-o", "json").stdout)["findings"]
+    return {
+        f"{finding['check']}/{finding['trouble']}"
+        for finding in findings
+        if finding["verdict"] not in ("ok", "skipped")
+    }
 
 
 def test_with_a_pod_that_has_a_gpu_all_is_well(services: Services) -> None:

@@ -82,8 +82,8 @@ def pair(release: Helm) -> Iterator[tuple[str, str]]:
 
 def trays() -> set[str]:
     """Nodes that have channels to give."""
-    slices = [one["spec"] for one in get("resourceslices")["items"]]
-    return {one["nodeName"] for one in slices if one["driver"] == COMPUTE_DOMAIN_DRIVER and one.get("devices")}
+    slices = [spec["spec"] for spec in get("resourceslices")["items"]]
+    return {spec["nodeName"] for spec in slices if spec["driver"] == COMPUTE_DOMAIN_DRIVER and spec.get("devices")}
 
 
 @pytest.fixture(autouse=True)
@@ -133,13 +133,20 @@ def test_a_domain_of_two_pods_comes_up_with_a_real_daemon_and_leaves_nothing() -
 
 def true_conditions() -> list[tuple[str, ...]]:
     """What is true of each device of the second driver, by its kind, as `status.devices` of its claim says."""
-    found = []
+    true_by_kind = []
     for claim in get("resourceclaims", "-A")["items"]:
         for device in claim.get("status", {}).get("devices") or ():
             if device["driver"] == COMPUTE_DOMAIN_DRIVER:
                 kind = device["device"].partition("-")[0]
-                found.append((kind, *sorted(one["type"] for one in device["conditions"] if one["status"] == "True")))
-    return sorted(found)
+                true_by_kind.append(
+                    (
+                        kind,
+                        *sorted(
+                            condition["type"] for condition in device["conditions"] if condition["status"] == "True"
+                        ),
+                    )
+                )
+    return sorted(true_by_kind)
 
 
 def it_has_a_daemon(name: str) -> None:
@@ -297,18 +304,18 @@ def test_two_nodes_are_one_domain_whatever_befalls_one_of_them(pair: tuple[str, 
     runs("one", "two")
     both_are_ready("pair", pair)
     assert channels("one") == channels("two") == [CHANNEL_0]
-    before = {one.name: one for one in domain("pair").status.nodes}
+    before = {node.name: node for node in domain("pair").status.nodes}
 
     in_daemon("pair", f"kill -9 {programs('pair', second)[0]}", second)
     until(lambda: reason("pair") != "AllNodesReady", "the domain says that a program ended", 30)
     both_are_ready("pair", pair)
 
-    (daemon,) = [one for one in daemons("pair") if one["spec"]["nodeName"] == second]
+    (daemon,) = [pod for pod in daemons("pair") if pod["spec"]["nodeName"] == second]
     kill({daemon["metadata"]["name"]} | of_node(plugin_pods(), second))
     until(lambda: reason("pair") != "AllNodesReady", "the domain says that a daemon is gone", 30)
     both_are_ready("pair", pair)
-    after = {one.name: one for one in domain("pair").status.nodes}
-    assert {name: one.index for name, one in after.items()} == {name: one.index for name, one in before.items()}
+    after = {node.name: node for node in domain("pair").status.nodes}
+    assert {name: node.index for name, node in after.items()} == {name: node.index for name, node in before.items()}
     assert after[first].ip_address == before[first].ip_address
     # Two pods more, which find all as the first did.
     use_domain("pair", "three", node=second)
@@ -340,7 +347,7 @@ def test_a_node_that_is_lost_and_replaced_is_in_the_domain_again(pair: tuple[str
     use_domain("pair", "two", node=second)
     runs("one", "two")
     both_are_ready("pair", pair)
-    before = {one.name: one for one in domain("pair").status.nodes}
+    before = {node.name: node for node in domain("pair").status.nodes}
 
     real_nodes.lose(second)
     until(lambda: reason("pair") != "AllNodesReady", "the domain notices", 120)
@@ -349,7 +356,7 @@ def test_a_node_that_is_lost_and_replaced_is_in_the_domain_again(pair: tuple[str
     becomes("pair", "NodeGone")
     kubectl("delete", "pod", "two", "--force", "--grace-period=0", "--ignore-not-found")
     becomes("pair", "NodesMissing")
-    until(lambda: [one.name for one in domain("pair").status.nodes] == [first], "its daemon's pod goes, too", 120)
+    until(lambda: [node.name for node in domain("pair").status.nodes] == [first], "its daemon's pod goes, too", 120)
     assert channels("one") == [CHANNEL_0]
 
     real_nodes.join(second)
@@ -357,8 +364,8 @@ def test_a_node_that_is_lost_and_replaced_is_in_the_domain_again(pair: tuple[str
     use_domain("pair", "two", node=second)
     runs("two")
     both_are_ready("pair", pair)
-    after = {one.name: one for one in domain("pair").status.nodes}
-    assert {name: one.index for name, one in after.items()} == {name: one.index for name, one in before.items()}
+    after = {node.name: node for node in domain("pair").status.nodes}
+    assert {name: node.index for name, node in after.items()} == {name: node.index for name, node in before.items()}
     assert channels("two") == [CHANNEL_0]
 
     # And one that goes for good while the domain is deleted.
@@ -376,7 +383,7 @@ def both_are_ready(name: str, pair: tuple[str, str]) -> None:
     """As the domain says, and as the programs themselves do that have a connection each way."""
     becomes(name, "AllNodesReady")
     assert domain(name).status.ready_nodes == "2/2"
-    assert {one.name for one in domain(name).status.nodes if one.status == "Ready"} == set(pair)
+    assert {member.name for member in domain(name).status.nodes if member.status == "Ready"} == set(pair)
     for node in pair:
         until(lambda node=node: connections(name, node)[:2] == ["CONNECTED"] * 2, f"{node} is connected")  # type: ignore[misc]
 
@@ -385,10 +392,10 @@ def connections(name: str, node: str) -> list[str]:
     """To each place of the list, as the program on this node says; empty while there is none to say it."""
     asked = "nvidia-imex-ctl -c /imexd/config.cfg -N -j || true"
     try:
-        said = in_daemon(name, asked, node)
+        answer = in_daemon(name, asked, node)
     except (AssertionError, ValueError):
         return []
-    if not said.strip():
+    if not answer.strip():
         return []
-    (own,) = [one for one in json.loads(said)["nodes"].values() if one["local"]]
-    return [one["status"] for one in own["connections"].values()]
+    (own,) = [node_status for node_status in json.loads(answer)["nodes"].values() if node_status["local"]]
+    return [connection["status"] for connection in own["connections"].values()]

@@ -85,24 +85,28 @@ def restart_kubelet() -> None:
 def has_run_with_a_claim(app: str) -> bool:
     """Whether a pod that a CronJob started came to run, or to its end, with a device by a claim."""
     return any(
-        one["status"]["phase"] in ("Running", "Succeeded") and one["status"].get("resourceClaimStatuses")
-        for one in get("pods", "-l", f"app={app}")["items"]
+        pod["status"]["phase"] in ("Running", "Succeeded") and pod["status"].get("resourceClaimStatuses")
+        for pod in get("pods", "-l", f"app={app}")["items"]
     )
 
 
 def bystanders() -> set[str]:
     """UIDs of the pods that have nothing to do with GPUs."""
-    return {one["metadata"]["uid"] for one in get("pods", "-l", "app=bystander")["items"]}
+    return {pod["metadata"]["uid"] for pod in get("pods", "-l", "app=bystander")["items"]}
 
 
 def asks_for_the_old_resource(deployment: str) -> bool:
     containers = get("deployment", deployment)["spec"]["template"]["spec"]["containers"]
-    return any("nvidia.com/gpu" in one["resources"].get("limits", {}) for one in containers)
+    return any("nvidia.com/gpu" in container["resources"].get("limits", {}) for container in containers)
 
 
 def doctor() -> set[str]:
-    found = json.loads(run("doctor", "--kubeconfig", KUBECONFIG, "-o", "json").stdout)["findings"]
-    return {f"{one['check']}/{one['trouble']}" for one in found if one["verdict"] not in ("ok", "skipped")}
+    findings = json.loads(run("doctor", "--kubeconfig", KUBECONFIG, "-o", "json").stdout)["findings"]
+    return {
+        f"{finding['check']}/{finding['trouble']}"
+        for finding in findings
+        if finding["verdict"] not in ("ok", "skipped")
+    }
 
 
 def test_the_plan_is_followed_there_and_back_and_there_to_the_end(
@@ -139,7 +143,7 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(
             settled("by_claims", PODS)
             assert not any(map(offered_by_plugin, nodes))
             # Both are installed, each for other nodes: nothing to be said of that.
-            assert not {one for one in seen if one.startswith("device-plugin/")}
+            assert not {trouble for trouble in seen if trouble.startswith("device-plugin/")}
             until(lambda: has_run_with_a_claim("index"), "a Job of the CronJob has its GPU by a claim", 150)
             # The way back, with the report that was made before.
             there.after |= {"stop-offering": kill("gpu-dra-kubelet-plugin"), "start-plugin": restart_kubelet}
@@ -156,7 +160,7 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(
             )
             once_more.follow("forward")
             settled("by_claims", PODS)
-            assert not {one for one in doctor() if one.startswith("device-plugin/")}
+            assert not {trouble for trouble in doctor() if trouble.startswith("device-plugin/")}
             assert bystanders() == stays, "who has no GPU is left alone"
             assert not asks_for_the_old_resource("web"), "no limit is left beside a claim"
             kubectl("delete", "-f", str(tmp_path / "manifests"))

@@ -70,10 +70,10 @@ def objects(version: str) -> str:
 @pytest.fixture
 def version() -> str:
     served = kubectl("api-resources", "--api-group", "scheduling.k8s.io", "--no-headers").splitlines()
-    found = [line.split()[-3] for line in served if line.split()[-1] == "PodGroup"]
-    if not found:
+    versions = [line.split()[-3] for line in served if line.split()[-1] == "PodGroup"]
+    if not versions:
         pytest.skip("this cluster serves no PodGroups")
-    return found[0].partition("/")[2]
+    return versions[0].partition("/")[2]
 
 
 @pytest.fixture
@@ -88,24 +88,24 @@ def services(version: str, tmp_path: Path) -> Iterator[Services]:
             kubectl("delete", "--ignore-not-found", "-f", "-", content=objects(version))
 
 
-def told() -> set[tuple[str, str]]:
+def pods_with_the_event() -> set[tuple[str, str]]:
     """Pods, by name and UID, that heard that their GPU is ill."""
     items = get("events.events.k8s.io", "--field-selector", "reason=GpuUnhealthy")["items"]
-    about = [one["regarding"] for one in items if one["regarding"]["kind"] == "Pod"]
-    return {(one["name"], one["uid"]) for one in about}
+    about = [event["regarding"] for event in items if event["regarding"]["kind"] == "Pod"]
+    return {(pod["name"], pod["uid"]) for pod in about}
 
 
 def test_all_pods_of_a_group_hear_that_the_groups_gpu_is_ill(services: Services, version: str) -> None:
     kubectl("apply", "-f", "-", content=objects(version))
     wait_running([("default", name) for name in PODS])
     (claim,) = get("resourceclaims")["items"]
-    assert [one["resource"] for one in claim["status"]["reservedFor"]] == ["podgroups"]
+    assert [user["resource"] for user in claim["status"]["reservedFor"]] == ["podgroups"]
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     gpus = get("nodeinventories")["items"][0]["spec"]["gpus"]
     index = next(number for number, gpu in enumerate(gpus) if gpu["name"] == result["device"])
     act(services.folder / "host", "xid", [str(index), "79"], None)
     uids = {(name, get("pod", name)["metadata"]["uid"]) for name in PODS}
-    until(lambda: told() == uids, "both pods hear of it", 90)
+    until(lambda: pods_with_the_event() == uids, "both pods hear of it", 90)
     assert all("GpuUnhealthy" in kubectl("describe", "pod", name) for name in PODS)
     kubectl("delete", "-f", "-", content=objects(version))
     nothing_left(services)

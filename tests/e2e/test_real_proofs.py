@@ -84,23 +84,23 @@ def outcomes(node: str, archive: Path) -> dict[str, tuple[str, str]]:
     with tarfile.open(archive) as packed:
         member = packed.extractfile("gpu-dra-bundle/prove.json")
         assert member is not None
-        return {one["name"]: (one["outcome"], one["reason"]) for one in json.load(member)["proofs"]}
+        return {proof["name"]: (proof["outcome"], proof["reason"]) for proof in json.load(member)["proofs"]}
 
 
 def test_pods_start_and_say_whether_cuda_does(services: Services, tmp_path: Path) -> None:
-    (node,) = [one["metadata"]["name"] for one in get("nodes")["items"]]
-    found = outcomes(node, tmp_path / "text.tar.gz")
+    (node,) = [item["metadata"]["name"] for item in get("nodes")["items"]]
+    by_name = outcomes(node, tmp_path / "text.tar.gz")
     for name in ("pod-gpu", "pod-gpu-user", "pod-shared", "pod-shared-user"):
-        outcome, reason = found[name]
+        outcome, reason = by_name[name]
         assert outcome == "fail" and "libcuda.so.1: " in reason, reason
-    assert found["pod-mig"][0] == "not tried"
+    assert by_name["pod-mig"][0] == "not tried"
 
     (library,) = (services.folder / "host/usr/lib").glob("*/libcuda.so.*.*")
     source, built = tmp_path / "cuda.c", tmp_path / "libcuda.so"
     source.write_text(LIBCUDA)
     subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", built, source], check=True)
     library.write_bytes(built.read_bytes())
-    found = outcomes(node, tmp_path / "in-c.tar.gz")
-    assert found["pod-gpu"] == ("pass", "CUDA works on in C as user 0")
-    assert found["pod-gpu-user"] == ("pass", "CUDA works on in C as user 65532")
-    assert {found[name][0] for name in ("pod-shared", "pod-shared-user")} == {"pass"}
+    by_name = outcomes(node, tmp_path / "in-c.tar.gz")
+    assert by_name["pod-gpu"] == ("pass", "CUDA works on in C as user 0")
+    assert by_name["pod-gpu-user"] == ("pass", "CUDA works on in C as user 65532")
+    assert {by_name[name][0] for name in ("pod-shared", "pod-shared-user")} == {"pass"}

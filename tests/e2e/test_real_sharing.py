@@ -97,7 +97,7 @@ def versions() -> dict[str, str]:
     return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in get("resourceslices")["items"]}
 
 
-@pytest.mark.parametrize(("services", "example"), [(one, one) for one in ONE_DEVICE], indirect=["services"])
+@pytest.mark.parametrize(("services", "example"), [(example, example) for example in ONE_DEVICE], indirect=["services"])
 def test_a_sharing_example_runs_and_the_hardware_is_as_before_afterwards(services: Services, example: str) -> None:
     if example in ("shares-memory-and-cores", "shares-of-mig") and server_minor() < 35:
         pytest.skip("a scheduler of 1.34 gives shares of the first device of a slice alone")
@@ -203,8 +203,8 @@ def test_a_sick_gpu_is_tainted_and_its_pod_is_told_by_its_status_and_by_an_event
     act(services.folder / "host", "xid", [str(index), "79"], None)
 
     def taints() -> set[str]:
-        found = [one for item in get("resourceslices")["items"] for one in item["spec"].get("devices") or ()]
-        return {one["name"] for one in found if one.get("taints")}
+        devices = [device for item in get("resourceslices")["items"] for device in item["spec"].get("devices") or ()]
+        return {device["name"] for device in devices if device.get("taints")}
 
     until(lambda: bool(taints()), "the GPU is tainted")
     assert {name.split("-mig-")[0] for name in taints()} == {device}
@@ -216,12 +216,12 @@ def test_a_sick_gpu_is_tainted_and_its_pod_is_told_by_its_status_and_by_an_event
     if server_minor() >= 36:  # Older kubelets show no health of a claim that the pod names.
         until(unhealthy, "the pod's status says that its device is unhealthy")
 
-    def told() -> list[str]:
-        events = [one for one in get("events", "-n", pods[0][0])["items"] if one["reason"] == "GpuUnhealthy"]
-        return [one["message"] for one in events if one["involvedObject"]["uid"] == uid]
+    def event_messages() -> list[str]:
+        events = [event for event in get("events", "-n", pods[0][0])["items"] if event["reason"] == "GpuUnhealthy"]
+        return [event["message"] for event in events if event["involvedObject"]["uid"] == uid]
 
-    until(told, "an Event tells the pod")
-    (note,) = told()
+    until(event_messages, "an Event tells the pod")
+    (note,) = event_messages()
     assert device in note, note
     assert "79" in note, note
     remove("time-slicing-one-claim")

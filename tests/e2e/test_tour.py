@@ -91,7 +91,7 @@ def test_the_tour_shows_each_command_and_runs_it_after_enter(folder: Path) -> No
         terminal.type(_ENTER)
     assert terminal.end() == 0, terminal.shown
     text = " ".join(terminal.shown.split())
-    for said in (
+    for expected in (
         "20 GPUs of three models",
         "dgx-h100-1/gpu-69a54c71 H100 80GB HBM3 one-gpu/main",
         "L40S (cores 50, memory 8Gi)",
@@ -100,7 +100,7 @@ def test_the_tour_shows_each_command_and_runs_it_after_enter(folder: Path) -> No
         "dgx-h100-1 8 8/8 0/8",
         "That was the tour.",
     ):
-        assert said in text, said
+        assert expected in text, expected
     assert list(folder.iterdir()) == []
 
 

@@ -13,8 +13,8 @@ from dra_driver.simulation.apiserver import SimulatedApiServer
 @pytest_asyncio.fixture
 async def cluster(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
     """The shipped classes, scheduler and claim controller; no nodes."""
-    async with desk(api_server, kube) as found:
+    async with desk(api_server, kube) as ready_desk:
         await create_classes(kube)
-        found.start_claim_controller()
-        found.start_scheduler()
-        yield found
+        ready_desk.start_claim_controller()
+        ready_desk.start_scheduler()
+        yield ready_desk

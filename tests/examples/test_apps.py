@@ -44,8 +44,8 @@ def placements(app: str, nodes: str) -> list[JsonObject]:
 
 
 def results(claim: JsonObject) -> list[JsonObject]:
-    found: list[JsonObject] = claim["allocation"]["devices"]["results"]
-    return found
+    devices: list[JsonObject] = claim["allocation"]["devices"]["results"]
+    return devices
 
 
 def documents(app: str) -> list[JsonObject]:
@@ -81,12 +81,12 @@ def test_it_fits_where_its_readme_says_so_and_waits_elsewhere_for_the_reason_the
 )
 def test_each_pod_gets_the_devices_that_its_readme_promises(app: str, nodes: str, of_pods: list[list[str]]) -> None:
     placed = placements(app, nodes)
-    got = [[one["request"] for claim in item["claims"] for one in results(claim)] for item in placed]
+    got = [[result["request"] for claim in item["claims"] for result in results(claim)] for item in placed]
     assert got == of_pods
     if "channel" in got[0]:
         assert len({item["node"] for item in placed}) == len(placed)
     if app == "triton-shares":
-        assert len({one["device"] for item in placed for claim in item["claims"] for one in results(claim)}) == 1
+        assert len({result["device"] for item in placed for claim in item["claims"] for result in results(claim)}) == 1
 
 
 @pytest.mark.parametrize("app", APPS)
@@ -95,8 +95,8 @@ def test_its_readme_has_a_result_for_each_row_and_for_common_hardware(app: str) 
     read = _ROW.findall(readme(app))
     assert len(read) == len(rows_in_table)
     assert all((result == "waits") == bool(reason) for _, result, reason in read)
-    said = {nodes.split(":")[0] for nodes, _ in promises(app)}
-    assert said.issuperset(MUST_SAY)
+    promised = {nodes.split(":")[0] for nodes, _ in promises(app)}
+    assert promised.issuperset(MUST_SAY)
     shown = re.search(rf"`dractl allocate -f examples/apps/{app} --nodes (\S+)` shows", readme(app))
     assert shown is not None and (shown[1], None) in promises(app)
 

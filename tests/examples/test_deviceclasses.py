@@ -20,7 +20,7 @@ def device(driver: str, **attributes: str | int) -> CelDevice:
 
 
 @rows(
-    "one, classes",
+    "cel_device, classes",
     [
         (device(GPU, type="gpu", **OWN), ["gpu.nvidia.com", "isolated.gpu.nvidia.com"]),
         (device(GPU, type="mig", **OWN), ["isolated.gpu.nvidia.com", "mig.nvidia.com"]),
@@ -40,18 +40,22 @@ def device(driver: str, **attributes: str | int) -> CelDevice:
     ],
 )
 def test_a_device_is_of_the_class_of_its_driver_and_type_and_fails_no_selector(
-    one: CelDevice, classes: list[str]
+    cel_device: CelDevice, classes: list[str]
 ) -> None:
     selected = [
-        found.metadata.name
-        for found in CLASSES
-        if all(compile_selector(each.cel.expression).matches(one) for each in found.spec.selectors if each.cel)
+        device_class.metadata.name
+        for device_class in CLASSES
+        if all(
+            compile_selector(selector.cel.expression).matches(cel_device)
+            for selector in device_class.spec.selectors
+            if selector.cel
+        )
     ]
     assert selected == classes
 
 
 def test_nvidia_s_five_classes_and_three_of_ours_are_shipped_one_for_the_device_plugin_s_resource() -> None:
-    assert {found.metadata.name: found.spec.extended_resource_name for found in CLASSES} == {
+    assert {device_class.metadata.name: device_class.spec.extended_resource_name for device_class in CLASSES} == {
         "gpu.nvidia.com": "nvidia.com/gpu",
         "mig.nvidia.com": None,
         "vfio.gpu.nvidia.com": None,

@@ -26,7 +26,8 @@ from dra_driver.kube.client import Kube
 
 EXAMPLES = sorted(path.name for path in FEATURES_FOLDER.iterdir() if path.is_dir())
 _KINDS: dict[str, Resource] = {
-    one.kind: one for one in (NAMESPACES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, DEVICE_CLASSES, PODS)
+    resource.kind: resource
+    for resource in (NAMESPACES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, DEVICE_CLASSES, PODS)
 }
 
 FITTING = {
@@ -61,13 +62,15 @@ UNFIT = {
 
 
 def documents(example: str) -> list[JsonObject]:
-    found: list[JsonObject] = []
+    objects: list[JsonObject] = []
     for path in sorted((FEATURES_FOLDER / example).glob("*.yaml")):
-        found += [one for one in yaml.safe_load_all(path.read_text()) if one]
-    return found
+        objects += [obj for obj in yaml.safe_load_all(path.read_text()) if obj]
+    return objects
 
 
-@pytest.mark.parametrize("example", [one for one in EXAMPLES if (FEATURES_FOLDER / one / "policy.yaml").is_file()])
+@pytest.mark.parametrize(
+    "example", [example for example in EXAMPLES if (FEATURES_FOLDER / example / "policy.yaml").is_file()]
+)
 async def test_policies_are_what_kubectl_apply_takes(example: str, kube: Kube) -> None:
     """Unchanged, by the definition of the kind; and what is stored means the same."""
     await create_definitions(kube)
@@ -93,7 +96,7 @@ async def devices_of(cluster: Desk, pod: JsonObject) -> list[JsonObject]:
     return [
         result
         for claim in (await cluster.kube.list(RESOURCE_CLAIMS)).items
-        if any(one["uid"] == pod["metadata"]["uid"] for one in claim.get("status", {}).get("reservedFor") or ())
+        if any(user["uid"] == pod["metadata"]["uid"] for user in claim.get("status", {}).get("reservedFor") or ())
         for result in claim["status"]["allocation"]["devices"]["results"]
     ]
 
@@ -159,9 +162,9 @@ async def test_nvlink_pair_gets_two_gpus_of_one_domain(cluster: Desk, tmp_path: 
     await add_node(cluster, tmp_path, "hgx-h200", "b-with-nvlink")
     pod = await apply(cluster, "nvlink-pair")
     assert await placed(cluster, pod) == "b-with-nvlink"
-    chosen = {one["device"] for one in await devices_of(cluster, pod)}
+    chosen = {result["device"] for result in await devices_of(cluster, pod)}
     devices = await published_devices(tmp_path / "again", "hgx-h200", "b-with-nvlink")
-    domains = {one.attributes["nvlinkDomain"].string for one in devices if one.name in chosen}
+    domains = {device.attributes["nvlinkDomain"].string for device in devices if device.name in chosen}
     assert len(chosen) == 2
     assert len(domains) == 1 and None not in domains
 
@@ -181,7 +184,7 @@ async def test_preference_list_takes_the_best_that_the_cluster_has(
         await add_node(cluster, tmp_path, profile, f"node-{number}")
     pod = await apply(cluster, "preference-list")
     assert await placed(cluster, pod) == f"node-{len(profiles) - 1}"
-    assert [one["request"] for one in await devices_of(cluster, pod)] == served
+    assert [result["request"] for result in await devices_of(cluster, pod)] == served
 
 
 async def test_admin_monitoring_sees_gpus_in_use_and_keeps_none_from_others(cluster: Desk, tmp_path: Path) -> None:
@@ -191,5 +194,5 @@ async def test_admin_monitoring_sees_gpus_in_use_and_keeps_none_from_others(clus
     await placed(cluster, monitor)
     results = await devices_of(cluster, monitor)
     assert len(results) == 4
-    assert all(one["adminAccess"] for one in results)
+    assert all(result["adminAccess"] for result in results)
     await placed(cluster, await apply(cluster, "two-containers-one-claim"))

@@ -30,10 +30,10 @@ DOMAINS = {
 
 def allocated(example: str, *options: str) -> list[tuple[str, list[Any]]]:
     """Node and allocated devices of each pod; node is empty where it does not fit."""
-    found = json.loads(run("allocate", "-f", str(FEATURES_FOLDER / example), "-o", "json", *options).stdout)
+    placed = json.loads(run("allocate", "-f", str(FEATURES_FOLDER / example), "-o", "json", *options).stdout)
     return [
-        (pod["node"] or "", [one for claim in pod["claims"] for one in claim["allocation"]["devices"]["results"]])
-        for pod in found
+        (pod["node"] or "", [result for claim in pod["claims"] for result in claim["allocation"]["devices"]["results"]])
+        for pod in placed
     ]
 
 
@@ -47,8 +47,8 @@ def test_the_check_has_nothing_to_say(example: str) -> None:
 def test_each_pod_of_a_domain_gets_its_gpus_and_a_channel_on_a_node_of_its_own(example: str) -> None:
     fitting, small, gpus = DOMAINS[example]
     pods = allocated(example, "--nodes", fitting)
-    assert [sum(one["driver"] == GPUS for one in results) for _, results in pods] == gpus
-    assert all(sum(one["driver"] == CHANNELS for one in results) == 1 for _, results in pods)
+    assert [sum(result["driver"] == GPUS for result in results) for _, results in pods] == gpus
+    assert all(sum(result["driver"] == CHANNELS for result in results) == 1 for _, results in pods)
     assert len({node for node, _ in pods}) == len(pods)
     assert "" in {node for node, _ in allocated(example, "--nodes", small)}
     readme = (FEATURES_FOLDER / example / "README.md").read_text()
@@ -61,9 +61,9 @@ def test_four_gpus_of_a_fabric_partition_are_on_a_node_that_shares_its_switches_
     file = tmp_path / "slices.yaml"
     file.write_text(yaml.safe_dump_all(objects_of_inventory(inventory, "node-1", PublishingPolicy.EVERYTHING, {})))
     ((node, results),) = allocated("fabric-partition", "--slices", str(file))
-    places = {one.name: one.module_id for one in inventory.gpus}
+    places = {gpu.name: gpu.module_id for gpu in inventory.gpus}
     assert node == "node-1"
-    assert sorted(places[one["device"]] for one in results) in ([1, 2, 3, 4], [5, 6, 7, 8])
+    assert sorted(places[result["device"]] for result in results) in ([1, 2, 3, 4], [5, 6, 7, 8])
     assert allocated("fabric-partition", "--nodes", "hgx-h200:2,dgx-h100")[0][0] == ""
 
 
@@ -86,10 +86,10 @@ def nics(node: str, roots: list[str], *, rdma: bool = True) -> JsonObject:
 def roots_of(slices: list[JsonObject]) -> dict[str, str]:
     """By device."""
     return {
-        one["name"]: one["attributes"][PCIE_ROOT]["string"]
+        device["name"]: device["attributes"][PCIE_ROOT]["string"]
         for slice_ in slices
-        for one in slice_["spec"]["devices"]
-        if PCIE_ROOT in one["attributes"]
+        for device in slice_["spec"]["devices"]
+        if PCIE_ROOT in device["attributes"]
     }
 
 
@@ -102,8 +102,8 @@ def test_a_gpu_comes_with_a_network_device_of_its_pcie_root_or_not_at_all(tmp_pa
     pods = allocated("gpu-and-nic-one-pcie-root", "--slices", str(file))
     roots = roots_of(near)
     for node, results in pods:
-        assert (node, sorted(one["driver"] for one in results)) == ("node-1", [NICS, GPUS])
-        assert len({roots[one["device"]] for one in results}) == 1
+        assert (node, sorted(result["driver"] for result in results)) == ("node-1", [NICS, GPUS])
+        assert len({roots[result["device"]] for result in results}) == 1
     assert len(pods) == 2
     for wrong in (nics("node-1", ["pci0000:ff"]), nics("node-1", some, rdma=False)):
         file.write_text(yaml.safe_dump_all([*gpus, wrong]))

@@ -22,7 +22,7 @@ from dra_driver.cli.scenario import Scenario, nodes_of, read_scenario
 from dra_driver.simulation.cluster import SimulatedNode
 from dra_driver.slices.diff import NodeRef
 
-_KINDS = {one.kind: one for one in (RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, PODS)}
+_KINDS = {resource.kind: resource for resource in (RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, PODS)}
 
 NODES_BY_EXAMPLE = {
     "diagnose-an-unhealthy-gpu": "a30-1",
@@ -67,7 +67,7 @@ async def run(cluster: Desk, folder: Path, example: str) -> dict[str, list[JsonO
         pod["metadata"]["name"]: [
             result
             for claim in claims
-            if any(one["uid"] == pod["metadata"]["uid"] for one in claim["status"]["reservedFor"])
+            if any(user["uid"] == pod["metadata"]["uid"] for user in claim["status"]["reservedFor"])
             for result in claim["status"]["allocation"]["devices"]["results"]
         ]
         for pod in pods
@@ -76,7 +76,7 @@ async def run(cluster: Desk, folder: Path, example: str) -> dict[str, list[JsonO
 
 def devices(got: dict[str, list[JsonObject]]) -> dict[str, str]:
     """Pod to the name of its one device, without what identifies the GPU."""
-    names = {pod: one["device"] for pod, (one,) in got.items()}
+    names = {pod: result["device"] for pod, (result,) in got.items()}
     return {pod: name[12:].lstrip("-") or "whole GPU" for pod, name in names.items()}
 
 
@@ -118,26 +118,28 @@ async def test_two_pods_of_one_claim_have_the_same_device(cluster: Desk, example
 
 async def test_five_time_sliced_shares_are_of_two_gpus_four_of_the_first(cluster: Desk, tmp_path: Path) -> None:
     got = await run(cluster, tmp_path, "shares-time-sliced")
-    assert sorted(Counter(one["device"] for (one,) in got.values()).values()) == [1, 4]
-    assert all(one["consumedCapacity"]["shares"] == "1" for (one,) in got.values())
-    assert len({one["shareID"] for (one,) in got.values()}) == 5
+    assert sorted(Counter(result["device"] for (result,) in got.values()).values()) == [1, 4]
+    assert all(result["consumedCapacity"]["shares"] == "1" for (result,) in got.values())
+    assert len({result["shareID"] for (result,) in got.values()}) == 5
 
 
 async def test_memory_and_cores_are_consumed_as_asked_for_and_fit_on_one_gpu(cluster: Desk, tmp_path: Path) -> None:
     got = await run(cluster, tmp_path, "shares-memory-and-cores")
-    consumed = {pod: one["consumedCapacity"] for pod, (one,) in got.items()}
-    assert {pod: (one["cores"], one["memory"]) for pod, one in consumed.items()} == {
+    consumed = {pod: result["consumedCapacity"] for pod, (result,) in got.items()}
+    assert {pod: (result["cores"], result["memory"]) for pod, result in consumed.items()} == {
         "half": ("50", "8Gi"),
         "quarter-1": ("25", "3Gi"),
         "quarter-2": ("25", "3Gi"),
     }
-    assert len({one["device"] for (one,) in got.values()}) == 1
+    assert len({result["device"] for (result,) in got.values()}) == 1
 
 
 async def test_an_a100_serves_28_claims_by_seven_partitions_of_four_shares(cluster: Desk, tmp_path: Path) -> None:
     got = await run(cluster, tmp_path, "shares-of-mig")
     assert sorted(Counter(devices(got).values()).values()) == [1, 4]
-    pods = [one for one in read_scenario(FEATURES_FOLDER / "shares-of-mig").documents if one["kind"] == "Pod"]
+    pods = [
+        document for document in read_scenario(FEATURES_FOLDER / "shares-of-mig").documents if document["kind"] == "Pod"
+    ]
     for number in range(6, 30):
         more = {**pods[0], "metadata": {"name": f"mig-share-{number}"}}
         await cluster.kube.create(PODS, more, namespace="default")
@@ -161,5 +163,7 @@ async def test_passthrough_takes_the_whole_gpu(cluster: Desk, tmp_path: Path) ->
 async def test_only_who_tolerates_its_taint_gets_the_sick_gpu(cluster: Desk, tmp_path: Path) -> None:
     (sick,) = (await run(cluster, tmp_path, "diagnose-an-unhealthy-gpu"))["diagnose"]
     slices = (await cluster.kube.list(RESOURCE_SLICES)).items
-    tainted = [one["name"] for item in slices for one in item["spec"].get("devices") or () if one.get("taints")]
+    tainted = [
+        device["name"] for item in slices for device in item["spec"].get("devices") or () if device.get("taints")
+    ]
     assert tainted == [sick["device"]]

@@ -10,8 +10,8 @@ from dra_driver.explain.wording import sentences
 
 
 def _finding(cluster: Cluster, code: str, name: str = "train") -> str:
-    found = {one.code: f"{one.about}: {one.text}" for one in cluster.explained(name).findings}
-    return found[code]
+    by_code = {finding.code: f"{finding.about}: {finding.text}" for finding in cluster.explained(name).findings}
+    return by_code[code]
 
 
 def test_the_class_does_not_exist() -> None:
@@ -104,7 +104,7 @@ def test_no_driver_publishes_anything() -> None:
 def test_the_node_plugin_is_gone_from_a_node() -> None:
     cluster = Cluster()
     for name, drivers in (("node-1", []), ("node-2", ["gpu.nvidia.com"])):
-        registrations = [{"driver": one, "time": "2026-01-01T00:00:00Z"} for one in drivers]
+        registrations = [{"driver": driver, "time": "2026-01-01T00:00:00Z"} for driver in drivers]
         cluster.add("NodeInventory", name, spec={"nodeName": name, "registrations": registrations})
     cluster.node("node-1")
     cluster.node("node-2", gpu("gpu-0"))
@@ -272,9 +272,9 @@ def test_a_pod_that_fits_and_waits_is_told_what_the_scheduler_says() -> None:
     cluster.node("node-1", gpu("gpu-0"))
     cluster.claim("gpu")
     pod = cluster.bare_pod("train", claims=["gpu"])
-    said = "0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints."
-    pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": said}]}
-    assert _finding(cluster, "scheduler-says") == f"pod team-a/train: the scheduler says: {said}"
+    message = "0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints."
+    pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
+    assert _finding(cluster, "scheduler-says") == f"pod team-a/train: the scheduler says: {message}"
 
 
 def test_that_no_single_change_helps_is_said_too() -> None:

@@ -24,7 +24,7 @@ def _the_model_story() -> Cluster:
 
 def test_the_model_story_of_three_kinds_of_nodes() -> None:
     explained = _the_model_story().explained()
-    assert [(len(one.nodes), one.text) for one in explained.groups] == [
+    assert [(len(group.nodes), group.text) for group in explained.groups] == [
         (14, 'no device matches request "gpu": memory 80Gi < 100Gi'),
         (
             3,
@@ -33,7 +33,7 @@ def test_the_model_story_of_three_kinds_of_nodes() -> None:
         ),
         (2, "tainted gpu.nvidia.com/xid=79"),
     ]
-    assert [one.text for one in explained.suggestions] == [
+    assert [suggestion.text for suggestion in explained.suggestions] == [
         "It fits when team-a/train-0 (pod train-0) ends.",
         'It fits with memory 80Gi instead of 100Gi in request "gpu".',
         'It fits with a toleration for gpu.nvidia.com/xid=79 in request "gpu", if the taint is acceptable.',
@@ -42,8 +42,8 @@ def test_the_model_story_of_three_kinds_of_nodes() -> None:
 
 def test_the_documentation_shows_the_model_story() -> None:
     documentation = Path(__file__).parents[2] / "docs" / "explain.md"
-    told = "\n".join(sentences(_the_model_story().explained(), 100))
-    assert f"$ dractl explain pod train -n team-a\n{told}\n```" in documentation.read_text()
+    printed = "\n".join(sentences(_the_model_story().explained(), 100))
+    assert f"$ dractl explain pod train -n team-a\n{printed}\n```" in documentation.read_text()
 
 
 def test_memory_is_compared_in_units_that_people_read() -> None:

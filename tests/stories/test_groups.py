@@ -8,7 +8,7 @@ from dra_driver.allocation.offline import allocate_all
 
 def _rack(cluster: Cluster, nodes: int) -> None:
     for number in range(nodes):
-        cluster.node(f"tray-{number}", *(gpu(f"gpu-{one}", clique="rack.1") for one in range(4)))
+        cluster.node(f"tray-{number}", *(gpu(f"gpu-{index}", clique="rack.1") for index in range(4)))
 
 
 def test_the_fifth_worker_of_a_group_waits_for_a_fifth_tray() -> None:
@@ -18,16 +18,16 @@ def test_the_fifth_worker_of_a_group_waits_for_a_fifth_tray() -> None:
     for number in range(5):
         cluster.bare_pod(f"worker-{number}", templates=["tray"])
     placed = allocate_all(cluster.world)
-    assert [one.node for one in placed] == ["tray-0", "tray-1", "tray-2", "tray-3", None]
+    assert [placement.node for placement in placed] == ["tray-0", "tray-1", "tray-2", "tray-3", None]
 
 
 def test_one_worker_of_a_group_waits_and_its_siblings_are_named() -> None:
     cluster = Cluster()
     _rack(cluster, 2)
     for number in range(2):
-        cluster.holding(f"worker-{number}", f"tray-{number}", *(f"gpu-{one}" for one in range(4)))
+        cluster.holding(f"worker-{number}", f"tray-{number}", *(f"gpu-{index}" for index in range(4)))
     cluster.pod(exactly(count=4), name="worker-2")
-    groups = [one.text for one in cluster.explained("worker-2").groups]
+    groups = [group.text for group in cluster.explained("worker-2").groups]
     assert groups == [
         'request "gpu" needs 4 of 4 that match, none free; '
         "4 devices in use by team-a/worker-0 (pod worker-0) and team-a/worker-1 (pod worker-1)"
@@ -55,7 +55,7 @@ def test_devices_of_a_rack_are_for_its_trays_only() -> None:
     cluster.pod(nodeSelector={"rack": "2"})
     cluster.claim("second")
     assert cluster.explained_claim("second").fitting == ("tray-0",)
-    assert [one.text for one in cluster.explained_claim("second").groups] == ["no devices are published for it"]
+    assert [group.text for group in cluster.explained_claim("second").groups] == ["no devices are published for it"]
 
 
 def test_a_gpu_and_a_network_device_of_one_root_complex_are_not_free_together() -> None:

@@ -41,7 +41,7 @@ def _clusters(draw: st.DrawFn) -> Cluster:
                 for index in range(draw(st.integers(1, 4)) if kind == "gpus" else 0)
             ]
             cluster.node(name, *devices, unschedulable=draw(st.booleans()) and draw(st.booleans()))
-            held = {one["name"] for one in devices if draw(st.booleans())}
+            held = {device["name"] for device in devices if draw(st.booleans())}
         for device in sorted(held):
             cluster.holding(f"{name}-{device}", name, device, gone=draw(st.booleans()))
     requests = []
@@ -72,7 +72,7 @@ def test_an_explanation_says_of_each_node_what_the_allocator_says(cluster: Clust
     ]
     assert list(explained.fitting) == fitting
     assert explained.answer is (Answer.FITS if fitting else Answer.WAITS)
-    (placed,) = [one for one in allocate_all(world) if one.name == "train"]
+    (placed,) = [placement for placement in allocate_all(world) if placement.name == "train"]
     assert (placed.node is not None) == bool(fitting)
 
 
@@ -90,10 +90,12 @@ def test_every_node_that_does_not_fit_is_in_one_group_with_a_reason_that_names_w
 @given(cluster=_clusters())
 @settings(max_examples=examples(60), deadline=None)
 def test_suggestions_come_nearest_first_and_each_once(cluster: Cluster) -> None:
-    found = cluster.explained().suggestions
-    assert [one.distance for one in found] == sorted(one.distance for one in found)
-    assert len({one.text for one in found}) == len(found)
-    assert all(one.node in cluster.world.nodes for one in found)
+    suggestions = cluster.explained().suggestions
+    assert [suggestion.distance for suggestion in suggestions] == sorted(
+        suggestion.distance for suggestion in suggestions
+    )
+    assert len({suggestion.text for suggestion in suggestions}) == len(suggestions)
+    assert all(suggestion.node in cluster.world.nodes for suggestion in suggestions)
 
 
 def test_whatever_a_wait_promises_comes_true() -> None:
@@ -105,12 +107,12 @@ def test_whatever_a_wait_promises_comes_true() -> None:
     def comes_true(cluster: Cluster) -> None:
         world = cluster.world
         claims = [world.claims["team-a", "gpu"]]
-        for one in cluster.explained().suggestions:
-            if one.kind == "wait" and one.text.endswith(" ends.") and "(" in one.text:
-                promised.append(one.text)
-                namespace, _, name = one.text.removeprefix("It fits when ").split(" ")[0].partition("/")
+        for suggestion in cluster.explained().suggestions:
+            if suggestion.kind == "wait" and suggestion.text.endswith(" ends.") and "(" in suggestion.text:
+                promised.append(suggestion.text)
+                namespace, _, name = suggestion.text.removeprefix("It fits when ").split(" ")[0].partition("/")
                 later = world.without_allocations([(namespace, name)])
-                node: NodeView = later.nodes[one.node]
+                node: NodeView = later.nodes[suggestion.node]
                 assert not isinstance(placement_of(later, later.pods["team-a", "train"], claims, node), str)
 
     comes_true()

@@ -88,13 +88,13 @@ def test_a_gpu_was_taken_whole_while_a_slice_changed_and_its_counter_is_overdraw
     cluster.holding("a", "node-1", "gpu-0-mig-3g40gb-0")
     cluster.holding("b", "node-1", "gpu-0-mig-2g20gb-0")
     cluster.pod(exactly("gpu", profile("1g.10gb"), class_name=MIG))
-    devices = [one for _, one in cluster.explained(devices_of=None).devices]
-    assert "overdrawn" in next(one.text for one in devices if one.code == "counters")
+    devices = [report for _, report in cluster.explained(devices_of=None).devices]
+    assert "overdrawn" in next(report.text for report in devices if report.code == "counters")
 
 
 def test_a_scheduler_without_partitions_passes_over_them() -> None:
     cluster = Cluster(behavior=Behavior.of(36, partitionable=False))
     cluster.mig_node("node-1", "gpu-0")
     cluster.pod(exactly("gpu", profile("1g.10gb"), class_name=MIG))
-    found = {one.code: one.text for one in cluster.explained().findings}
-    assert found["gate-off"] == "skips 13 devices that draw on counters, and 1 slice"
+    by_code = {finding.code: finding.text for finding in cluster.explained().findings}
+    assert by_code["gate-off"] == "skips 13 devices that draw on counters, and 1 slice"

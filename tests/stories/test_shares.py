@@ -61,5 +61,5 @@ def test_a_cluster_that_drops_amounts() -> None:
     cluster = Cluster(behavior=Behavior.of(35))
     cluster.node("node-1", shared("gpu-0"))
     cluster.pod(_share("10Gi"))
-    found = {one.code: one.text for one in cluster.explained().findings}
-    assert found["dropped-field"] == "Kubernetes 1.35 drops `capacity` with these feature gates"
+    by_code = {finding.code: finding.text for finding in cluster.explained().findings}
+    assert by_code["dropped-field"] == "Kubernetes 1.35 drops `capacity` with these feature gates"

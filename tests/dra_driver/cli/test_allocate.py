@@ -51,11 +51,11 @@ def _run(tmp_path: Path, *objects: Obj, options: tuple[str, ...] = ("-o", "json"
 def _devices(result: Result) -> list[tuple[str, str | None, list[str]]]:
     return [
         (
-            one["name"],
-            one["node"],
-            [device["device"] for claim in one["claims"] for device in claim["allocation"]["devices"]["results"]],
+            placed["name"],
+            placed["node"],
+            [device["device"] for claim in placed["claims"] for device in claim["allocation"]["devices"]["results"]],
         )
-        for one in json.loads(result.stdout)
+        for placed in json.loads(result.stdout)
     ]
 
 
@@ -150,7 +150,7 @@ def test_a_workload_of_a_framework_counts_with_all_its_pods(kind: str, tmp_path:
     workload = {"apiVersion": version, "kind": name, "metadata": {"name": "a"}, "spec": spec}
     result = _run(tmp_path, workload, options=("--nodes", "dgx-h100:2", "-o", "json"))
     assert result.exit_code == Status.DONE
-    assert sorted(one["name"] for one in json.loads(result.stdout)) == pods
+    assert sorted(placed["name"] for placed in json.loads(result.stdout)) == pods
 
 
 def test_a_workload_that_is_not_valid_has_no_pods(tmp_path: Path) -> None:

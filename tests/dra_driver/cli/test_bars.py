@@ -16,7 +16,7 @@ FREE = [Mark.FREE] * 8
 
 def text(*holdings: Holding, rest: list[Mark] = FREE) -> str:
     cells = bar(len(rest), holdings, rest)
-    return drawn(cells, letters(one.claim for one in holdings)).plain
+    return drawn(cells, letters(holding.claim for holding in holdings)).plain
 
 
 def test_a_gpu_that_nobody_has_is_all_free() -> None:
@@ -53,12 +53,12 @@ def test_what_is_not_held_says_why_it_is_not_free() -> None:
 @given(st.lists(st.floats(0.0, 1.0), max_size=12), st.integers(1, 16))
 def test_a_bar_has_its_cells_and_shows_every_holder_as_long_as_there_is_room(parts: list[float], cells: int) -> None:
     holdings = [Holding(str(index), 0, cells, part) for index, part in enumerate(parts)]
-    found = bar(cells, holdings, [Mark.FREE] * cells)
-    assert len(found) == cells
+    drawn_cells = bar(cells, holdings, [Mark.FREE] * cells)
+    assert len(drawn_cells) == cells
     if len(parts) <= cells:
-        assert set(found) >= {one.claim for one in holdings}
+        assert set(drawn_cells) >= {holding.claim for holding in holdings}
     else:
-        assert set(found) == {Mark.SEVERAL}
+        assert set(drawn_cells) == {Mark.SEVERAL}
 
 
 def test_without_colours_the_letters_are_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,4 +82,4 @@ def test_no_claim_is_red_which_is_for_what_is_unhealthy() -> None:
     letter_of = {str(number): letter for number, letter in enumerate(ascii_letters)}
     colors = [color(claim, letter_of) for claim in letter_of]
     assert not [name for name in colors if "red" in name]
-    assert all(one != other for one, other in pairwise(colors))
+    assert all(color != next_color for color, next_color in pairwise(colors))

@@ -153,7 +153,9 @@ def test_programs_get_every_finding_with_the_same_keys(file: Path, output: str) 
     file.write_text(WARNING + "---\n" + ERROR.replace("name: gpu}", "name: other}"))
     text = run("check", str(file), "-o", output).stdout
     data = json.loads(text) if output == "json" else yaml.safe_load(text)
-    assert {tuple(one) for one in data} == {("file", "line", "column", "field", "severity", "code", "message", "fix")}
+    assert {tuple(finding) for finding in data} == {
+        ("file", "line", "column", "field", "severity", "code", "message", "fix")
+    }
     assert data[0] == {
         "file": str(file),
         "line": 4,
@@ -199,7 +201,7 @@ def test_standard_input_and_folders_are_read(tmp_path: Path) -> None:
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "bad.yaml").write_text("a: [")
     data = json.loads(run("check", str(tmp_path), "-o", "json").stdout)
-    assert {Path(one["file"]).name for one in data} == {"bad.yml"}
+    assert {Path(finding["file"]).name for finding in data} == {"bad.yml"}
 
 
 def test_a_file_that_cannot_be_read_ends_with_another_status(
@@ -270,7 +272,7 @@ spec:
     file.write_text(GOOD.replace("com}", "com, count: 2}") + "---\n" + pod % "elsewhere")
     status, text = await dractl("check", str(file), *live)
     assert status == Status.NO
-    assert [(one["code"], one["severity"]) for one in json.loads(text)] == [
+    assert [(finding["code"], finding["severity"]) for finding in json.loads(text)] == [
         ("never-fits", "error"),
         ("not-found", "error"),
     ]

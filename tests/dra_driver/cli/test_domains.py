@@ -71,19 +71,19 @@ async def test_a_domain_says_why_it_is_not_ready_and_what_each_node_says(kubecon
 
 async def test_programs_get_each_domain_with_its_nodes(kubeconfig: Path) -> None:
     _, text = await dractl("get", "domains", "train", "-o", "json", "--kubeconfig", str(kubeconfig))
-    (found,) = json.loads(text)
-    assert (found["namespace"], found["name"], found["reason"]) == ("default", "train", "DaemonsNotReady")
-    assert (found["template"], found["allocationMode"]) == ("train-channel", "Single")
-    assert found["nodes"] == NODES
+    (row,) = json.loads(text)
+    assert (row["namespace"], row["name"], row["reason"]) == ("default", "train", "DaemonsNotReady")
+    assert (row["template"], row["allocationMode"]) == ("train-channel", "Single")
+    assert row["nodes"] == NODES
     _, as_yaml = await dractl("get", "domains", "-o", "yaml", "--kubeconfig", str(kubeconfig))
-    assert yaml.safe_load(as_yaml) == [found]
+    assert yaml.safe_load(as_yaml) == [row]
 
 
 async def test_a_domain_that_nobody_has_looked_at_is_said_to_be_one(kubeconfig: Path, kube: Kube) -> None:
     await add(kube, "new")
     _, text = await dractl("get", "domains", "new", "-n", "default", "-o", "json", "--kubeconfig", str(kubeconfig))
-    (found,) = json.loads(text)
-    assert (found["status"], found["reason"], found["nodes"]) == ("NotReady", None, [])
+    (row,) = json.loads(text)
+    assert (row["status"], row["reason"], row["nodes"]) == ("NotReady", None, [])
     table = await asyncio.to_thread(run, "get", "domains", "--kubeconfig", str(kubeconfig))
     assert [line.split()[1] for line in table.stdout.split("\n\n")[0].splitlines()[1:]] == ["new", "train"]
     assert "1 of them no controller has looked at yet" in table.stderr

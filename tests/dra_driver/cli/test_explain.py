@@ -68,9 +68,9 @@ NODE_1 = _slice("node-1", gpu("gpu-0", memory="80Gi"), gpu("gpu-1", memory="80Gi
 
 
 def test_a_claim_in_files_is_explained(tmp_path: Path) -> None:
-    found = _run("-f", _files(tmp_path, _large(), NODE_1))
-    assert found.exit_code == Status.NO
-    assert found.stdout == (
+    outcome = _run("-f", _files(tmp_path, _large(), NODE_1))
+    assert outcome.exit_code == Status.NO
+    assert outcome.stdout == (
         "Claim default/large waits: the only node does not fit.\n\n"
         "Claims\n"
         "  large, pending\n\n"
@@ -84,8 +84,8 @@ def test_a_claim_in_files_is_explained(tmp_path: Path) -> None:
 
 
 def test_devices_are_told_on_demand_with_the_selector_that_does_not_hold(tmp_path: Path) -> None:
-    found = _run("-f", _files(tmp_path, _large(), NODE_1), "--devices")
-    lines = found.stdout.splitlines()
+    outcome = _run("-f", _files(tmp_path, _large(), NODE_1), "--devices")
+    lines = outcome.stdout.splitlines()
     assert lines[lines.index("Devices") + 2].startswith(
         "    gpu-0: memory 80Gi < 100Gi [selector 0 of claim default/large"
     )
@@ -93,16 +93,16 @@ def test_devices_are_told_on_demand_with_the_selector_that_does_not_hold(tmp_pat
 
 def test_the_devices_of_one_node(tmp_path: Path) -> None:
     other = _slice("node-2", gpu("gpu-0", memory="40Gi"))
-    found = _run("-f", _files(tmp_path, _large(), NODE_1, other), "--node", "node-2", "-o", "json")
-    assert {one["node"] for one in json.loads(found.stdout)[0]["devices"]} == {"node-2"}
+    outcome = _run("-f", _files(tmp_path, _large(), NODE_1, other), "--node", "node-2", "-o", "json")
+    assert {device["node"] for device in json.loads(outcome.stdout)[0]["devices"]} == {"node-2"}
 
 
 def test_slices_may_lie_in_files_of_their_own(tmp_path: Path) -> None:
     slices = tmp_path / "slices.json"
     slices.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [NODE_1]}))
-    found = _run("-f", _files(tmp_path, _large("40Gi")), "--slices", str(slices))
-    assert found.exit_code == Status.DONE
-    assert found.stdout.startswith("Claim default/large fits on node-1 of 1 now.")
+    outcome = _run("-f", _files(tmp_path, _large("40Gi")), "--slices", str(slices))
+    assert outcome.exit_code == Status.DONE
+    assert outcome.stdout.startswith("Claim default/large fits on node-1 of 1 now.")
 
 
 def _wants_mig(tmp_path: Path, **rule: Any) -> str:
@@ -116,9 +116,9 @@ def _wants_mig(tmp_path: Path, **rule: Any) -> str:
 
 def test_a_rule_that_the_hardware_cannot_follow_is_named_offline(tmp_path: Path) -> None:
     files = _wants_mig(tmp_path, gpus={"products": ["Tesla T4"]})
-    found = _run("-f", files, "-f", str(tmp_path / "policy.yaml"), "--nodes", "t4:2")
-    assert found.exit_code == Status.NO
-    text = " ".join(found.stdout.split())
+    outcome = _run("-f", files, "-f", str(tmp_path / "policy.yaml"), "--nodes", "t4:2")
+    assert outcome.exit_code == Status.NO
+    text = " ".join(outcome.stdout.split())
     assert "rule mig[0] of the policy cannot be followed on 8 GPUs" in text and "has no MIG mode" in text
     assert "Limit mig[0] of the policy to GPUs with MIG" in text
 
@@ -164,9 +164,9 @@ def test_what_dractl_inventory_prints_says_what_the_node_does_not_offer(tmp_path
     command = ["inventory", "--host", "dgx-a100-80", "--policy", str(tmp_path / "policy.yaml"), "-o", "yaml"]
     printed = CliRunner().invoke(app, command)
     (tmp_path / "inventory.yaml").write_text(printed.stdout)
-    found = _run("-f", objects, "--slices", str(tmp_path / "inventory.yaml"), "-o", "json")
-    (explained,) = json.loads(found.stdout)
-    assert [one["code"] for one in explained["findings"]] == ["policy-not-followed"]
+    outcome = _run("-f", objects, "--slices", str(tmp_path / "inventory.yaml"), "-o", "json")
+    (explained,) = json.loads(outcome.stdout)
+    assert [finding["code"] for finding in explained["findings"]] == ["policy-not-followed"]
 
 
 @pytest.mark.parametrize("status", [7, {"limitations": 7}, {"limitations": [{"rule": "mig[0]"}]}])
@@ -178,14 +178,16 @@ def test_an_inventory_whose_status_makes_no_sense_is_refused_in_a_line(tmp_path:
         "spec": {"nodeName": "node-1"},
         "status": status,
     }
-    found = _run("-f", _files(tmp_path, _large(), NODE_1, inventory))
-    assert isinstance(found.exception, InvalidInput)
+    outcome = _run("-f", _files(tmp_path, _large(), NODE_1, inventory))
+    assert isinstance(outcome.exception, InvalidInput)
 
 
 def test_everything_that_waits_in_the_files_is_explained_once(tmp_path: Path) -> None:
     waiting = pod("train", ["large"], node_name=None)
-    found = _run("-f", _files(tmp_path, waiting, _large(), claim("alone"), NODE_1), "-o", "json")
-    assert [(one["kind"], one["name"], one["answer"]) for one in json.loads(found.stdout)] == [
+    outcome = _run("-f", _files(tmp_path, waiting, _large(), claim("alone"), NODE_1), "-o", "json")
+    assert [
+        (explained["kind"], explained["name"], explained["answer"]) for explained in json.loads(outcome.stdout)
+    ] == [
         ("Pod", "train", "waits"),
         ("ResourceClaim", "alone", "fits"),
     ]
@@ -204,9 +206,9 @@ def test_nodes_may_be_of_a_model_that_the_driver_knows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [(), ("pod",), ("pod", "x", "-f"), ("claim", "missing", "-f")])
 def test_what_cannot_be_explained_is_said_in_a_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     file = [_files(tmp_path, NODE_1)] if arguments[-1:] == ("-f",) else []
-    found = _run(*arguments, *file)
-    assert isinstance(found.exception, InvalidInput)
-    assert "\n" not in str(found.exception)
+    outcome = _run(*arguments, *file)
+    assert isinstance(outcome.exception, InvalidInput)
+    assert "\n" not in str(outcome.exception)
 
 
 @pytest.mark.parametrize(
@@ -224,13 +226,13 @@ def test_what_to_explain_may_be_written_as_for_kubectl(
     tmp_path: Path, written: tuple[str, ...], same: tuple[str, ...]
 ) -> None:
     files = _files(tmp_path, pod("train", ["large"], node_name=None), _large(), NODE_1)
-    found, expected = _run(*written, "-f", files), _run(*same, "-f", files)
-    assert found.stdout.startswith(f"{same[0].capitalize()} default/{same[1]} waits")
-    assert (found.exit_code, found.stdout) == (expected.exit_code, expected.stdout)
+    outcome, expected = _run(*written, "-f", files), _run(*same, "-f", files)
+    assert outcome.stdout.startswith(f"{same[0].capitalize()} default/{same[1]} waits")
+    assert (outcome.exit_code, outcome.stdout) == (expected.exit_code, expected.stdout)
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "message"),
     [
         (("train",), "cannot explain 'train'; say what to explain: pod, claim, node"),
         (("pod/",), "say what to explain: pod, claim, node"),
@@ -239,19 +241,19 @@ def test_what_to_explain_may_be_written_as_for_kubectl(
     ],
 )
 def test_what_is_not_understood_is_refused_with_what_to_write(
-    tmp_path: Path, written: tuple[str, ...], told: str
+    tmp_path: Path, written: tuple[str, ...], message: str
 ) -> None:
-    found = _run(*written, "-f", _files(tmp_path, NODE_1))
-    assert isinstance(found.exception, InvalidInput)
-    assert told in str(found.exception)
+    outcome = _run(*written, "-f", _files(tmp_path, NODE_1))
+    assert isinstance(outcome.exception, InvalidInput)
+    assert message in str(outcome.exception)
 
 
 def _keys(data: Any, path: str = "") -> set[str]:
     if isinstance(data, list):
-        return {key for one in data for key in _keys(one, path)}
+        return {key for item in data for key in _keys(item, path)}
     if isinstance(data, dict):
         return {f"{path}{name}" for name in data} | {
-            key for name, one in data.items() for key in _keys(one, f"{path}{name}.")
+            key for name, value in data.items() for key in _keys(value, f"{path}{name}.")
         }
     return set()
 
@@ -259,9 +261,9 @@ def _keys(data: Any, path: str = "") -> set[str]:
 def test_every_field_of_the_json_is_documented(tmp_path: Path) -> None:
     held = claim("held") | {"status": {"allocation": {"devices": {"results": [result("gpu-0")]}}}}
     waiting = pod("train", ["large"], node_name=None)
-    found = _run("-f", _files(tmp_path, waiting, _large(), held, NODE_1), "--devices", "-o", "json")
+    outcome = _run("-f", _files(tmp_path, waiting, _large(), held, NODE_1), "--devices", "-o", "json")
     missing = _run("-f", _files(tmp_path, pod("other", ["none"], node_name=None), NODE_1), "-o", "json")
-    keys = _keys(json.loads(found.stdout)) | _keys(json.loads(missing.stdout))
+    keys = _keys(json.loads(outcome.stdout)) | _keys(json.loads(missing.stdout))
     text = DOCUMENTATION.read_text()
     documented = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
     assert keys - documented == set()
@@ -277,10 +279,10 @@ def _deployment(replicas: int = 3) -> JsonObject:
 def test_pods_of_a_workload_in_files_are_explained_together(tmp_path: Path) -> None:
     files = _files(tmp_path, _deployment(), _large(), NODE_1)
     for subject in ((), ("deploy/web",), ("deployments", "web")):
-        found = _run(*subject, "-f", files)
-        assert found.exit_code == Status.NO
-        assert found.stdout.startswith("Deployment default/web has 3 pods: 3 wait.\n\nPod default/web-0 waits:")
-        assert "The same is true of web-1, web-2." in found.stdout
+        outcome = _run(*subject, "-f", files)
+        assert outcome.exit_code == Status.NO
+        assert outcome.stdout.startswith("Deployment default/web has 3 pods: 3 wait.\n\nPod default/web-0 waits:")
+        assert "The same is true of web-1, web-2." in outcome.stdout
     (data,) = json.loads(_run("-f", files, "-o", "json").stdout)
     assert (data["name"], data["alike"], data["workload"]) == ("web-0", ["web-1", "web-2"], "Deployment default/web")
     fits = _run("deploy/web", "-f", _files(tmp_path, _deployment(), _large("1Gi"), NODE_1))
@@ -313,45 +315,45 @@ async def kubeconfig(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path)
 
 
 async def test_a_pod_of_a_cluster(kubeconfig: str) -> None:
-    found = await _dractl("explain", "pod", "waiting", "--kubeconfig", kubeconfig)
-    assert found.exit_code == Status.NO, found
-    assert "  1 node (node-1): 2 devices in use by default/held (pod train)" in found.stdout
-    assert "  1. It fits when default/held (pod train) ends. (on node-1)" in found.stdout
+    outcome = await _dractl("explain", "pod", "waiting", "--kubeconfig", kubeconfig)
+    assert outcome.exit_code == Status.NO, outcome
+    assert "  1 node (node-1): 2 devices in use by default/held (pod train)" in outcome.stdout
+    assert "  1. It fits when default/held (pod train) ends. (on node-1)" in outcome.stdout
 
 
 async def test_a_claim_of_a_cluster_and_the_pod_that_waits_for_it(kubeconfig: str) -> None:
-    found = await _dractl("explain", "claim", "gpu", "--kubeconfig", kubeconfig, "-o", "json")
-    (explained,) = json.loads(found.stdout)
-    assert [one["code"] for one in explained["findings"]] == ["pod-waits"]
+    outcome = await _dractl("explain", "claim", "gpu", "--kubeconfig", kubeconfig, "-o", "json")
+    (explained,) = json.loads(outcome.stdout)
+    assert [finding["code"] for finding in explained["findings"]] == ["pod-waits"]
     assert explained["notRead"] == []
 
 
 async def test_a_pod_that_runs_has_its_devices(kubeconfig: str) -> None:
-    found = await _dractl("explain", "pod", "train", "--kubeconfig", kubeconfig)
-    assert found.exit_code == Status.DONE
-    assert found.stdout.startswith("Pod default/train is on node node-1, with all its devices.")
+    outcome = await _dractl("explain", "pod", "train", "--kubeconfig", kubeconfig)
+    assert outcome.exit_code == Status.DONE
+    assert outcome.stdout.startswith("Pod default/train is on node node-1, with all its devices.")
 
 
 async def test_a_workload_of_a_cluster_has_the_pods_of_what_it_made(kubeconfig: str, kube: Kube) -> None:
     await kube.create(RESOURCE_CLAIMS, _large())
     made = await kube.create(DEPLOYMENTS, _deployment(), namespace="default")
-    found = await _dractl("explain", "deploy/web", "--kubeconfig", kubeconfig)
-    assert found.stdout.startswith("Deployment default/web has 3 pods: 3 wait."), "none exists, so all would be made"
+    outcome = await _dractl("explain", "deploy/web", "--kubeconfig", kubeconfig)
+    assert outcome.stdout.startswith("Deployment default/web has 3 pods: 3 wait."), "none exists, so all would be made"
     owned = _deployment() | {"kind": "ReplicaSet"}
     owned["metadata"] = {"name": "web-1", "ownerReferences": [_owner(made)]}
     replica_set = await kube.create(REPLICA_SETS, owned, namespace="default")
     for name in ("web-1-a", "web-1-b"):
-        one = pod(name, ["held"])
-        one["metadata"]["ownerReferences"] = [_owner(replica_set)]
-        await kube.create(PODS, one)
-    found = await _dractl("explain", "deploy", "web", "--kubeconfig", kubeconfig)
-    assert found.stdout.startswith("Deployment default/web has 2 pods: 2 are starting.")
+        owned_pod = pod(name, ["held"])
+        owned_pod["metadata"]["ownerReferences"] = [_owner(replica_set)]
+        await kube.create(PODS, owned_pod)
+    outcome = await _dractl("explain", "deploy", "web", "--kubeconfig", kubeconfig)
+    assert outcome.stdout.startswith("Deployment default/web has 2 pods: 2 are starting.")
     failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
     await kube.merge_patch(
         DEPLOYMENTS, "web", {"status": {"conditions": [failed]}}, namespace="default", subresource="status"
     )
-    found = await _dractl("explain", "deploy", "web", "--kubeconfig", kubeconfig)
-    assert "Deployment default/web: ReplicaFailure is True: exceeded quota" in found.stdout
+    outcome = await _dractl("explain", "deploy", "web", "--kubeconfig", kubeconfig)
+    assert "Deployment default/web: ReplicaFailure is True: exceeded quota" in outcome.stdout
     missing = await _dractl("explain", "job", "web", "--kubeconfig", kubeconfig)
     assert isinstance(missing.exception, NoSuchObject) and "Job default/web: does not exist" in str(missing.exception)
 
@@ -363,10 +365,10 @@ def _owner(obj: JsonObject) -> JsonObject:
 
 
 async def test_a_node_and_a_gpu_of_a_cluster(kubeconfig: str) -> None:
-    found = await _dractl("explain", "node/node-1", "--kubeconfig", kubeconfig)
-    assert found.exit_code == Status.DONE
-    assert found.stdout.startswith("Node node-1 publishes 2 devices; its NodeInventory is not known.")
-    assert "  default/held, allocated: node-1/gpu-0, node-1/gpu-1, used by train" in found.stdout
+    outcome = await _dractl("explain", "node/node-1", "--kubeconfig", kubeconfig)
+    assert outcome.exit_code == Status.DONE
+    assert outcome.stdout.startswith("Node node-1 publishes 2 devices; its NodeInventory is not known.")
+    assert "  default/held, allocated: node-1/gpu-0, node-1/gpu-1, used by train" in outcome.stdout
     gone = await _dractl("explain", "gpu", "gpu-9", "--kubeconfig", kubeconfig)
     assert isinstance(gone.exception, InvalidInput) and "NodeInventories are not known" in str(gone.exception)
 
@@ -377,8 +379,8 @@ async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube
     made = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain", "metadata": {"name": "rack"}}
     domain = await kube.create(COMPUTE_DOMAINS, {**made, "spec": spec}, namespace="default")
     condition = {"type": "Ready", "status": "False", "reason": "DaemonsNotReady", "message": "1 of 2 nodes: tray-2"}
-    said = {"status": {"conditions": [{**condition, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}
-    await kube.merge_patch(COMPUTE_DOMAINS, "rack", said, namespace="default", subresource="status")
+    status = {"status": {"conditions": [{**condition, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}
+    await kube.merge_patch(COMPUTE_DOMAINS, "rack", status, namespace="default", subresource="status")
     wanted = claim("channel")
     config = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig"}
     parameters = {**config, "domainID": domain["metadata"]["uid"]}
@@ -387,8 +389,8 @@ async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube
     ]
     await kube.create(RESOURCE_CLAIMS, wanted)
     await kube.create(PODS, pod("worker", ["channel"]))
-    found = await _dractl("explain", "pod", "worker", "--kubeconfig", kubeconfig, "-o", "json")
-    (explained,) = json.loads(found.stdout)
+    outcome = await _dractl("explain", "pod", "worker", "--kubeconfig", kubeconfig, "-o", "json")
+    (explained,) = json.loads(outcome.stdout)
     (finding,) = explained["findings"]
     assert (explained["answer"], finding["code"]) == ("scheduled", "domain-not-ready")
     assert finding["about"] == "ComputeDomain default/rack"
@@ -410,7 +412,7 @@ async def test_what_is_forbidden_is_left_out_and_said(
 ) -> None:
     async with _Refusing(kube._endpoint) as refusing:
         world = await live_world(refusing, "default")
-    assert {one.kind: one.why for one in world.unread} == {
+    assert {unread.kind: unread.why for unread in world.unread} == {
         "Node": "you may not list them; the answer leaves them out",
         "Pod": "you may list those of namespace default only",
         "ResourceClaim": "you may list those of namespace default only",

@@ -121,11 +121,11 @@ async def test_wide_tables_have_more_columns(kubeconfig: Path) -> None:
 
 async def test_devices_are_those_of_the_newest_generation_with_their_users(kubeconfig: Path) -> None:
     _, text = await dractl("get", "devices", "--all", "--kubeconfig", str(kubeconfig), "-o", "json")
-    found = [
-        (one["device"], one["memoryBytes"], one["state"], [user["claim"] for user in one["usedBy"]], one["pods"])
-        for one in json.loads(text)
+    rows = [
+        (row["device"], row["memoryBytes"], row["state"], [user["claim"] for user in row["usedBy"]], row["pods"])
+        for row in json.loads(text)
     ]
-    assert found == [
+    assert rows == [
         ("gpu-a", 80 * 2**30, "in use", ["default/gpu"], ["train/main"]),
         ("gpu-b", 80 * 2**30, "free", [], []),
     ]
@@ -149,12 +149,12 @@ async def test_a_device_that_only_an_administrator_watches_is_free(kubeconfig: P
     _, text = await dractl("get", "devices", "--free", "--kubeconfig", str(kubeconfig), "-o", "yaml")
     (free,) = yaml.safe_load(text)
     assert (free["gpu"], free["state"], free["cells"]) == ("gpu-b", "free", [None] * 8)
-    assert [(one["claim"], one["adminAccess"]) for one in free["devices"]] == [("default/watching", True)]
+    assert [(holder["claim"], holder["adminAccess"]) for holder in free["devices"]] == [("default/watching", True)]
 
 
 async def test_claims_show_their_state_devices_and_pods(kubeconfig: Path) -> None:
     _, text = await dractl("get", "claims", "--kubeconfig", str(kubeconfig), "-o", "json")
-    assert [(one["claim"], one["state"], one["devices"], one["pods"]) for one in json.loads(text)] == [
+    assert [(row["claim"], row["state"], row["devices"], row["pods"]) for row in json.loads(text)] == [
         ("gpu", "in use", ["node-1/gpu-a"], ["train/main"]),
         ("waiting", "pending", [], []),
     ]
@@ -199,7 +199,7 @@ async def test_what_may_not_be_read_is_left_out_with_a_message(
 
     monkeypatch.setattr(Kube, "list", forbidding)
     _, text = await dractl("get", "devices", "--kubeconfig", str(kubeconfig), "-o", "json")
-    assert [(one["gpu"], one["state"]) for one in json.loads(text)] == [("gpu-a", "in use"), ("gpu-b", "free")]
+    assert [(row["gpu"], row["state"]) for row in json.loads(text)] == [("gpu-a", "in use"), ("gpu-b", "free")]
     assert json.loads(text)[0]["devices"][0]["pods"] == ["train"]
     assert json.loads(text)[0]["devices"][0]["containers"] == []
 

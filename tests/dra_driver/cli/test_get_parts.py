@@ -28,7 +28,7 @@ async def l40s(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> He
 
 
 def _of(gpu: str) -> Callable[[JsonObject], bool]:
-    return lambda one: bool(one["gpu"] == gpu)
+    return lambda row: bool(row["gpu"] == gpu)
 
 
 async def test_a_terminal_gets_a_line_for_each_gpu_not_one_for_each_of_208_devices(h100: HeldWorld) -> None:
@@ -46,7 +46,7 @@ async def test_a_partition_in_use_closes_what_overlaps_it_and_leaves_the_rest(h1
     assert "whole GPU" not in row["left"]
     assert "1 x 3g.40gb" in row["left"]
     assert row["counters"]["memory"]["left"] < row["counters"]["memory"]["total"]
-    states = {one["device"]: one["state"] for one in await h100.data("devices", "--all")}
+    states = {device["device"]: device["state"] for device in await h100.data("devices", "--all")}
     assert states[half] == "in use"
     assert states[gpu] == states[f"{gpu}-mig-7g80gb-0"] == states[f"{gpu}-mig-1g10gb-5"] == "closed"
     assert states[f"{gpu}-mig-1g10gb-0"] == "free"
@@ -84,7 +84,7 @@ async def test_shares_show_what_they_take_and_what_they_leave(l40s: HeldWorld) -
     assert "share: memory 10228Mi, cores 20" in row
     assert f"{gpu} (cores 40, memory 12Gi)" in text
     (data,) = filter(_of(gpu), await l40s.data("devices"))
-    assert [(one["claim"], one["share"], one["containers"]) for one in data["devices"]] == [
+    assert [(holder["claim"], holder["share"], holder["containers"]) for holder in data["devices"]] == [
         ("default/share-0", SHARE.format(0), ["pod-share-0/main"]),
         ("default/share-1", SHARE.format(1), ["pod-share-1/main"]),
     ]
@@ -96,7 +96,7 @@ async def test_a_share_without_cores_left_has_no_room(l40s: HeldWorld) -> None:
     await l40s.holds("all-cores", result(gpu, **taken))
     (data,) = filter(_of(gpu), await l40s.data("devices"))
     assert (data["state"], data["left"]) == ("in use", [])
-    (device,) = (one for one in await l40s.data("devices", "--all") if one["device"] == gpu)
+    (device,) = (row for row in await l40s.data("devices", "--all") if row["device"] == gpu)
     assert device["state"] == "full"
     assert gpu not in await l40s.show("devices", "--free")
 
@@ -112,7 +112,7 @@ async def test_the_largest_memory_of_shares_is_what_one_claim_could_still_ask_fo
 async def test_a_tainted_gpu_is_not_free_and_says_why(h100: HeldWorld, kube: Kube) -> None:
     gpu = h100.named("gpu")
     for item in (await kube.list(RESOURCE_SLICES)).items:
-        mine = [one for one in item["spec"].get("devices") or () if one["name"].startswith(gpu)]
+        mine = [device for device in item["spec"].get("devices") or () if device["name"].startswith(gpu)]
         for device in mine:
             device["taints"] = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}]
         if mine:

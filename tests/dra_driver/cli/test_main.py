@@ -102,12 +102,12 @@ async def test_commands_values_and_names_from_the_cluster_are_completed(
 
 def all_commands() -> dict[str, TyperCommand]:
     """Each command that does something, by the words before its options."""
-    found: dict[str, TyperCommand] = {}
+    by_words: dict[str, TyperCommand] = {}
     for lazy in commands():
         loaded = load(lazy)
         nested = loaded.commands.items() if isinstance(loaded, TyperGroup) else [("", loaded)]
-        found |= {f"dractl {lazy.name} {name}".strip(): command for name, command in nested}
-    return found
+        by_words |= {f"dractl {lazy.name} {name}".strip(): command for name, command in nested}
+    return by_words
 
 
 def test_the_help_of_every_command_has_examples_and_their_options_exist() -> None:
@@ -153,10 +153,10 @@ def test_a_mistyped_command_is_met_with_what_was_meant() -> None:
     ],
 )
 def test_a_value_that_is_not_among_the_choices_is_told_in_plain_words(arguments: tuple[str, ...]) -> None:
-    found = CliRunner().invoke(app, arguments)
-    assert found.exit_code == 2
-    assert f"'{arguments[-1]}' is not one of" in found.stderr
-    assert "Value error" not in found.stderr
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 2
+    assert f"'{arguments[-1]}' is not one of" in outcome.stderr
+    assert "Value error" not in outcome.stderr
 
 
 @pytest.mark.parametrize(

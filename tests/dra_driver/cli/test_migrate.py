@@ -124,8 +124,8 @@ def test_in_place_keeps_modes_and_touches_only_what_changes(repository: Path) ->
 def test_lines_of_a_diff_end_where_those_of_patch_do() -> None:
     """Not at a form feed, or at a line separator of Unicode, as lines of Python do."""
     strange = "a: \x0c b\u2028c\x85d\n"
-    found = Migration((FileResult("x.yaml", strange + "b: 1\n", strange + "b: 2\n"),), (), (), (), ())
-    assert list(diff(found))[2:] == ["@@ -1,2 +1,2 @@\n", f" {strange}", "-b: 1\n", "+b: 2\n"]
+    migration = Migration((FileResult("x.yaml", strange + "b: 1\n", strange + "b: 2\n"),), (), (), (), ())
+    assert list(diff(migration))[2:] == ["@@ -1,2 +1,2 @@\n", f" {strange}", "-b: 1\n", "+b: 2\n"]
 
 
 def test_what_is_named_when_it_is_created_is_called_by_what_its_name_begins_with() -> None:
@@ -170,7 +170,7 @@ def test_of_a_quota_alone_it_is_told_that_something_changed() -> None:
 
 def test_standard_input_to_standard_output() -> None:
     outcome = run("migrate", "-", "--to", "-", "--strategy", "claims", typed=VECTOR_ADD)
-    kinds = [one["kind"] for one in yaml.safe_load_all(outcome.stdout)]
+    kinds = [obj["kind"] for obj in yaml.safe_load_all(outcome.stdout)]
     assert kinds == ["ResourceClaimTemplate", "Pod"]
     with pytest.raises(InvalidInput, match="standard input has no place"):
         run("migrate", "-", "--in-place", "--strategy", "claims", typed=VECTOR_ADD)
@@ -230,8 +230,8 @@ def test_what_is_left_to_be_done_by_hand_makes_the_answer_no(
     assert "# gpuMemory: 80Gi\n" in proposed
     assert proposed.rstrip() in run("migrate", str(tmp_path / "pod.yaml"), "--report", "md").stdout
     given = decided(tmp_path, proposed.replace("# gpuMemory", "gpuMemory"))
-    said = run("migrate", str(tmp_path / "pod.yaml"), *given)
-    assert said.exit_code == Status.DONE, said.output
+    outcome = run("migrate", str(tmp_path / "pod.yaml"), *given)
+    assert outcome.exit_code == Status.DONE, outcome.output
 
 
 @pytest.mark.parametrize("form", ["md", "json"])
@@ -253,7 +253,7 @@ def test_on_gpu_models_that_do_not_have_it_the_answer_is_no(repository: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "name files or folders"),
         ((".", "--diff", "--in-place"), "choose one of them"),
@@ -264,10 +264,10 @@ def test_on_gpu_models_that_do_not_have_it_the_answer_is_no(repository: Path) ->
     ],
 )
 def test_wrong_usage_is_told_in_a_sentence(
-    arguments: tuple[str, ...], said: str, repository: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], message: str, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(repository)
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         run("migrate", *arguments)
 
 
@@ -284,7 +284,7 @@ def test_decisions_of_a_file_reach_the_migration_and_the_flag_counts_first(
     given = decided(repository, "strategy: claims\nunknownKinds: true\n")
     run("migrate", str(repository), *given)
     run("migrate", str(repository), *given, "--strategy", "extended", "--kubernetes", "1.37")
-    assert [(one.strategy, one.unknown_kinds, one.kubernetes_minor) for one in seen] == [
+    assert [(options.strategy, options.unknown_kinds, options.kubernetes_minor) for options in seen] == [
         ("claims", True, None),
         ("extended", True, 37),
     ]
@@ -301,8 +301,8 @@ def test_decisions_that_make_no_sense_are_refused_and_nothing_is_written(reposit
 
 def test_every_flag_that_a_code_speaks_of_is_one() -> None:
     text = run("migrate", "--help").output
-    said = re.sub(r"`dractl new [^`]*`", "", " ".join(f"{code.means} {code.advice}" for code in CODES))
-    spoken = set(re.findall(r"--[a-z][a-z-]+", said))
+    texts = re.sub(r"`dractl new [^`]*`", "", " ".join(f"{code.means} {code.advice}" for code in CODES))
+    spoken = set(re.findall(r"--[a-z][a-z-]+", texts))
     assert {flag for flag in spoken if flag not in text} == {"--policy"} & spoken
 
 
@@ -312,7 +312,7 @@ def test_a_file_that_cannot_be_read_is_named_in_the_report_and_the_others_go_on(
     outcome = run("migrate", str(repository), "--strategy", "claims", "--report", "json")
     assert outcome.exit_code == Status.UNREACHABLE
     report = json.loads(outcome.stdout)
-    assert [one["what"] for one in report["unread"]] == [str(repository / "app" / "secret.yaml")]
+    assert [unread["what"] for unread in report["unread"]] == [str(repository / "app" / "secret.yaml")]
     assert report["unread"][0]["why"].startswith("cannot be read: ")
     assert report["summary"]["workloads"]["claims"] == 2
     assert "## Not read" in run("migrate", str(repository), "--report", "md").stdout
@@ -376,10 +376,10 @@ def test_what_may_not_be_listed_makes_a_plan_that_says_so(kind: str, tmp_path: P
     finally:
         api.server.shutdown()
         api.server.server_close()
-    (unread,) = {one["what"] for one in report["unread"]}
+    (unread,) = {kind_unread["what"] for kind_unread in report["unread"]}
     assert unread.lower() + "s" == kind
     assert f"You may not list {unread}, so the plan may be wrong" in text.partition("## The way to the driver")[2]
-    commands = [one["command"] for one in report["next"] if one["command"]]
+    commands = [step["command"] for step in report["next"] if step["command"]]
     assert all(command.count("--cluster") < 2 for command in commands)
 
 
@@ -416,7 +416,7 @@ async def test_a_cluster_is_only_read(kube: Kube, api_server: SimulatedApiServer
     assert (await kube.list(RESOURCE_CLAIM_TEMPLATES)).items == []
     assert (await kube.list(DEVICE_CLASSES)).items == []
     report = json.loads(text)
-    assert [one["object"]["name"] for one in report["workloads"]] == ["translator"]
+    assert [workload["object"]["name"] for workload in report["workloads"]] == ["translator"]
     stages = {stage["node"]: stage for stage in report["cutover"]["forward"]}
     assert {"gpu-node-1", "gpu-node-2"} <= stages.keys()
     commands = [command for step in stages["gpu-node-1"]["steps"] for command in step["commands"]]
@@ -457,7 +457,7 @@ async def test_a_cluster_says_what_the_claims_of_pods_are_for(
     file.write_text(RANKS)
     given = ("migrate", str(file), "--cluster", "--kubeconfig", str(api_server.kubeconfig(tmp_path / "kubeconfig")))
     _, text = await dractl(*given, "--strategy", "claims", "--report", "json")
-    assert [one["target"] for one in json.loads(text)["workloads"]] == ["leave"]
+    assert [workload["target"] for workload in json.loads(text)["workloads"]] == ["leave"]
     spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "fabric"}}]}}
     metadata = {"name": "ranks", "namespace": "hpc"}
     domain = {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "ranks-channel"}}}
@@ -470,8 +470,12 @@ async def test_a_cluster_says_what_the_claims_of_pods_are_for(
     await kube.create(DEVICE_CLASSES, {"metadata": {"name": "fabric"}, "spec": {"selectors": [selector]}})
     _, text = await dractl(*given, "--strategy", "claims", "--report", "json")
     report = json.loads(text)
-    assert [one["target"] for one in report["workloads"]] == ["claims"]
-    assert {one["message"].partition(" is not for GPUs")[0] for one in report["findings"] if one["code"] == "M039"} == {
+    assert [workload["target"] for workload in report["workloads"]] == ["claims"]
+    assert {
+        finding["message"].partition(" is not for GPUs")[0]
+        for finding in report["findings"]
+        if finding["code"] == "M039"
+    } == {
         "claim channel (the channel of a ComputeDomain)",
         "claim nic (of class fabric)",
         "claim port (of class fabric)",
@@ -505,7 +509,7 @@ async def test_objects_of_a_cluster_become_what_a_person_would_have_written(
     written = {path.name: list(yaml.safe_load_all(path.read_text()))[-1] for path in out.rglob("*-[pj].yaml")}
     pod, job = written["pod-p.yaml"]["spec"], written["job-j.yaml"]
     assert pod.keys() & {"nodeName", "nodeSelector"} == set()
-    assert [one["name"] for one in (*pod["volumes"], *pod["containers"][0]["volumeMounts"])] == ["data", "data"]
+    assert [volume["name"] for volume in (*pod["volumes"], *pod["containers"][0]["volumeMounts"])] == ["data", "data"]
     assert "selector" not in job["spec"]
     assert [job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]] == [{"app": "a"}] * 2
 
@@ -571,7 +575,7 @@ def test_a_workload_can_be_kept_as_it_is_while_others_get_claims(tmp_path: Path,
     file = two(tmp_path, "a", "b")
     given = decided(tmp_path, f"strategy: claims\nworkloads: [{{name: '{name}', strategy: extended}}]\n")
     outcome = run("migrate", str(file), *given, "--to", "-")
-    first, second = [one for one in yaml.safe_load_all(outcome.stdout) if one["kind"] == "Pod"]
+    first, second = [obj for obj in yaml.safe_load_all(outcome.stdout) if obj["kind"] == "Pod"]
     assert "resourceClaims" in first["spec"]
     assert "resourceClaims" not in second["spec"]
 
@@ -581,18 +585,18 @@ def test_of_several_that_name_a_workload_the_last_one_counts(tmp_path: Path) -> 
     some = "[{name: '*', strategy: claims}, {name: a, strategy: extended}]"
     given = decided(tmp_path, f"strategy: extended\nworkloads: {some}\n")
     outcome = run("migrate", str(file), *given, "--report", "json")
-    assert [one["target"] for one in json.loads(outcome.stdout)["workloads"]] == ["extended", "claims"]
+    assert [workload["target"] for workload in json.loads(outcome.stdout)["workloads"]] == ["extended", "claims"]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("workloads: [{name: c, strategy: extended}]", "workloads: no workload that asks for GPUs is called 'c'"),
         ("sharedClaims: [[a, c]]", "sharedClaims: no workload that asks for GPUs is called 'c'"),
     ],
 )
-def test_a_name_that_is_none_is_refused(tmp_path: Path, given: str, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_a_name_that_is_none_is_refused(tmp_path: Path, given: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         run("migrate", str(two(tmp_path, "a", "b")), *decided(tmp_path, given))
 
 
@@ -602,9 +606,9 @@ def test_the_result_is_tried_on_the_nodes_of_a_record(tmp_path: Path) -> None:
     write_record(made.record(release="", keep_names=False), tmp_path / "node.tar.gz")
     file = two(tmp_path, *"abcdef")
     outcome = run("migrate", str(file), "--nodes", f"{tmp_path}/node.tar.gz", "--report", "json")
-    found = json.loads(outcome.stdout)["verification"]
-    assert found["on"].startswith("nodes of node")
-    assert {one["verdict"] for one in found["workloads"]} == {"same"}
+    verification = json.loads(outcome.stdout)["verification"]
+    assert verification["on"].startswith("nodes of node")
+    assert {workload["verdict"] for workload in verification["workloads"]} == {"same"}
     with pytest.raises(InvalidInput, match="make one on a node with `dractl record`"):
         run("migrate", str(file), "--nodes", f"{tmp_path}/other.tar.gz")
 
@@ -615,13 +619,18 @@ def test_pods_that_share_a_gpu_by_purpose_have_one_claim(tmp_path: Path) -> None
     outcome = run("migrate", str(file), *given, "--nodes", "t4", "--report", "json")
     report = json.loads(outcome.stdout)
     assert outcome.exit_code == Status.DONE, outcome.output
-    devices = {device for one in report["verification"]["workloads"] for got in one["got"] for device in got["devices"]}
+    devices = {
+        device
+        for workload in report["verification"]["workloads"]
+        for got in workload["got"]
+        for device in got["devices"]
+    }
     assert len(devices) == 1
-    assert [one["code"] for one in report["findings"] if one["code"] == "M052"] == ["M052", "M052"]
+    assert [finding["code"] for finding in report["findings"] if finding["code"] == "M052"] == ["M052", "M052"]
     run("migrate", str(file), *given, "--in-place")
     claim, *pods = yaml.safe_load_all(file.read_text())
     assert (claim["kind"], claim["spec"]["devices"]["requests"][0]["exactly"]["count"]) == ("ResourceClaim", 1)
-    (entries,) = {str(one["spec"]["resourceClaims"]) for one in pods}
+    (entries,) = {str(pod["spec"]["resourceClaims"]) for pod in pods}
     assert entries == str([{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}])
     assert run("check", str(file)).exit_code == Status.DONE
     assert run("migrate", str(file), "--diff").stdout == ""
@@ -643,7 +652,9 @@ def test_what_one_claim_cannot_be_for_is_refused(tmp_path: Path) -> None:
 def test_what_is_not_tried_in_time_is_told(tmp_path: Path) -> None:
     outcome = run("migrate", str(two(tmp_path, "a", "b")), "--try-seconds", "0", "--report", "json")
     tried = json.loads(outcome.stdout)["verification"]["workloads"]
-    assert [(one["verdict"], one["why"]) for one in tried] == [("unknown", ["there was no time left to try it"])] * 2
+    assert [(workload["verdict"], workload["why"]) for workload in tried] == [
+        ("unknown", ["there was no time left to try it"])
+    ] * 2
 
 
 @pytest.mark.parametrize(

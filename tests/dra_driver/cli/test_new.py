@@ -23,8 +23,8 @@ def test_yaml_goes_to_standard_output_and_explains_itself() -> None:
 
 
 def test_json_is_a_list_when_there_is_more_than_one_object() -> None:
-    found = json.loads(run("new", "template", "--mig", "1g.10gb", "--pod", "--image", "x:1", "-o", "json").stdout)
-    template, pod = found["items"]
+    listed = json.loads(run("new", "template", "--mig", "1g.10gb", "--pod", "--image", "x:1", "-o", "json").stdout)
+    template, pod = listed["items"]
     assert pod["spec"]["containers"][0]["image"] == "x:1"
     assert (
         pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == template["metadata"]["name"] == "mig-1g-10gb"
@@ -85,9 +85,9 @@ def test_a_wrong_combination_ends_with_status_2_and_a_line_for_each_reason(capsy
     with pytest.raises(SystemExit) as ended, plain_errors():
         run("new", "claim", "--mps", "--time-slice", "long", "--gpu", "t4", "--mig", "1g.5gb")
     assert ended.value.code == Status.USAGE
-    told = capsys.readouterr().err
-    assert "time-slicing and MPS exclude each other" in told
-    assert "this GPU has no MIG mode (Tesla T4" in told
+    printed = capsys.readouterr().err
+    assert "time-slicing and MPS exclude each other" in printed
+    assert "this GPU has no MIG mode (Tesla T4" in printed
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_domain_comes_with_a_job_that_gets_its_channels_and_passes_the_check(t
     text = run("new", "domain", "pretrain", "--nodes", "3").stdout
     domain, gpus, job = yaml.safe_load_all(text)
     template = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
-    names = [one["resourceClaimTemplateName"] for one in job["spec"]["template"]["spec"]["resourceClaims"]]
+    names = [entry["resourceClaimTemplateName"] for entry in job["spec"]["template"]["spec"]["resourceClaims"]]
     assert (job["spec"]["parallelism"], names) == (3, [gpus["metadata"]["name"], template])
     assert "allocationMode" not in domain["spec"]["channel"]
     file = tmp_path / "domain.yaml"
@@ -137,8 +137,8 @@ def test_a_domain_comes_with_a_job_that_gets_its_channels_and_passes_the_check(t
 
 
 def test_a_domain_can_have_all_channels_and_a_name_must_be_one(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(run("new", "domain", "--all-channels", "-o", "json").stdout)
-    assert found["items"][0]["spec"]["channel"]["allocationMode"] == "All"
+    listed = json.loads(run("new", "domain", "--all-channels", "-o", "json").stdout)
+    assert listed["items"][0]["spec"]["channel"]["allocationMode"] == "All"
     for name in ("Pretrain", "x" * 51):
         with pytest.raises(SystemExit) as ended, plain_errors():
             run("new", "domain", name)

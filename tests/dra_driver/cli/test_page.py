@@ -38,7 +38,7 @@ class Reader(HTMLParser):
             self.words.append(data.strip())
 
     def labels(self) -> list[str | None]:
-        return [found["aria-label"] for _, found in self.tags if found.get("role") == "img"]
+        return [attributes["aria-label"] for _, attributes in self.tags if attributes.get("role") == "img"]
 
 
 @pytest.fixture

@@ -37,10 +37,13 @@ def test_what_such_nodes_publish_is_known_offline(tmp_path: Path) -> None:
     host = create_host(tmp_path / "host", "t4")
     made = NodeRecorder(NodePlaces(host_root=host.root, simulate="t4"), ask_programs=False)
     write_record(made.record(release="", keep_names=False), tmp_path / "node.tar.gz")
-    objects = [objects_of_node(one, PublishingPolicy.EVERYTHING) for one in parse_nodes(f"{tmp_path}/node.tar.gz:2")]
-    slices = [[one for one in each if one["kind"] == "ResourceSlice"] for each in objects]
+    objects = [objects_of_node(node, PublishingPolicy.EVERYTHING) for node in parse_nodes(f"{tmp_path}/node.tar.gz:2")]
+    slices = [[obj for obj in of_node if obj["kind"] == "ResourceSlice"] for of_node in objects]
     uuids = [
-        device["attributes"]["uuid"]["string"] for each in slices for one in each for device in one["spec"]["devices"]
+        device["attributes"]["uuid"]["string"]
+        for of_node in slices
+        for slice_ in of_node
+        for device in slice_["spec"]["devices"]
     ]
     assert len(uuids) == len(set(uuids)) == 8
     assert [each[0]["spec"]["nodeName"] for each in slices] == ["node-1", "node-2"]

@@ -162,9 +162,9 @@ def test_nothing_from_the_cluster_or_the_address_becomes_markup(path: str) -> No
     if "/" in path.partition("/")[2]:
         address = PageAddress(Place(path.partition("/")[0]), path.partition("/")[2])
     else:
-        found = PageAddress.of(path, {"filter": ""})
-        assert found is not None
-        address = found
+        parsed = PageAddress.of(path, {"filter": ""})
+        assert parsed is not None
+        address = parsed
     page = page_of(address, nasty_cluster(), NodeRows())
     whole = document(page, address, "v")
     assert NASTY[:4] not in whole
@@ -211,19 +211,19 @@ def test_the_map_has_a_row_for_each_node_those_with_problems_first() -> None:
 
 def test_a_state_has_a_sign_and_a_word_beside_its_color() -> None:
     page = Text(shown("/"))
-    cards = [found["title"] for tag, found in page.tags if (found.get("class") or "").startswith("gpu ")]
+    cards = [attributes["title"] for tag, attributes in page.tags if (attributes.get("class") or "").startswith("gpu ")]
     assert "gpu-b-1: unhealthy\ngpu.nvidia.com/xid=79:NoSchedule" in cards
     assert "gpu-a-0: in use\ndefault/train" in cards
-    labels = [found["aria-label"] for _, found in page.tags if found.get("role") == "img"]
+    labels = [attributes["aria-label"] for _, attributes in page.tags if attributes.get("role") == "img"]
     assert "memory slices: 8 default/train" in labels
     assert {"✕", "●", "○"} <= {word.strip() for word in page.words}
 
 
-@rows("typed, found", [("train", ["node-a"]), ("GPU-C-1", ["node-c"]), ("xid", ["node-b"]), ("zz", [])])
-def test_a_filter_finds_nodes_by_names_and_problems(typed: str, found: list[str]) -> None:
+@rows("typed, nodes", [("train", ["node-a"]), ("GPU-C-1", ["node-c"]), ("xid", ["node-b"]), ("zz", [])])
+def test_a_filter_finds_nodes_by_names_and_problems(typed: str, nodes: list[str]) -> None:
     page = shown("/", filter=typed)
-    assert page.orders == {"nodes": found}
-    assert f"{len(found)} of 3 nodes match {typed!r}." in words(page)
+    assert page.orders == {"nodes": nodes}
+    assert f"{len(nodes)} of 3 nodes match {typed!r}." in words(page)
 
 
 def test_a_large_cluster_has_pages() -> None:
@@ -231,10 +231,16 @@ def test_a_large_cluster_has_pages() -> None:
     first, second = shown("/", known), shown("/", known, start=str(MOST_NODES), filter="n-")
     assert [len(page.orders["nodes"]) for page in (first, second)] == [MOST_NODES, 2]
     assert f"Nodes 1 to {MOST_NODES} of {MOST_NODES + 2}." in words(first)
-    (link,) = [found["href"] for tag, found in Text(first).tags if tag == "a" and (found["href"] or "").startswith("?")]
+    (link,) = [
+        attributes["href"]
+        for tag, attributes in Text(first).tags
+        if tag == "a" and (attributes["href"] or "").startswith("?")
+    ]
     assert link == f"?filter=&sort=problems&start={MOST_NODES}"
     (back,) = [
-        found["href"] for tag, found in Text(second).tags if tag == "a" and (found["href"] or "").startswith("?")
+        attributes["href"]
+        for tag, attributes in Text(second).tags
+        if tag == "a" and (attributes["href"] or "").startswith("?")
     ]
     assert back == "?filter=n-&sort=problems&start=0"
     assert 'class="nodes compact"' in first.parts[-2].html, "a sign for each GPU"
@@ -364,22 +370,24 @@ FEWER = known_of((RESOURCE_SLICES, slice_of("a", gpus=1))).lines
 
 def seen(*states: Mapping[str, NodeLine] | None) -> GpuHistory:
     """At one minute after the other; None: nobody looks."""
-    kept = GpuHistory()
+    gpu_history = GpuHistory()
     for minute, lines in enumerate(states):
         if lines is None:
-            kept.pause()
+            gpu_history.pause()
         else:
-            kept.saw(lines, START + timedelta(minutes=minute))
-    return kept
+            gpu_history.saw(lines, START + timedelta(minutes=minute))
+    return gpu_history
 
 
-def texts(kept: GpuHistory) -> list[tuple[int, str, str, bool]]:
-    return [((change.seen - START).seconds // 60, change.gpu, change.text, change.earlier) for change in kept.of("a")]
+def texts(gpu_history: GpuHistory) -> list[tuple[int, str, str, bool]]:
+    return [
+        ((change.seen - START).seconds // 60, change.gpu, change.text, change.earlier) for change in gpu_history.of("a")
+    ]
 
 
 def test_what_is_there_at_first_is_no_change() -> None:
-    kept = seen(USED, USED)
-    assert (kept.since, kept.of("a")) == (START, [])
+    gpu_history = seen(USED, USED)
+    assert (gpu_history.since, gpu_history.of("a")) == (START, [])
 
 
 def test_claims_faults_and_lost_gpus_are_changes_the_latest_first() -> None:
@@ -415,13 +423,13 @@ def test_the_oldest_changes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_many_changes_of_a_neighbor_do_not_hide_those_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_SHOWN", 2)
-    kept = seen(WELL, USED, WELL, FEWER, WELL, FEWER, WELL)
+    gpu_history = seen(WELL, USED, WELL, FEWER, WELL, FEWER, WELL)
     other = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("x", "a", "gpu-a-0"))).lines
     first = seen(WELL, other, WELL, USED, WELL, USED, WELL)
     assert [change.text for change in first.of("a", "GPU-a-0")] == [
         "claim default/x released it", "claim default/x got it",
     ]  # fmt: skip
-    assert len(kept.of("a")) == 2
+    assert len(gpu_history.of("a")) == 2
 
 
 def test_what_was_forgotten_is_not_said_to_be_no_change(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ class Visitor:
     @asynccontextmanager
     async def follows(self, path: str) -> AsyncIterator[asyncio.Queue[JsonObject]]:
         """What the stream of the page says, as it comes."""
-        said: asyncio.Queue[JsonObject] = asyncio.Queue()
+        changes: asyncio.Queue[JsonObject] = asyncio.Queue()
         headers = {"Authorization": f"Bearer {self.key}", "Accept": "text/event-stream"}
         async with self.session.get(self.root + path, headers=headers) as answer:
             assert answer.status == 200
@@ -74,11 +74,11 @@ class Visitor:
             async def read() -> None:
                 async for line in answer.content:
                     if line.startswith(b"data: "):
-                        said.put_nowait(json.loads(line[6:]))
+                        changes.put_nowait(json.loads(line[6:]))
 
             reading = asyncio.create_task(read())
             try:
-                yield said
+                yield changes
             finally:
                 reading.cancel()
 
@@ -97,11 +97,11 @@ async def visitor(kube: Kube) -> AsyncIterator[Visitor]:
     await watched.close()
 
 
-async def until(said: asyncio.Queue[JsonObject], id_: str, text: str) -> JsonObject:
+async def until(changes: asyncio.Queue[JsonObject], id_: str, text: str) -> JsonObject:
     """The first change in which the element has the text."""
     async with asyncio.timeout(60):
         while True:
-            change = await said.get()
+            change = await changes.get()
             if text in change["set"].get(id_, ""):
                 return change
 
@@ -126,15 +126,15 @@ async def test_pages_are_whole_without_a_script_and_may_load_nothing_foreign(vis
 async def test_a_change_in_the_cluster_is_sent_alone(visitor: Visitor, kube: Kube) -> None:
     _, text = await visitor.get("/")
     state = text.partition('data-state="')[2].partition('"')[0]
-    async with visitor.follows(f"/?since={state}") as said:
+    async with visitor.follows(f"/?since={state}") as changes:
         user = await kube.create(PODS, pod("train-pod", ["train"]))
         await allocate(
             kube, await kube.create(RESOURCE_CLAIMS, claim("train")), result("gpu-0", pool="node-1"), pods=[user]
         )
-        change = await until(said, "node-node-1", "train")
+        change = await until(changes, "node-node-1", "train")
         assert "node-node-2" not in change["set"] and change["rows"] == {}
         await kube.replace(RESOURCE_SLICES, {**(await kube.get(RESOURCE_SLICES, "slice-node-2")), **_tainted("node-2")})
-        change = await until(said, "node-node-2", "unhealthy")
+        change = await until(changes, "node-node-2", "unhealthy")
         assert change["rows"] == {"nodes": ["node-node-2", "node-node-1"]}, "problems first"
         assert "node-node-1" not in change["set"]
 
@@ -144,16 +144,16 @@ def _tainted(name: str) -> JsonObject:
 
 
 async def test_a_page_of_another_state_gets_all_parts(visitor: Visitor) -> None:
-    async with visitor.follows("/?since=of-yesterday") as said:
-        change = await asyncio.wait_for(said.get(), 60)
+    async with visitor.follows("/?since=of-yesterday") as changes:
+        change = await asyncio.wait_for(changes.get(), 60)
         assert {"node-node-1", "node-node-2", "summary"} <= change["set"].keys()
 
 
 async def test_a_waiting_pod_is_explained_while_its_page_is_open(visitor: Visitor, kube: Kube) -> None:
     await kube.create(RESOURCE_CLAIMS, claim("later"))
     await kube.create(PODS, pod("later-pod", ["later"], node_name=None))
-    async with visitor.follows("/waiting/default/later-pod") as said:
-        change = await until(said, "reasons", "Pod default/later-pod waits")
+    async with visitor.follows("/waiting/default/later-pod") as changes:
+        change = await until(changes, "reasons", "Pod default/later-pod waits")
         assert "\n" in change["set"]["reasons"]
 
 
@@ -165,8 +165,8 @@ async def forgotten(visitor: Visitor) -> None:
 
 async def test_the_cluster_is_followed_only_while_somebody_looks(visitor: Visitor, kube: Kube) -> None:
     assert not visitor.watched.following
-    async with visitor.follows("/") as said:
-        await asyncio.wait_for(said.get(), 60)
+    async with visitor.follows("/") as changes:
+        await asyncio.wait_for(changes.get(), 60)
         await asyncio.sleep(0.5)
         assert visitor.watched.following
     await forgotten(visitor)
@@ -230,8 +230,8 @@ async def test_connections_without_a_request_make_room_and_pages_that_are_follow
 ) -> None:
     monkeypatch.setattr("dra_driver.runtime.connections.MOST_CONNECTIONS", 4)
     port = int(visitor.root.rpartition(":")[2])
-    async with visitor.follows("/") as said, asyncio.timeout(60):
-        await said.get()
+    async with visitor.follows("/") as changes, asyncio.timeout(60):
+        await changes.get()
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
         assert (await visitor.get("/"))[0] == 200
         for reader, _ in silent[:8]:
