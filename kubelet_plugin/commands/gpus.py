@@ -2,8 +2,7 @@
 
 Runs on the node, as root: in the plugin's pod (`kubectl exec`) or on the host itself. It asks the plugin by a file in
 the plugin's folder, which is at the same path in both; see `kubelet_plugin.facts.release`. The command line finds it
-through
-the entry point group `gpu_dra.commands`.
+through the entry point group `gpu_dra.commands`.
 """
 
 import os

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -159,11 +158,7 @@ def inventory_of(host: str) -> JsonObject:
         return wanted_spec(node.name, node.hardware.look(), {})
 
 
-def _report(
-    node: _Node,
-    policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
-    labels: Mapping[str, str] = MappingProxyType({}),
-) -> _Report:
+def _report(node: _Node, policy: PublishingPolicy, labels: Mapping[str, str]) -> _Report:
     facts = node.hardware.look()
     node.hardware.close()
     spec = NodeInventorySpec.of(wanted_spec(node.name, facts, {}))

@@ -15,7 +15,8 @@ import typer
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.terminal import HostRootOption, messages
-from kubelet_plugin.recording.take import NodeRecorder, Progress
+from kubelet_plugin.recording.questions import Progress
+from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.recorded.format import Record, write_record
 
 _QUIET_S = 2.0

@@ -38,16 +38,17 @@ from kubelet_plugin.doctor.seen import (
     runtime_seen,
 )
 from kubelet_plugin.effects.cdi_files import CdiFiles, OtherClaims
+from kubelet_plugin.effects.mps import unowned
 from kubelet_plugin.effects.shipped_hook import InstalledHook
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
+from kubelet_plugin.hardware.driver_files import FABRIC_MANAGER
 from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
 from kubelet_plugin.hardware.hook_program import HookMode
 from kubelet_plugin.hardware.host_programs import asking
 from kubelet_plugin.hardware.imex import foreign_daemons
 from kubelet_plugin.hardware.layouts import daemon_socket
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
-from kubelet_plugin.prepare.holds import MpsDaemon, UnknownHold
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.store import DAMAGED, JournalFile, JournalStore
 
@@ -134,7 +135,7 @@ class LocalMachine:
             problems=tuple(problem for problem in facts.problems if problem.subject != "driver"),
             hook=self._hook(),
             persistenced=daemon_socket(host, root) is not None,
-            fabric_manager=daemon_socket(host, root, "nvidia-fabricmanager") is not None,
+            fabric_manager=daemon_socket(host, root, FABRIC_MANAGER) is not None,
             mig_manager=host.resolve(f"{_WANTED_BY}/nvidia-mig-manager.service") is not None,
             imex_daemons=foreign_daemons(host),
             imex_unit=host.resolve(f"{_WANTED_BY}/nvidia-imex.service") is not None,
@@ -340,14 +341,10 @@ def _gpu(gpu: GpuFacts, missing: dict[str, str]) -> GpuSeen:
 
 
 def _mps_left(folder: Path, journal: Journal) -> tuple[str, ...]:
-    """Daemons' folders of which no hold speaks; see `kubelet_plugin.effects.mps`."""
-    keys = {hold.key for hold in journal.holds if isinstance(hold, MpsDaemon)}
-    untold = "\n".join(hold.text for hold in journal.holds if isinstance(hold, UnknownHold))
     try:
-        names = [entry.name for entry in folder.iterdir()]
+        return tuple(unowned([entry.name for entry in folder.iterdir()], journal.holds))
     except OSError:
         return ()
-    return tuple(sorted(name for name in names if name not in keys and name not in untold))
 
 
 def _answers(path: Path) -> bool | None:

@@ -50,10 +50,8 @@ class OtherClaims:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                named, sentence = (
-                    set(minors),
-                    f"may be in a claim of another driver: {file} cannot be read: {error.strerror}",
-                )
+                named = set(minors)
+                sentence = f"may be in a claim of another driver: {file} cannot be read: {error.strerror}"
             for minor in named.intersection(minors):
                 sentences.setdefault(minor, sentence)
         return sentences
@@ -205,10 +203,6 @@ class CdiFiles:
     def metadata(self, claim_uid: str) -> tuple[RequestMetadata, ...]:
         """The claim's device metadata; what of a request is missing is empty. Raises NodeNotReady."""
         return () if self._metadata is None else self._metadata.read(claim_uid)
-
-    def intact(self, claim_uid: str, content: bytes) -> bool:
-        """Whether the claim's file is there with exactly this content. Raises NodeNotReady when it cannot be read."""
-        return self.read(claim_uid) == content
 
     def remove(self, claim_uid: str) -> None:
         """Remove the claim's file and its device metadata; missing ones are fine. Raises NodeNotReady.

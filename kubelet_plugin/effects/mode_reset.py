@@ -13,10 +13,10 @@ seen on hardware. Calls block.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.nvml_user import NvmlUser
+from kubelet_plugin.effects.vfio_driver import GpuDriver, HostSmi
 from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.mig import Mode
 from kubelet_plugin.hardware.nvml import Nvml
@@ -29,18 +29,6 @@ _OF_NVIDIA = ("nvidia-persiste", "nv-fabricmanage", "nv-fabricmanager")
 _GRAPHICS = "/sys/module/nvidia_drm"
 
 
-class ResetSmi(Protocol):
-    """What is needed of `kubelet_plugin.effects.vfio_driver.HostSmi`."""
-
-    def reset(self, gpu: GpuIdentity) -> None: ...
-
-
-class Sessions(Protocol):
-    """What is needed of `kubelet_plugin.effects.vfio_driver.DriverOfNode`."""
-
-    def without_nvml(self, work: Callable[[], None]) -> None: ...
-
-
 class ModeResets:
     """Within `paused` no other NVML session of this process is open."""
 
@@ -48,13 +36,13 @@ class ModeResets:
         self,
         host: HostFiles,
         nvml: NvmlUser,
-        sessions: Sessions,
-        smi: ResetSmi,
+        driver: GpuDriver,
+        smi: HostSmi,
         paused: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._host = host
         self._nvml = nvml
-        self._sessions = sessions
+        self._driver = driver
         self._smi = smi
         self._paused = paused
 
@@ -95,12 +83,12 @@ class ModeResets:
         with self._paused():
             self._nvml.use(gpu, lambda nvml: nvml.mig(gpu.uuid).set_mode(on))
         # A reset may have given the GPU another minor number, and handles of before are invalid.
-        self._sessions.without_nvml(lambda: None)
+        self._driver.without_nvml(lambda: None)
         if self._mode(gpu) == done:
             return
         if using := self.users(gpu):
             raise HardwareError(f"programs have the GPU open: {', '.join(using)}", about=str(gpu), code=NvmlCode.IN_USE)
-        self._sessions.without_nvml(lambda: self._smi.reset(gpu))
+        self._driver.without_nvml(lambda: self._smi.reset(gpu))
         if (mode := self._mode(gpu)) != done:
             raise HardwareError(
                 f"MIG mode is {'on' if mode.on else 'off'} after the reset; search the kernel log for NVRM",

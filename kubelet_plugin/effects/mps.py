@@ -17,7 +17,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -158,18 +158,15 @@ class MpsDaemons:
         """Remove daemons, and folders below the driver's folder, that no record names. Returns what it removed.
 
         `records` is called after the folders were listed, because the intent is written before a daemon is made. If it
-        raises, the error is passed on and nothing is removed. A hold of a newer release keeps all that its text names.
+        raises, the error is passed on and nothing is removed.
         """
         try:
-            results = {entry.name for entry in self._folder.iterdir()}
+            folders = {entry.name for entry in self._folder.iterdir()}
         except OSError:
-            results = set()
-        orphans = {Path(_folder_of(process)).name for process in self._all() if self._is_below(process)}
-        holds = tuple(records())
-        keys = {hold.key for hold in holds if isinstance(hold, MpsDaemon)}
-        untold = "\n".join(hold.text for hold in holds if isinstance(hold, UnknownHold))
+            folders = set()
+        marks = {Path(_folder_of(process)).name for process in self._all() if self._is_below(process)}
         done = []
-        for key in sorted(key for key in (results | orphans) - keys if key not in untold):
+        for key in unowned(folders | marks, tuple(records())):
             place = _Place(self._folder / key)
             self._end(self._processes(place), f"MPS daemon {key}")
             self._clear(place)
@@ -427,6 +424,13 @@ def shm_options(meminfo: str | None, *, confined: bool) -> str:
     match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo or "", re.MULTILINE)
     size = int(match[1]) * 1024 // 2 if match is not None else _SHM_IF_UNKNOWN
     return f"mode=1777,size={size}" + (f',context="{_LABEL}"' if confined else "")
+
+
+def unowned(keys: Collection[str], holds: Collection[Hold]) -> list[str]:
+    """The keys of daemons that no hold names, sorted. A hold of a newer release names all that its text has."""
+    owned = {hold.key for hold in holds if isinstance(hold, MpsDaemon)}
+    unknown = "\n".join(hold.text for hold in holds if isinstance(hold, UnknownHold))
+    return sorted(key for key in keys if key not in owned and key not in unknown)
 
 
 def _checked(hold: MpsDaemon) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
+from kubelet_plugin.effects.nvml_user import NvmlUser
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
@@ -133,14 +134,6 @@ class GpuDriver(Protocol):
         """Call `work` while no NVML session of this process has a GPU open."""
 
 
-class SessionHardware(Protocol):
-    """What is needed of `kubelet_plugin.facts.hardware.Hardware`."""
-
-    def use[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T: ...
-
-    def without_session[T](self, work: Callable[[], T]) -> T: ...
-
-
 class DriverOfNode:
     """The NVIDIA driver through NVML and nvidia-smi. `paused` keeps other sessions of this process away: the events'.
 
@@ -150,11 +143,11 @@ class DriverOfNode:
 
     def __init__(
         self,
-        hardware: SessionHardware,
+        nvml: NvmlUser,
         smi: HostSmi,
         paused: Callable[[], AbstractContextManager[None]] = lambda: nullcontext(),
     ) -> None:
-        self._hardware = hardware
+        self._nvml = nvml
         self._smi = smi
         self._paused = paused
 
@@ -188,10 +181,10 @@ class DriverOfNode:
             mode = nvml.supported(str(gpu), nvml.library.nvmlDeviceGetPersistenceMode, nvml.handle(gpu.uuid))
             return bool(mode)
 
-        return self._hardware.use(gpu, read)
+        return self._nvml.use(gpu, read)
 
     def _set_kernel_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
-        self._hardware.use(
+        self._nvml.use(
             gpu,
             lambda nvml: nvml.call(str(gpu), nvml.library.nvmlDeviceSetPersistenceMode, nvml.handle(gpu.uuid), int(on)),
         )
@@ -201,13 +194,13 @@ class DriverOfNode:
             mode = nvml.supported(str(gpu), nvml.library.nvmlDeviceGetMigMode, nvml.handle(gpu.uuid))
             return mode is not None and bool(mode[0])
 
-        return self._hardware.use(gpu, read)
+        return self._nvml.use(gpu, read)
 
     def sees(self, gpu: GpuIdentity) -> bool:
         # Which GPUs there are, a library finds out when its first session begins.
         self.without_nvml(lambda: None)
         try:
-            self._hardware.use(gpu, lambda nvml: nvml.handle(gpu.uuid))
+            self._nvml.use(gpu, lambda nvml: nvml.handle(gpu.uuid))
         except HardwareError as error:
             if error.code == NvmlCode.NOT_FOUND:
                 return False
@@ -216,4 +209,4 @@ class DriverOfNode:
 
     def without_nvml(self, work: Callable[[], None]) -> None:
         with self._paused():
-            self._hardware.without_session(work)
+            self._nvml.without_session(work)

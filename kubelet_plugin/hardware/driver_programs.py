@@ -87,24 +87,21 @@ class DriverPrograms:
         resolved_root = self._host.resolve(root.path) or PurePosixPath(root.path)
         files = self._host if root.path == "/" else self._host.below(resolved_root)
         below = program_below(self._host, root.path, name)
-        if below is not None:
-            return DriverProgram(
-                name=name,
-                file=files.path(below),
-                path=_below(resolved_root, below),
-                root=root.path,
-                library_folder=_below(resolved_root, self._library_folder(files, root)),
-                nvml_library=root.nvml_library,
-                whole_system=root.path != "/" and any(files.resolve(loader) for loader in _LOADERS),
+        if below is None:
+            raise NodeNotReady(
+                f"{name} is in none of {', '.join(BINARY_FOLDERS)} below the driver root {root.path}: install the whole"
+                " driver there, its programs too, or configure the driver root",
+                about="driver",
             )
-        raise NodeNotReady(
-            f"{name} is in none of {', '.join(BINARY_FOLDERS)} below the driver root {root.path}: install the whole"
-            " driver there, its programs too, or configure the driver root",
-            about="driver",
+        return DriverProgram(
+            name=name,
+            file=files.path(below),
+            path=_below(resolved_root, below),
+            root=root.path,
+            library_folder=_below(resolved_root, PurePosixPath(root.nvml_library.parent.relative_to(files.root))),
+            nvml_library=root.nvml_library,
+            whole_system=root.path != "/" and any(files.resolve(loader) for loader in _LOADERS),
         )
-
-    def _library_folder(self, files: HostFiles, root: DriverRoot) -> PurePosixPath:
-        return PurePosixPath("/") / root.nvml_library.parent.relative_to(files.root)
 
     def run(self, name: str, words: Sequence[str], *, about: str, timeout_s: float = 30.0) -> str:
         """What the program prints. Raises NodeNotReady when there is none, and as `run_program` does."""

@@ -22,7 +22,7 @@ import pynvml
 from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.devices.health import Severity, xid_condition
 
-WELL_AFTER_S = 60.0
+_WELL_AFTER_S = 60.0
 """How long readings must have been good before a condition ends."""
 
 
@@ -110,9 +110,7 @@ def after_xid(now: Conditions, gpu: str, number: int, instance: str | None, *, e
     return Conditions({**now.tracked, key: Tracked(condition, era, from_event=True)})
 
 
-def after_reading(
-    now: Conditions, readings: Mapping[str, Reading], *, era: Era, when: datetime, well_after_s: float = WELL_AFTER_S
-) -> Conditions:
+def after_reading(now: Conditions, readings: Mapping[str, Reading], *, era: Era, when: datetime) -> Conditions:
     """What holds after a look at the GPUs, by UUID. A GPU that was not looked at keeps what it has.
 
     An event's condition ends with its era; a reading's is taken again in the new one.
@@ -121,7 +119,7 @@ def after_reading(
     for gpu, reading in readings.items():
         bad = {key_of(gpu, trouble): trouble for trouble in reading.troubles}
         for key in [key for key in tracked if key.gpu == gpu and key not in bad]:
-            still = _seen_well(tracked[key], reading, when, well_after_s)
+            still = _seen_well(tracked[key], reading, when)
             if still is None:
                 del tracked[key]
             else:
@@ -139,13 +137,13 @@ def without_gpus(now: Conditions, present: Iterable[str]) -> Conditions:
     return Conditions({key: tracked for key, tracked in now.tracked.items() if key.gpu in uuids})
 
 
-def _seen_well(tracked: Tracked, reading: Reading, when: datetime, well_after_s: float) -> Tracked | None:
+def _seen_well(tracked: Tracked, reading: Reading, when: datetime) -> Tracked | None:
     """A condition whose GPU looks well now; None when it has for long enough."""
     untold = tracked.condition.type in reading.untold
     if untold or (tracked.from_event and reading.no_action is not True):
         return replace(tracked, well_since=None)
     since = min(tracked.well_since or when, when)  # clocks are set back, too
-    if when - since >= timedelta(seconds=well_after_s):
+    if when - since >= timedelta(seconds=_WELL_AFTER_S):
         return None
     return replace(tracked, well_since=since)
 

@@ -42,7 +42,7 @@ _LDCONFIG = ("/sbin/ldconfig", "/usr/sbin/ldconfig", "/usr/bin/ldconfig", "/usr/
 _ASK_AGAIN_S = 300.0
 """A program that could not be used may be one that is just being installed: what it names can come after it."""
 
-_NEEDED_FLAGS = {
+NEEDED_FLAGS = {
     "create-symlinks": frozenset({"--link"}),
     "update-ldcache": frozenset({"--folder"}),
     "enable-cuda-compat": frozenset({"--host-driver-version"}),
@@ -231,7 +231,7 @@ def hook_program(path: str, ldconfig: str | None, ask: Ask) -> HookProgram:
 
 def _flags(path: str, arguments: tuple[str, ...], listed: set[str], ask: Ask) -> Iterator[tuple[str, frozenset[str]]]:
     """The sub-commands that are listed, each with its flags. From 1.18 on a program answers for any name."""
-    for command, needed in _NEEDED_FLAGS.items():
+    for command, needed in NEEDED_FLAGS.items():
         if command in listed:
             flags = frozenset(_FLAG.findall(_output_of(ask, path, *arguments, command, "--help")))
             if needed <= flags:

@@ -1,10 +1,9 @@
 """Work on GPUs in threads that may hang: one job at a time for each GPU, and no caller waits without a limit.
 
 `kubelet_plugin.facts.hardware.Hardware` enters here. NVML may be called by several threads at once (NVML API
-Reference), and
-a driver that hangs or takes seconds usually does so about one GPU. So each GPU has a *lane*: jobs of different lanes
-run side by side, and a job that hangs keeps its own lane alone. A job that needs the whole node, such as one that ends
-the NVML session, runs `alone`: it waits for all others, and cannot begin while one of them hangs.
+Reference), and a driver that hangs or takes seconds usually does so about one GPU. So each GPU has a *lane*: jobs of
+different lanes run side by side, and a job that hangs keeps its own lane alone. A job that needs the whole node, such
+as one that ends the NVML session, runs `alone`: it waits for all others, and cannot begin while one of them hangs.
 
 Threads are daemons, so that a hung one does not keep the process from ending. There is at most one for each lane, and
 lanes are the node's GPUs, twice at most (by PCI address, and by NVML's index until the address is known), and one for

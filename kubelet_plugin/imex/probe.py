@@ -16,11 +16,6 @@ FOLDER = "/imexd"
 PEER_PORT = 50000
 """TCP, between the daemons of a domain."""
 
-CONFIG_FILE = "config.cfg"
-"""In the daemon's folder, as everything here."""
-CONTROL_SOCKET = "imex.sock"
-SUPERVISOR_SOCKET = "supervisor.sock"
-
 
 @dataclass(frozen=True, slots=True)
 class ProbeFolder:
@@ -30,7 +25,7 @@ class ProbeFolder:
 
     @property
     def config(self) -> Path:
-        return self.folder / CONFIG_FILE
+        return self.folder / "config.cfg"
 
     @property
     def nodes(self) -> Path:
@@ -38,11 +33,11 @@ class ProbeFolder:
 
     @property
     def control_socket(self) -> Path:
-        return self.folder / CONTROL_SOCKET
+        return self.folder / "imex.sock"
 
     @property
     def supervisor_socket(self) -> Path:
-        return self.folder / SUPERVISOR_SOCKET
+        return self.folder / "supervisor.sock"
 
 
 def config_text(place: ProbeFolder, address: str) -> str:

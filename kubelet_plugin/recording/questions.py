@@ -14,6 +14,7 @@ import pynvml
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.hook_program import NEEDED_FLAGS
 from kubelet_plugin.hardware.host_programs import ProgramOutput, answer_within, asking
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -36,10 +37,6 @@ _OF_DRIVER: tuple[tuple[str, ...], ...] = (
     ("nvidia-persistenced", "--version"),
 )
 _HOOKS = ("nvidia-cdi-hook", "nvidia-ctk")
-_HOOK_COMMANDS = (
-    *("create-symlinks", "update-ldcache", "enable-cuda-compat", "disable-device-node-modification"),
-    "update-application-profile",
-)
 _OF_HOST = ("systemctl", "containerd", "crio", "runc", "crun", "kubelet")
 _MORE_FOLDERS = ("/usr/local/nvidia/toolkit", "/var/lib/rancher/k3s/data/current/bin", "/usr/local/sbin")
 
@@ -91,7 +88,7 @@ class ProgramsOfNode:
         questions = [["--version"]]
         if name in _HOOKS:
             hook = ["hook"] if name == "nvidia-ctk" else []
-            questions += [[*hook, "--help"], *([*hook, command, "--help"] for command in _HOOK_COMMANDS)]
+            questions += [[*hook, "--help"], *([*hook, command, "--help"] for command in NEEDED_FLAGS)]
         for words in questions:
             yield _timed(ProgramAnswer(path=path, words=words), partial(self._ask, [path, *words]))
 

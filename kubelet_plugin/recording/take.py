@@ -25,7 +25,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import users
 from kubelet_plugin.recording.files import Capture, RecordingFiles, further_places
 from kubelet_plugin.recording.names import anonymous, without_secrets
-from kubelet_plugin.recording.questions import ProgramsOfNode, ask_nvml
+from kubelet_plugin.recording.questions import ProgramsOfNode, Progress, ask_nvml
 from kubelet_plugin.simulation.recorded.format import About, File, NvmlCall, ProgramAnswer, Record
 from kubelet_plugin.simulation.recorded.values import encoded, is_handle, pointed, shape
 
@@ -150,8 +150,6 @@ NVML_PATIENCE_S = 180.0
 """All of them together."""
 _LOOK_EVERY_S = 0.1
 
-type Progress = Callable[[str], None]
-
 
 class NodeRecorder:
     """One node, recorded once. `call_patience_s` is how long a call of NVML may take before it counts as hung."""
@@ -232,7 +230,7 @@ class NodeRecorder:
     def _discover(self) -> None:
         """As the plugin does, up to what containers need."""
         self._progress("asking NVML and the kernel what discovery asks")
-        with closing(Hardware(self._files, self._opened(self._find), read_s=inf)) as hardware:
+        with closing(Hardware(self._files, self._opened, read_s=inf)) as hardware:
             facts = hardware.look()
             for problem in facts.problems:
                 self._note(problem.subject, problem.message)
@@ -246,13 +244,10 @@ class NodeRecorder:
 
         return simulated_nvml(open_simulated(self._places.host_root, self._places.simulate))
 
-    def _opened(self, find: OpenNvml) -> OpenNvml:
-        def opened() -> NvmlSource:
-            source = find()
-            self._source = NvmlSource(RecordingNvml(source.library, self._log), source.driver_root)
-            return self._source
-
-        return opened
+    def _opened(self) -> NvmlSource:
+        source = self._find()
+        self._source = NvmlSource(RecordingNvml(source.library, self._log), source.driver_root)
+        return self._source
 
     def _driver(self) -> tuple[str | None, str | None]:
         """Driver root and NVML library, as host paths."""

@@ -179,7 +179,7 @@ class SimulatedHost:
         index: int,
         *,
         name: str = "cuda-program",
-        kind: Literal["compute", "mps", "monitor"] = "compute",
+        kind: Literal["compute", "monitor"] = "compute",
         mig_uuid: str | None = None,
         memory_mib: int = 0,
         pid: int | None = None,
@@ -265,15 +265,14 @@ def create_host(
     *,
     machine: str = "",
     layout: Layout = "root",
-    driver: bool = True,
     gpus: int | None = None,
 ) -> SimulatedHost:
     """Build the node below `root`, an empty or missing folder.
 
     The same profile and index give the same UUIDs and serial numbers each time; two indices share none, but GPUs of
     one rack share the cluster UUID and clique. Neither do two machines, whose names tell apart nodes of one index.
-    Without `driver` nothing of the driver is there yet. With `gpus` the node has that many of the profile's GPUs, the
-    first ones. `profile` may be the file of a record, which says all else.
+    With `gpus` the node has that many of the profile's GPUs, the first ones. `profile` may be the file of a record,
+    which says all else.
     Raises InvalidInput for an unknown profile and for a file that is no record.
     """
     if names_record(profile):
@@ -281,12 +280,10 @@ def create_host(
     state = _initial_state(profile, load_profile(profile), node_index, machine, layout)
     state.gpus = state.gpus[:gpus]
     without_missing(state)
-    state.driver.loaded = driver
     root.mkdir(parents=True, exist_ok=True)
     kernel_files.write_machine(root, state)
-    if driver:
-        kernel_files.write_kernel_files(root, state)
-        driver_files.write_driver_files(root, state)
+    kernel_files.write_kernel_files(root, state)
+    driver_files.write_driver_files(root, state)
     host = SimulatedHost(root)
     host._file.write(state)
     return host
@@ -391,7 +388,6 @@ def _restart(gpu: GpuState, state: NodeState) -> None:
     gpu.bound_to = "nvidia"
     gpu.persistence_mode = 0
     gpu.persistenced = True
-    gpu.clients = []
     partitions.reboot(gpu, state.model.architecture)
 
 

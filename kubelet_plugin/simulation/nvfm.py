@@ -15,7 +15,7 @@ from kubelet_plugin.hardware.sysfs import nvml_bus_id
 from kubelet_plugin.simulation.fabric import fabric_manager_of, physical_id
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.nvml_session import Crash
-from kubelet_plugin.simulation.state import FabricManagerState, FabricPartitionState, NodeState
+from kubelet_plugin.simulation.state import FabricManagerState, FabricPartitionState, NodeState, mishaps_after
 
 _AMPERE = 7
 _RATE_MBPS = 26562
@@ -121,11 +121,8 @@ class SimulatedFabricLibrary:
             return False, 0
         if mishap.times is not None:
             with self._host.edit() as state:
-                mishaps = fabric_manager_of(state).mishaps
-                left = mishap.times - 1
-                others = {name: other for name, other in mishaps.items() if name != function}
-                rest = {function: mishap.model_copy(update={"times": left})} if left > 0 else {}
-                fabric_manager_of(state).mishaps = others | rest
+                manager = fabric_manager_of(state)
+                manager.mishaps = mishaps_after(manager.mishaps, function, mishap)
         time.sleep(mishap.delay_s)
         if mishap.crash == "before":
             raise Crash(function)

@@ -3,7 +3,7 @@
 `SimulatedNvml(root)` goes where the module goes. Exceptions, structures and constants are pynvml's own, handles are
 pointers that mean nothing to the caller, counts and codes are those of the hardware; so the adapter takes the same
 branches as on a real node. Functions that are not simulated answer FUNCTION_NOT_FOUND, as an older library would.
-Here is what a GPU is; MIG, health and events are in the modules `nvml_mig`, `nvml_health` and `nvml_events`.
+Here is what a GPU is; MIG is in the module `nvml_mig`, health and events are in `nvml_health`.
 """
 
 import uuid

@@ -135,26 +135,18 @@ class HealthCalls(Session):
 
     @device_query
     def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: GpuState, mig: Mig | None) -> list[Any]:
-        return _processes(gpu, mig, "compute")
-
-    @device_query
-    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, gpu: GpuState, mig: Mig | None) -> list[Any]:
-        return _processes(gpu, mig, "mps")
-
-
-def _processes(gpu: GpuState, mig: Mig | None, kind: str) -> list[Any]:
-    return [
-        pynvml.nvmlFriendlyObject(
-            {
-                "pid": client.pid,
-                "usedGpuMemory": client.memory_mib << 20,
-                "gpuInstanceId": _NO_INSTANCE if client.gpu_instance is None else client.gpu_instance,
-                "computeInstanceId": _NO_INSTANCE if client.compute_instance is None else client.compute_instance,
-            }
-        )
-        for client in gpu.clients
-        if client.kind == kind and (mig is None or _runs_in(client, mig))
-    ]
+        return [
+            pynvml.nvmlFriendlyObject(
+                {
+                    "pid": client.pid,
+                    "usedGpuMemory": client.memory_mib << 20,
+                    "gpuInstanceId": _NO_INSTANCE if client.gpu_instance is None else client.gpu_instance,
+                    "computeInstanceId": _NO_INSTANCE if client.compute_instance is None else client.compute_instance,
+                }
+            )
+            for client in gpu.clients
+            if client.kind == "compute" and (mig is None or _runs_in(client, mig))
+        ]
 
 
 def _runs_in(client: Client, mig: Mig) -> bool:

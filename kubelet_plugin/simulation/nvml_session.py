@@ -1,7 +1,7 @@
 """A session with the NVML of a simulated node: handles, and what every call meets before it is answered.
 
-The functions themselves are in the modules `nvml_mig`, `nvml_health` and `nvml_events` beside this one, which extend
-`Session`, and in `kubelet_plugin.simulation.nvml`, which puts them together. A function of the library is a method
+The functions themselves are in the modules `nvml_mig` and `nvml_health` beside this one, which extend `Session`, and in
+`kubelet_plugin.simulation.nvml`, which puts them together. A function of the library is a method
 under one of the decorators here, by what its first argument is a handle of: it is then called with the state of that
 GPU or instance. That state is shared and only read; what is to change is changed through `SimulatedHost.edit`.
 """
@@ -20,7 +20,14 @@ import pynvml
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.partitions import PartitionRefused, mig_device
 from kubelet_plugin.simulation.programs.node import Attached
-from kubelet_plugin.simulation.state import ComputeInstanceState, GpuInstanceState, GpuState, NodeState, StateFile
+from kubelet_plugin.simulation.state import (
+    ComputeInstanceState,
+    GpuInstanceState,
+    GpuState,
+    NodeState,
+    StateFile,
+    mishaps_after,
+)
 
 _HANDLES_START = 0x7F0000000000
 _INSTANCES_START = 0x7F8000000000
@@ -47,7 +54,7 @@ type Mig = tuple[GpuInstanceState, ComputeInstanceState]
 
 
 type _Subject = Callable[[GpuState, Reference], tuple[Any, ...]]
-"""What a function is called with after the GPU. Raises Refused."""
+"""What a function is called with after the GPU. Raises PartitionRefused."""
 
 
 def _query(kinds: tuple[str, ...], subject: _Subject) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -217,11 +224,8 @@ class Session:
             return False, gpu
         if mishap.times is not None:
             with self._host.edit() as state:
-                mishaps = state.gpu(uuid).mishaps
-                left = mishap.times - 1
-                others = {name: other for name, other in mishaps.items() if name != function}
-                rest = {function: mishap.model_copy(update={"times": left})} if left > 0 else {}
-                state.gpu(uuid).mishaps = others | rest
+                gpu = state.gpu(uuid)
+                gpu.mishaps = mishaps_after(gpu.mishaps, function, mishap)
         time.sleep(mishap.delay_s)
         if mishap.crash == "before":
             raise Crash(function)
@@ -232,7 +236,7 @@ class Session:
 
 
 def gpu_instance(gpu: GpuState, number: int) -> GpuInstanceState:
-    """Raises Refused when it is gone."""
+    """Raises PartitionRefused when it is gone."""
     for instance in gpu.instances:
         if instance.number == number:
             return instance

@@ -65,14 +65,14 @@ class GpuInstanceState(_Data):
 
 
 class Client(_Data):
-    """A process that has the GPU open: computes, serves others with MPS, or only watches.
+    """A process that has the GPU open: computes, or only watches.
 
     The ids are those of the instances that it runs in, None for a program that uses the whole GPU.
     """
 
     pid: int
     name: str
-    kind: Literal["compute", "mps", "monitor"] = "compute"
+    kind: Literal["compute", "monitor"] = "compute"
     gpu_instance: int | None = None
     compute_instance: int | None = None
     memory_mib: int = 0
@@ -103,6 +103,13 @@ class Mishap(_Data):
     delay_s: float = 0.0
     times: int | None = None
     crash: Literal["before", "after"] | None = None
+
+
+def mishaps_after(mishaps: dict[str, Mishap], function: str, met: Mishap) -> dict[str, Mishap]:
+    """`mishaps` when one more call of `function` has met its own, which has `times`."""
+    others = {name: mishap for name, mishap in mishaps.items() if name != function}
+    left = (met.times or 1) - 1
+    return others | ({function: met.model_copy(update={"times": left})} if left else {})
 
 
 class GpuState(_Data):

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
+from kubelet_plugin.hardware.vfio import is_vfio
 from kubelet_plugin.simulation.partitions import release
 from kubelet_plugin.simulation.state import Function, GpuState, NodeState, StateFile
 from kubelet_plugin.simulation.tree import (
@@ -114,7 +115,7 @@ class SimulatedKernel:
     def _matches(self, driver: str, folder: PurePosixPath) -> bool:
         """A VFIO driver takes what is meant for it only, any other what is not meant for another driver."""
         override = self._files.read_text(str(folder / "driver_override")) or _NO_OVERRIDE
-        return override == driver or (override == _NO_OVERRIDE and not _is_vfio(driver))
+        return override == driver or (override == _NO_OVERRIDE and not is_vfio(driver))
 
     def _unbind(self, driver: str, address: str) -> None:
         folder = self._folder(address)
@@ -191,7 +192,7 @@ def attach(root: Path, state: NodeState, address: str, folder: PurePosixPath, dr
         gpu.bound_to = driver
         if driver == "nvidia":
             hold(root, state, gpu)
-    if _is_vfio(driver) and state.passthrough.iommu:
+    if is_vfio(driver) and state.passthrough.iommu:
         group = _group(state, address)
         write(root, f"/dev/vfio/{group}", described_node("c", _VFIO_MAJOR, group, 0o600))
         if state.passthrough.iommufd and state.passthrough.cdev:
@@ -244,14 +245,15 @@ def _detach(root: Path, state: NodeState, address: str, folder: PurePosixPath) -
     shutil.rmtree(path(root, folder / "vfio-dev"), ignore_errors=True)
     shutil.rmtree(path(root, folder / "drm"), ignore_errors=True)
     shutil.rmtree(path(root, f"/proc/driver/nvidia/gpus/{address}"), ignore_errors=True)
-    group = _group(state, address)
-    if not any(_bound_to_vfio(root, member) for member in _members(root, group)):
+    group, files = _group(state, address), HostFiles(root)
+    members = files.names(f"/sys/kernel/iommu_groups/{group}/devices")
+    if not any(is_vfio(files.pci(member).driver) for member in members):
         path(root, f"/dev/vfio/{group}").unlink(missing_ok=True)
     for gpu in state.gpus:
         if gpu.address == address:
-            files = capabilities(gpu)
+            before = capabilities(gpu)
             release(gpu, state.model.architecture)
-            change_capabilities(root, gpu.minor, files, capabilities(gpu), device_folders(state))
+            change_capabilities(root, gpu.minor, before, capabilities(gpu), device_folders(state))
             gpu.bound_to = None
             gpu.persistence_mode = 0
     if all(gpu.bound_to != "nvidia" for gpu in state.gpus):
@@ -302,15 +304,6 @@ def _group(state: NodeState, address: str) -> int:
     return state.passthrough.groups.get(gpu, number + _FIRST_GROUP)
 
 
-def _members(root: Path, group: int) -> list[str]:
-    return HostFiles(root).names(f"/sys/kernel/iommu_groups/{group}/devices")
-
-
-def _bound_to_vfio(root: Path, address: str) -> bool:
-    driver = HostFiles(root).pci(address).driver
-    return driver is not None and _is_vfio(driver)
-
-
 def _folder_of(state: NodeState, function: Function) -> PurePosixPath:
     gpu = next(gpu for gpu in state.gpus if gpu.address == function.beside)
     return function_folder(gpu.root, function.address)
@@ -319,10 +312,6 @@ def _folder_of(state: NodeState, function: Function) -> PurePosixPath:
 def _free_cdev(root: Path) -> int:
     taken = set(HostFiles(root).names("/dev/vfio/devices"))
     return next(number for number in range(len(taken) + 1) if f"vfio{number}" not in taken)
-
-
-def _is_vfio(driver: str) -> bool:
-    return driver.replace("_", "-").endswith("vfio-pci")
 
 
 def _error(code: int) -> OSError:

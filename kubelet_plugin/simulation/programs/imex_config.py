@@ -6,7 +6,6 @@ Source: the comments of the configuration file that comes with nvidia-imex.
 import ipaddress
 import os
 import re
-import socket
 from collections.abc import Iterator
 
 HOSTS_VARIABLE = "GPU_DRA_HOSTS_FILE"
@@ -34,7 +33,7 @@ _KEYS: dict[str, tuple[str, str]] = {
 
 
 def read_config(path: str) -> dict[str, str]:
-    """Raises Refused for a missing file, a line that is no setting, a key that there is not, a value that is none."""
+    """Raises ConfigRefused for a missing file, a line that is no setting, an unknown key, and an invalid value."""
     settings = {key: default for key, (default, _) in _KEYS.items()}
     for number, line in enumerate(_lines(path, "configuration file"), 1):
         key, equals, value = (part.strip() for part in line.partition("="))
@@ -51,7 +50,7 @@ def read_config(path: str) -> dict[str, str]:
 
 
 def read_nodes(path: str) -> list[str]:
-    """The addresses or names of the list of nodes. Raises Refused."""
+    """The addresses or names of the list of nodes. Raises ConfigRefused."""
     nodes = list(_lines(path, "node configuration file"))
     if not nodes:
         raise ConfigRefused(f"node configuration file {path} has no nodes")
@@ -76,16 +75,6 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def ask_at(peer: socket.socket, question: str) -> str:
-    """One line to a daemon, and its answer, a line. Raises OSError."""
-    peer.sendall(question.encode() + b"\n")
-    with peer.makefile(encoding="utf-8") as stream:
-        answer = stream.readline()
-    if not answer:
-        raise ConnectionResetError("the daemon went away")
-    return answer
 
 
 def _lines(path: str, what: str) -> Iterator[str]:

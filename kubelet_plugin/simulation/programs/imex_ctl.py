@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kubelet_plugin.simulation.programs.imex_config import ConfigRefused, ask_at, read_config
+from kubelet_plugin.simulation.programs.imex_config import ConfigRefused, read_config
 from kubelet_plugin.simulation.programs.node import connect
 
 _DEFAULT_CONFIG = "/etc/nvidia-imex/config.cfg"
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(options: list[str]) -> tuple[str, set[str]]:
-    """The path of the daemon's socket, and what is asked. Raises Refused."""
+    """The path of the daemon's socket, and what is asked. Raises ConfigRefused."""
     config, where = _DEFAULT_CONFIG, ""
     asked: set[str] = set()
     rest = iter(options)
@@ -72,8 +72,13 @@ def _asked(where: str, question: str) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(_TIMEOUT_S)
         connect(peer, where)
-        answer: dict[str, Any] = json.loads(ask_at(peer, json.dumps({"ask": question})))
-        return answer
+        peer.sendall(json.dumps({"ask": question}).encode() + b"\n")
+        with peer.makefile(encoding="utf-8") as stream:
+            line = stream.readline()
+    if not line:
+        raise ConnectionResetError("the daemon went away")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
 
 
 def _table(answer: dict[str, Any]) -> Iterator[str]:

@@ -126,7 +126,8 @@ def visible_devices(state: dict[str, Any], visible: str | None) -> list[str]:
     gpus = [gpu["uuid"] for gpu in state["gpus"] if gpu["bound_to"] == "nvidia" and not gpu["fault"]]
     if visible is None:
         return gpus
-    known = set(gpus) | set(mig_uuids(state))
+    instances = [instance for gpu in state["gpus"] for instance in gpu["instances"]]
+    known = {*gpus, *(device["uuid"] for instance in instances for device in instance["compute_instances"])}
     results: list[str] = []
     for word in filter(None, (part.strip() for part in visible.split(","))):
         uuid = gpus[int(word)] if word.isdecimal() and int(word) < len(gpus) else word
@@ -134,9 +135,3 @@ def visible_devices(state: dict[str, Any], visible: str | None) -> list[str]:
             break
         results.append(uuid)
     return results
-
-
-def mig_uuids(state: dict[str, Any]) -> list[str]:
-    """The UUIDs of all MIG devices of the node."""
-    instances = [instance for gpu in state["gpus"] for instance in gpu["instances"]]
-    return [device["uuid"] for instance in instances for device in instance["compute_instances"]]

@@ -126,7 +126,7 @@ def _mig(node: RootedNode, options: dict[str, str]) -> Iterator[str]:
     gpus = [(numbers[gpu["uuid"]], gpu) for gpu in _chosen(state, chosen) if (gpu.get("mig") or {}).get("current")]
     if not gpus:
         raise _Refused(_NOT_FOUND, "No MIG-enabled devices found.")
-    profiles: list[dict[str, Any]] = json.loads(_read(node, "sim/mig.json"))["profiles"]
+    profiles = _mig_profiles(node)
     if options.keys() & {*_PROFILES}:
         yield from _profile_table(gpus, profiles)
         return
@@ -170,9 +170,10 @@ def _free(gpu: Gpu, profile: dict[str, Any]) -> int:
     return min(free, int(profile["max_instances"]))
 
 
-def _read(node: RootedNode, path: str) -> str:
-    with open(f"{node.root}/{path}", encoding="utf-8") as file:
-        return file.read()
+def _mig_profiles(node: RootedNode) -> list[dict[str, Any]]:
+    with open(f"{node.root}/sim/mig.json", encoding="utf-8") as file:
+        profiles: list[dict[str, Any]] = json.load(file)["profiles"]
+    return profiles
 
 
 def _general(node: RootedNode, options: dict[str, str]) -> Iterator[str]:
@@ -285,7 +286,7 @@ def _list(node: RootedNode, chosen: str | None) -> Iterator[str]:
 def _mig_devices(node: RootedNode, gpu: Gpu) -> Iterator[str]:
     if not gpu["instances"]:
         return
-    profiles = {item["id"]: item for item in json.loads(_read(node, "sim/mig.json"))["profiles"]}
+    profiles = {profile["id"]: profile for profile in _mig_profiles(node)}
     devices = [
         (device["index"], instance, device) for instance in gpu["instances"] for device in instance["compute_instances"]
     ]

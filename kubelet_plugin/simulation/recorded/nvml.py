@@ -38,8 +38,7 @@ _CHANGES = (
 _OF_STATE = frozenset(
     {
         *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetComputeMode"),
-        *("nvmlDeviceGetPersistenceMode", "nvmlDeviceGetComputeRunningProcesses_v3"),
-        *("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlSystemGetProcessName"),
+        *("nvmlDeviceGetPersistenceMode", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlSystemGetProcessName"),
     }
 )
 """Reads of what the simulated node keeps."""

@@ -16,6 +16,7 @@ from support.rows import rows
 from typer.testing import CliRunner, Result
 
 from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.inject import decode
 from dra_driver.cdi.model import problems_of
 from dra_driver.errors import InvalidInput
@@ -112,7 +113,7 @@ def shown(node: Node) -> str:
     """What the command prints for `node`, line breaks aside."""
     target = _Node("node-a", node.hardware, DriverInstallation(node.files))
     with redirect_stdout(StringIO()) as out, messages.capture() as err:
-        _print(_report(target))
+        _print(_report(target, PublishingPolicy.EVERYTHING, {}))
     return out.getvalue() + err.get().replace("\n", " ")
 
 

@@ -44,15 +44,6 @@ def test_what_was_written_is_read_until_it_is_removed(cdi: CdiFiles) -> None:
     assert cdi.claims() == frozenset()
 
 
-def test_a_file_is_intact_only_with_exactly_its_content(cdi: CdiFiles, folder: Path) -> None:
-    cdi.write(CLAIM, b"content")
-    assert cdi.intact(CLAIM, b"content")
-    assert not cdi.intact(CLAIM, b"content ")
-    assert not cdi.intact(OTHER, b"content")
-    cdi.path(CLAIM).write_bytes(b"conten")
-    assert not cdi.intact(CLAIM, b"content")
-
-
 def test_files_of_others_are_not_ours(cdi: CdiFiles, folder: Path) -> None:
     foreign = [
         "nvidia.yaml",
