@@ -108,7 +108,7 @@ class Sheet:
         """The rows for programs."""
         return [{self.keys.get(name) or _camel(name): _plain(row[name]) for name in row} for row in self.rows]
 
-    def lines(self, width: int | None, *, wide: bool = False, heading: bool = True) -> list[Text]:
+    def lines(self, width: int | None, *, wide: bool = False) -> list[Text]:
         """A line for the headings and for each row, at most `width` wide; None: as wide as they need."""
         if not self.rows:
             return []
@@ -120,8 +120,8 @@ class Sheet:
         }
         widths = fitting(natural, self.drop, width, self.least)
         columns = [(place, widths[name]) for place, name in enumerate(shown) if name in widths]
-        headings: list[list[str | Text]] = [[Text(name, style="bold") for name in shown]] if heading else []
-        return [_line([(row[place], size) for place, size in columns]) for row in [*headings, *rows]]
+        headings: list[str | Text] = [Text(name, style="bold") for name in shown]
+        return [_line([(row[place], size) for place, size in columns]) for row in [headings, *rows]]
 
 
 _SHORTEST = 16

@@ -23,7 +23,7 @@ from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.files import shipped_classes
 from dra_driver.cli.offline import objects_of_node
 from dra_driver.cli.scenario import ContainerResult, Scenario
-from dra_driver.cli.usage import PublishedDevice
+from dra_driver.cli.usage import PublishedDevice, short_product
 from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.features import Gates
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
@@ -289,7 +289,7 @@ def _devices(devices: Sequence[PublishedDevice]) -> str:
 def _product(device: PublishedDevice) -> str:
     """What it is: a GPU's product, else its type."""
     name = device.attribute("productName")
-    return name.removeprefix("NVIDIA ") if name != "-" else device.attribute("type")
+    return short_product(name) if name != "-" else device.attribute("type")
 
 
 def gpu_files(paths: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
 from dra_driver.cli.top.board import KnownGpus
-from dra_driver.cli.usage import DeviceHolder, PublishedDevice, PublishedGpu, published_gpus
+from dra_driver.cli.usage import DeviceHolder, PublishedDevice, PublishedGpu, published_gpus, short_product
 from dra_driver.grouping import grouped
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, gibibytes, memory_cell
@@ -37,11 +37,11 @@ class Asked:
     now: datetime
     minor: int
     drivers: Sequence[str]
-    names: Collection[str] = ()
-    labels: str | None = None
-    node: str | None = None
-    free: bool = False
-    every: bool = False
+    names: Collection[str]
+    labels: str | None
+    node: str | None
+    free: bool
+    every: bool
 
     def wants(self, *parts: str, also: str | None = None) -> bool:
         """Whether an object is asked for: by its last part, by all parts with slashes between, or by `also`."""
@@ -183,7 +183,7 @@ def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str
     return {
         "NODE": gpu.whole.node,
         "GPU": gpu.name,
-        "PRODUCT": Shown(product.removeprefix("NVIDIA "), product),
+        "PRODUCT": Shown(short_product(product), product),
         "MEMORY": memory_cell(gpu.memory_bytes()),
         "USE": Shown(drawn(cells, letter_of), [None if isinstance(cell, Mark) else cell for cell in cells]),
         "STATE": gpu.state,

@@ -123,7 +123,3 @@ class Following:
             kind: [item for item in mirror.objects.values() if item is not None]
             for kind, mirror in self.mirrors.items()
         }
-
-
-def of_kinds(kinds: Collection[Resource]) -> dict[Resource, Callable[[JsonObject], Any]]:
-    return {kind: READ_AS[kind] for kind in kinds}

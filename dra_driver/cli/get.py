@@ -22,8 +22,8 @@ from dra_driver.api.meta import (
 from dra_driver.cli import device_sheets, sheets
 from dra_driver.cli.completion import names_of
 from dra_driver.cli.device_sheets import Asked, GetAnswer
-from dra_driver.cli.following import Following, of_kinds, read_objects
-from dra_driver.cli.seen import SHOWN, Objects, Selection
+from dra_driver.cli.following import Following, read_objects
+from dra_driver.cli.seen import READ_AS, SHOWN, Objects, Selection
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.jsonpath import filled, read_template
@@ -276,7 +276,7 @@ class Question:
     async def followed(self, kube: Kube, printer: "Printer") -> None:
         """Until cancelled."""
         _, minor = await kube.server_version()
-        following = Following(kube, of_kinds(self.reads), selected=self.selected)
+        following = Following(kube, {kind: READ_AS[kind] for kind in self.reads}, selected=self.selected)
         async with following.running():
             try:
                 await following.until_read(self._required)

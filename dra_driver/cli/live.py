@@ -1,4 +1,4 @@
-"""What `dractl explain` and `dractl get` read of a cluster, typed. Kinds that the user may not list are noted."""
+"""What `dractl explain` reads of a cluster, typed. Kinds that the user may not list are noted."""
 
 import asyncio
 from collections.abc import Iterable
@@ -28,9 +28,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.api.resource import ResourceSlice
-from dra_driver.cli.following import read_objects
-from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen
+from dra_driver.cli.seen import TAINT_RULES
 from dra_driver.cli.session import FORBIDDEN, ask, listed
 from dra_driver.errors import ClusterError, NoSuchObject, NotFound
 from dra_driver.explain.workloads import Workload
@@ -167,13 +165,3 @@ def _behavior(minor: int, objects: Iterable[JsonObject]) -> Behavior:
         elif obj["kind"] == "DeviceTaintRule" and not behavior.taints:
             behavior = replace(behavior, taints=True)
     return behavior
-
-
-# -- what is shown of a cluster
-
-
-async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
-    """With whole slices. `say` what is left out. Raises ClusterError when slices or claims cannot be read."""
-    _, minor = await kube.server_version()
-    required, read_as = (RESOURCE_SLICES, RESOURCE_CLAIMS), {**READ_AS, RESOURCE_SLICES: ResourceSlice.of}
-    return ClusterSeen.of(await read_objects(kube, SHOWN, required, read_as=read_as, say=say), minor)

@@ -6,7 +6,6 @@
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -43,40 +42,37 @@ def _nothing() -> None:
     """What a group needs to be one when it has a single command."""
 
 
-def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -> type[TyperGroup]:
-    """A class of groups with these commands, in this order. `before` is called once a command was chosen."""
-    known = {command.name: command for command in commands}
+_COMMANDS = {command.name: command for command in commands()}
 
-    class LazyGroup(TyperGroup):
-        def __init__(self, **settings: Any) -> None:
-            placeholders = {
-                name: TyperCommand(name, short_help=lazy_command.help) for name, lazy_command in known.items()
-            }
-            super().__init__(**settings | {"commands": placeholders})
 
-        def format_help(self, ctx: Any, formatter: Any) -> None:
-            formatter.write(overview(ctx.command_path))
+class LazyGroup(TyperGroup):
+    """All commands, in their order; one is loaded when it was chosen."""
 
-        def list_commands(self, ctx: Any) -> list[str]:
-            return list(known)
+    def __init__(self, **settings: Any) -> None:
+        placeholders = {name: TyperCommand(name, short_help=command.help) for name, command in _COMMANDS.items()}
+        super().__init__(**settings | {"commands": placeholders})
 
-        def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-            name, placeholder, rest = super().resolve_command(ctx, args)
-            if name not in known:
-                return name, placeholder, rest
-            before()
-            return name, load(known[name]), rest
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(overview(ctx.command_path))
 
-        def invoke(self, ctx: Any) -> Any:
-            try:
-                return super().invoke(ctx)
-            except typer.BadParameter as error:
-                from dra_driver.api.meta import message_without_prefix  # the help needs no models
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_COMMANDS)
 
-                error.message = message_without_prefix(error.message)
-                raise
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        if name not in _COMMANDS:
+            return name, placeholder, rest
+        _configure_logging()
+        return name, load(_COMMANDS[name]), rest
 
-    return LazyGroup
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from dra_driver.api.meta import message_without_prefix  # the help needs no models
+
+            error.message = message_without_prefix(error.message)
+            raise
 
 
 def _configure_logging() -> None:
@@ -88,7 +84,7 @@ def _configure_logging() -> None:
 
 app = typer.Typer(
     name="dractl",
-    cls=lazy_group(commands(), before=_configure_logging),
+    cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

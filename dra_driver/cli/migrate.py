@@ -23,7 +23,7 @@ from dra_driver.cli.migrate_files import (
     write_beside,
     write_in_place,
 )
-from dra_driver.cli.migrate_report import Gathered, Trying, json_text, reported, show, write_reports
+from dra_driver.cli.migrate_report import Gathered, json_text, reported, show, write_reports
 from dra_driver.cli.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import named_minor
@@ -169,7 +169,6 @@ def migrate(
     _refuse_several(diff_only, in_place, target, report)
     if namespace is not None and (paths or not cluster):
         raise InvalidInput("is for --cluster without PATHS", about="--namespace")
-    trying = Trying(models_of(nodes), try_seconds)
     read = read_cluster(kubeconfig, context, namespace) if cluster else None
     decided = decisions_of(decisions, strategy)
     options = options_of(decided, kubernetes, read.minor if read is not None else None)
@@ -179,7 +178,7 @@ def migrate(
     results = _results(result, work, in_place=in_place, target=target, command=_typed(ctx))
     written = "." if in_place else None if target == _STDOUT else target
     outcome = replace(
-        reported(result, options, work, trying, results),
+        reported(result, options, work, models_of(nodes), try_seconds, results),
         command=_typed(ctx),
         written=written,
         unread=work.unread,

@@ -44,7 +44,7 @@ class Gathered:
     side: tuple[ManifestText, ...]
     unreadable: tuple[UnreadInput, ...]
     read: ClusterRead | None
-    from_files: bool = True
+    from_files: bool
     """Whether the workloads are a person's files."""
 
     @property
@@ -63,19 +63,11 @@ class Gathered:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Trying:
-    """GPU models on which the result is tried; none: the nodes of the cluster, else all models."""
-
-    models: Sequence[str] = ()
-    seconds: float = 60.0
-    """For all of it."""
-
-
 def reported(
-    migration: Migration, options: Options, work: Gathered, trying: Trying, results: Results
+    migration: Migration, options: Options, work: Gathered, models: Sequence[str], try_seconds: float, results: Results
 ) -> MigrationReport:
-    """With the result tried, the cluster looked at as far as it is known, and the way there."""
+    """With the result tried, the cluster looked at as far as it is known, and the way there. `models` are of GPUs, on
+    which the result is tried; none: on the nodes of the cluster, else on all models."""
     objects = work.objects
     known = any(obj.get("kind") == "Node" for obj in objects)
     offering = offering_of(objects, options.driver, options.other_resources) if known else None
@@ -83,9 +75,9 @@ def reported(
     plan = cutover(offering, migration, options.driver, results) if offering is not None else None
     if not migration.workloads:
         return MigrationReport(migration, None, plan)
-    ground = _ground(migration, options, objects, trying.models)
+    ground = _ground(migration, options, objects, models)
     classes = _classes(objects, read)
-    tried = verify(migration, ground, classes, deadline(trying.seconds))
+    tried = verify(migration, ground, classes, deadline(try_seconds))
     return MigrationReport(migration, tried, plan)
 
 

@@ -81,9 +81,9 @@ def preview_policies(
         print_data([_data(item) for item in previews], output)
 
 
-def _policies(files: Sequence[str]) -> list[GpuPolicy]:
+def _policies(files: Sequence[str], *names: str) -> list[GpuPolicy]:
     documents = with_chart_values(read_files(files)).raise_problems()
-    policies = policies_among(document.obj for document in documents)
+    policies = policies_among((document.obj for document in documents), *names)
     if not policies:
         raise InvalidInput("there is no GpuPolicy and no PublishingPolicy", about=", ".join(files))
     return policies
@@ -207,8 +207,5 @@ def convert(
       dractl policy convert publishing-policy.yaml | kubectl apply -f -
     """
     names = prefix or re.sub("[^a-z0-9]+", "-", Path(files[0]).stem.lower()).strip("-") or "policy"
-    documents = with_chart_values(read_files(files)).raise_problems()
-    made = policies_among((document.obj for document in documents), names)
-    if not made:
-        raise InvalidInput("there is no GpuPolicy and no PublishingPolicy", about=", ".join(files))
-    typer.echo(yaml.safe_dump_all([policy.to_object() for policy in made], sort_keys=False), nl=False)
+    made = [policy.to_object() for policy in _policies(files, names)]
+    typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)

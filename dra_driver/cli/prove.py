@@ -23,12 +23,12 @@ from uuid import uuid4
 import typer
 
 from dra_driver.api.core import KUBELET_PLUGIN, Event, Pod, moment
-from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS
+from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.bundle import put_node
 from dra_driver.cli.doctor import release
-from dra_driver.cli.live import read_cluster
-from dra_driver.cli.seen import ClusterSeen
+from dra_driver.cli.following import read_objects
+from dra_driver.cli.seen import READ_AS, SHOWN, ClusterSeen
 from dra_driver.cli.session import FORBIDDEN, ask
 from dra_driver.doctor.archive import Bundle
 from dra_driver.doctor.node import NodePlaces, node_part
@@ -73,9 +73,9 @@ class PodOptions:
 
     node: str
     driver: str
-    also: Collection[ProofChange] = ()
-    image: str | None = None
-    patience_s: float = 90.0
+    also: Collection[ProofChange]
+    image: str | None
+    patience_s: float
 
 
 def node_name() -> str:
@@ -173,7 +173,7 @@ async def proven_in_pods(kube: Kube, options: PodOptions) -> tuple[Proof, ...]:
         # A SIGTERM must delete the pods, too; a SIGINT cancels by itself.
         with contextlib.suppress(ValueError, RuntimeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    cluster = await read_cluster(kube, say=False)
+    cluster = await _read_cluster(kube)
     node = options.node
     known = any(inventory.metadata.name == node for inventory in cluster.inventories)
     if not known and not await _has_inventory(kube, node):
@@ -190,6 +190,13 @@ async def proven_in_pods(kube: Kube, options: PodOptions) -> tuple[Proof, ...]:
             return _all(_not_allowed(node, place.namespace, error))
         return _all(failed(f"pods cannot be made in namespace {place.namespace}: {error.message}", "do what it says"))
     return tuple([await _proof(place, shape, options) for shape in SHAPES])
+
+
+async def _read_cluster(kube: Kube) -> ClusterSeen:
+    """With whole slices. Raises ClusterError when slices or claims cannot be read."""
+    _, minor = await kube.server_version()
+    required, read_as = (RESOURCE_SLICES, RESOURCE_CLAIMS), {**READ_AS, RESOURCE_SLICES: ResourceSlice.of}
+    return ClusterSeen.of(await read_objects(kube, SHOWN, required, read_as=read_as, say=False), minor)
 
 
 def _not_allowed(node: str, namespace: str, error: ClusterError) -> Proof:
@@ -228,7 +235,7 @@ async def place_of(kube: Kube, node: str, image: str | None) -> "ProofPlace | Pr
 
 async def _proof(place: "ProofPlace", shape: Shape, options: PodOptions) -> Proof:
     begun = time.monotonic()
-    cluster = await read_cluster(place.kube, say=False)
+    cluster = await _read_cluster(place.kube)
     request = request_for(shape.what, _devices(cluster, place.node, options.driver), options.also, options.driver)
     if isinstance(request, Proof):
         return replace(request, name=shape.name)

@@ -286,7 +286,7 @@ def container_results(
     claims: Sequence[ResourceClaim],
 ) -> tuple[ContainerResult, ...]:
     """What each container of these pods got, from the kubelets' records and the claims."""
-    devices = {str(device.id): device for device in published_devices(slices, claims, _drivers(slices))}
+    devices = {str(device.id): device for device in published_devices(slices, claims)}
     results = []
     for pod in pods:
         node, metadata = pod["spec"]["nodeName"], pod["metadata"]
@@ -319,10 +319,6 @@ def container_results(
                 )
             )
     return tuple(results)
-
-
-def _drivers(slices: Sequence[ResourceSlice]) -> list[str]:
-    return sorted({item.spec.driver for item in slices})
 
 
 async def delete(kube: Kube, scenario: Scenario) -> None:

@@ -32,6 +32,7 @@ from dra_driver.cli.usage import (
     consumers_of,
     published_devices,
     published_gpus,
+    waits_for_devices,
 )
 from dra_driver.grouping import grouped
 
@@ -120,7 +121,7 @@ class ClusterSeen:
     @property
     def waiting(self) -> list[Pod]:
         """Pods with claims that no scheduler has found a node for."""
-        return [pod for pod in self.pods if pod.waits and pod.spec.resource_claims]
+        return list(filter(waits_for_devices, self.pods))
 
     def headrooms(self, driver: str) -> dict[str, Headroom]:
         """By node, of all nodes that a slice is for."""
@@ -137,9 +138,8 @@ class ClusterSeen:
 
     def devices(self, headrooms: Iterable[Headroom], drivers: Sequence[str]) -> tuple[PublishedDevice, ...]:
         standings = {standing.candidate.id: standing for headroom in headrooms for standing in headroom.standings}
-        return published_devices(
-            self.slices, self.claims, drivers, consumers=consumers_of(self.pods), standings=standings
-        )
+        consumers = consumers_of(self.pods)
+        return published_devices(self.slices, self.claims, consumers, drivers=drivers, standings=standings)
 
     def overviews(self, driver: str) -> list["NodeOverview"]:
         """Of the nodes that have GPUs or have reported what they have, in order of name."""

@@ -128,9 +128,7 @@ def _policy_row(policy: SeenPolicy) -> Row:
 def claims(objects: Objects, asked: Asked) -> GetAnswer:
     """What each asked for, what it got, and for whom."""
     existing: Sequence[ResourceClaim] = objects[RESOURCE_CLAIMS]
-    slices = objects[RESOURCE_SLICES]
-    drivers = sorted({resource_slice.spec.driver for resource_slice in slices})
-    devices = published_devices(slices, existing, drivers, consumers=consumers_of(objects[PODS]))
+    devices = published_devices(objects[RESOURCE_SLICES], existing, consumers_of(objects[PODS]))
     held = by_claim((device, holder) for device in devices for holder in device.holders)
     return GetAnswer(
         Sheet(
@@ -186,7 +184,7 @@ def _asked(claim: ResourceClaim) -> list[str]:
 def _has(device: PublishedDevice, holder: DeviceHolder) -> str:
     """What one device is: its profile or product, and what a share takes of it."""
     profile = device.attribute("profile")
-    what = profile if profile != "-" else device.attribute("productName").removeprefix("NVIDIA ")
+    what = profile if profile != "-" else short_product(device.attribute("productName"))
     return f"{what} ({holder.takes})" if holder.takes else what
 
 

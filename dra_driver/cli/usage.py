@@ -6,9 +6,10 @@ is published as (itself, its partitions, its shares, its twin for virtual machin
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from dra_driver.allocation.amounts import amount
 from dra_driver.allocation.headroom import DeviceRoom
@@ -58,12 +59,12 @@ class DeviceHolder:
     claim: str
     pods: tuple[str, ...]
     admin_access: bool
-    request: str = ""
-    share: str | None = None
+    request: str
+    share: str | None
     """ID of its share, of a device that several claims may hold."""
-    consumed: Mapping[str, str] = field(default_factory=dict)
+    consumed: Mapping[str, str]
     """What the share takes of the device's capacities."""
-    containers: tuple[str, ...] = ()
+    containers: tuple[str, ...]
     """`pod/container` of those that use it, where pods could be read."""
 
     @property
@@ -79,8 +80,8 @@ class PublishedDevice:
     id: DeviceId
     node: str | None
     device: Device
-    holders: tuple[DeviceHolder, ...] = field(default=())
-    standing: DeviceRoom | None = None
+    holders: tuple[DeviceHolder, ...]
+    standing: DeviceRoom | None
     """What the allocator says of it; None where it was not asked, or cannot use the pool."""
 
     @property
@@ -209,13 +210,13 @@ def claims_of_pod(pod: Pod) -> dict[str, str]:
 
 
 def holders_by_device(
-    claims: Iterable[ResourceClaim], consumers: Consumers | None = None
+    claims: Iterable[ResourceClaim], consumers: Consumers
 ) -> Mapping[DeviceId, tuple[DeviceHolder, ...]]:
     """Allocated device to the claims that have it, in order of claim name."""
     holders: defaultdict[DeviceId, list[DeviceHolder]] = defaultdict(list)
     for claim in sorted(claims, key=claim_name):
         for result in claim.results:
-            holders[result.id].append(_holder(claim, result, consumers or {}))
+            holders[result.id].append(_holder(claim, result, consumers))
     return {device: tuple(of_device) for device, of_device in holders.items()}
 
 
@@ -247,21 +248,21 @@ def claim_name(claim: ResourceClaim) -> str:
 def published_devices(
     slices: Iterable[ResourceSlice],
     claims: Iterable[ResourceClaim],
-    drivers: Sequence[str],
+    consumers: Consumers = MappingProxyType({}),
     *,
-    consumers: Consumers | None = None,
-    standings: Mapping[DeviceId, DeviceRoom] | None = None,
+    drivers: Collection[str] | None = None,
+    standings: Mapping[DeviceId, DeviceRoom] = MappingProxyType({}),
 ) -> tuple[PublishedDevice, ...]:
-    """The devices of these drivers as the scheduler sees them: newest generation of each pool, in order of name."""
-    ours = [item for item in slices if item.spec.driver in drivers]
+    """The devices of these drivers (None: all) as the scheduler sees them: newest generation of each pool, in order of
+    name."""
+    ours = [item for item in slices if drivers is None or item.spec.driver in drivers]
     newest: dict[tuple[str, str], int] = {}
     for item in ours:
         pool = (item.spec.driver, item.spec.pool.name)
         newest[pool] = max(newest.get(pool, 0), item.spec.pool.generation)
     holders = holders_by_device(claims, consumers)
-    known = standings or {}
     devices = [
-        PublishedDevice(identity, item.spec.node_name, device, holders.get(identity, ()), known.get(identity))
+        PublishedDevice(identity, item.spec.node_name, device, holders.get(identity, ()), standings.get(identity))
         for item in ours
         if item.spec.pool.generation == newest[(item.spec.driver, item.spec.pool.name)]
         for device in item.spec.devices or ()
@@ -306,6 +307,11 @@ class PublishedGpu:
             return "free" if self.free else self.whole.state
         return "partly" if self.free else "in use"
 
+    @property
+    def drawn_state(self) -> str:
+        """As `state`, except that an unhealthy GPU is `unhealthy`."""
+        return "unhealthy" if self.unhealthy else self.state
+
     def memory_bytes(self) -> int | None:
         """Of the GPU; where it is not published, of the largest part that it is published as."""
         return max((size for device in self.devices if (size := device.memory_bytes()) is not None), default=None)
@@ -313,6 +319,11 @@ class PublishedGpu:
     @property
     def held(self) -> tuple[tuple[PublishedDevice, DeviceHolder], ...]:
         return tuple((device, holder) for device in self.devices for holder in device.holders)
+
+    @property
+    def claims(self) -> list[str]:
+        """Those that have the GPU or a part of it, in order of its devices."""
+        return list(dict.fromkeys(holder.claim for _, holder in self.held))
 
     @cached_property
     def taints(self) -> tuple[str, ...]:
@@ -418,6 +429,11 @@ def _gpu_uuid(device: PublishedDevice) -> str | None:
     own = device.attribute("parentUUID")
     uuid = own if own != "-" else device.attribute("uuid")
     return uuid if uuid != "-" else None
+
+
+def waits_for_devices(pod: Pod) -> bool:
+    """Whether it has claims, and no scheduler has found a node for it."""
+    return pod.waits and bool(pod.spec.resource_claims)
 
 
 def why_waiting(pod: Pod) -> str:

@@ -13,8 +13,8 @@ from support.dractl import dractl
 from support.pages import DOCS, blocks
 from support.places import SHORT
 
-from dra_driver.api.meta import PODS, RESOURCE_CLAIMS
-from dra_driver.cli.live import read_cluster
+from dra_driver.api.meta import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.prove import PodOptions, ProofPlace, proven_in_pods
 from dra_driver.doctor.proofs import IN_PODS, LABEL, SHAPES, Proof, ProofRequest, ProofResult, pod_of
 from dra_driver.errors import Rejected
@@ -76,7 +76,7 @@ async def _nothing_is_left(cluster: SimulatedCluster) -> None:
 
 
 async def _prove(cluster: SimulatedCluster, number: int) -> Proof:
-    slices = (await read_cluster(cluster.kube)).slices
+    slices = tuple(ResourceSlice.of(item) for item in (await cluster.kube.list(RESOURCE_SLICES)).items)
     return await _place(cluster).tried(SHAPES[number], WHOLE, slices, GPU_DRIVER, 30.0)
 
 
@@ -99,7 +99,7 @@ class _Reader:
 
 async def _who_may_not_make_pods_is_told_so(cluster: SimulatedCluster) -> None:
     reader: Any = _Reader(cluster.kube)
-    proofs = await proven_in_pods(reader, PodOptions(NODE.name, GPU_DRIVER, image="simulated", patience_s=30.0))
+    proofs = await proven_in_pods(reader, PodOptions(NODE.name, GPU_DRIVER, (), "simulated", 30.0))
     assert [proof.name for proof in proofs] == [name for name, _ in IN_PODS]
     assert {proof.outcome for proof in proofs} == {ProofResult.NOT_TRIED}
     assert "you may not make pods in namespace default" in proofs[0].reason

@@ -18,7 +18,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen, NodeOverview
-from dra_driver.cli.usage import claims_of_pod
+from dra_driver.cli.usage import claims_of_pod, waits_for_devices
 
 type Key = tuple[str, str]
 """Namespace and name."""
@@ -56,15 +56,12 @@ class NodeLine:
     @cached_property
     def states(self) -> Mapping[str, int]:
         """GPUs by state."""
-        counts: defaultdict[str, int] = defaultdict(int)
-        for gpu in self.node.gpus:
-            counts[gpu.state] += 1
-        return counts
+        return Counter(gpu.state for gpu in self.node.gpus)
 
     @cached_property
     def drawn_states(self) -> Mapping[str, int]:
         """As `states`, except that unhealthy GPUs are `unhealthy`."""
-        return Counter("unhealthy" if gpu.unhealthy else gpu.state for gpu in self.node.gpus)
+        return Counter(gpu.drawn_state for gpu in self.node.gpus)
 
     @cached_property
     def unhealthy(self) -> int:
@@ -176,8 +173,7 @@ class Board:
                 if pod.node in self._slices:
                     self._stale[pod.node] = None
         name = "/".join(key)
-        waits = after is not None and after.waits and bool(after.spec.resource_claims)
-        _put(self._waiting, name, after if waits else None)
+        _put(self._waiting, name, after if after is not None and waits_for_devices(after) else None)
         _put(self._placed, name, after if after is not None and after.node is not None else None)
 
     # -- decisions

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dra_driver.cli.bars import Mark, drawn, letters, small
 from dra_driver.cli.device_sheets import by_claim, users_of
-from dra_driver.cli.top.board import KnownGpus, NodeLine, Totals, uses
+from dra_driver.cli.top.board import KnownGpus, NodeLine, uses
 from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, age_cell, gibibytes, shortened
@@ -177,7 +177,7 @@ def _title(title: str, position: str, width: int) -> Text:
 
 
 def _summary(known: KnownGpus, width: int) -> Text:
-    totals: Totals = known.totals
+    totals = known.totals
     pods = len(known.waiting)
     parts = [
         (f"{how_many(totals.gpus, 'GPU')} on {how_many(totals.nodes, 'node')}", ""),
@@ -223,9 +223,7 @@ def level_of(screen: Screen, known: KnownGpus, size: Size, explained: Explained,
 
 
 def _nodes(screen: Screen, known: KnownGpus, size: Size) -> Level:
-    wanted = screen.filter.lower()
-    lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
-    lines.sort(key=lambda line: (rank(line, screen.sort, known), line.node.name))
+    lines = sorted_lines(known, screen.filter, screen.sort)
     names = [line.node.name for line in lines]
     most = max((len(line.node.gpus) for line in lines), default=0)
     longest = min(max(map(len, names), default=0), _LONGEST_NAME)
@@ -235,14 +233,20 @@ def _nodes(screen: Screen, known: KnownGpus, size: Size) -> Level:
         "Nodes",
         names,
         lambda name: _node_row(known.lines[name], known, width),
-        "No node has reported GPUs yet." if not wanted else f"Nothing matches {screen.filter!r}.",
+        "No node has reported GPUs yet." if not screen.filter else f"Nothing matches {screen.filter!r}.",
         drop=("USE", "PRODUCT", "PROBLEMS"),
         least={"NODE": longest, "GPUS": most * (width + 1) - 1, "FREE": 5, "USE": 4},
     )
 
 
-def rank(line: NodeLine, sort: Sort, known: KnownGpus) -> float:
-    """Lines in this order, and by name where it is the same."""
+def sorted_lines(known: KnownGpus, filter_: str, sort: Sort) -> list[NodeLine]:
+    """Those that the filter finds; by name where the order is the same."""
+    wanted = filter_.lower()
+    lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
+    return sorted(lines, key=lambda line: (_rank(line, sort, known), line.node.name))
+
+
+def _rank(line: NodeLine, sort: Sort, known: KnownGpus) -> float:
     if sort is Sort.PROBLEMS:
         return -2 * line.unhealthy - (1 if line.node.problems else 0)
     if sort is Sort.FREE:
@@ -290,17 +294,15 @@ def _gpus(node: str, gpus: Sequence[PublishedGpu], known: KnownGpus) -> Level:
 
 
 def _gpu_row(gpu: PublishedGpu, letter_of: Mapping[str, str], known: KnownGpus) -> Row:
-    claims = dict.fromkeys(holder.claim for _, holder in gpu.held)
     use = {"USE": _percent(known.use.get(gpu.uuid))} if known.use else {}
-    state = "unhealthy" if gpu.unhealthy else gpu.state
     return {
         "GPU": gpu.name,
         "SLICES": Shown(drawn(gpu.cells, letter_of, colored=False), None),
-        "STATE": Shown(Text(state, style="red" if gpu.unhealthy else ""), state),
+        "STATE": Shown(Text(gpu.drawn_state, style="red" if gpu.unhealthy else ""), None),
         **use,
         "MEMORY": gibibytes(gpu.memory_bytes()),
         "PRODUCT": short_product(gpu.whole.attribute("productName")),
-        "CLAIMS": tuple(f"{letter_of[claim]} {claim}" for claim in claims),
+        "CLAIMS": tuple(f"{letter_of[claim]} {claim}" for claim in gpu.claims),
         "LEFT": gpu.left()[:1],
         "TAINTS": gpu.taints,
     }

@@ -7,7 +7,6 @@ from itertools import groupby
 from dra_driver.api.computedomain import ComputeDomain, DomainNode
 from dra_driver.cli.sheets import ready_of
 from dra_driver.cli.top.board import NodeLine
-from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.drawing import link, named, sign
 from dra_driver.cli.ui.parts import Html, Part, Rows, element, part
 from dra_driver.phrases import how_many
@@ -92,7 +91,7 @@ def _tray(tray: Tray) -> Html:
     return element(
         "li",
         element("strong", link(tray.node, "nodes", tray.node) if tray.line is not None else tray.node),
-        element("span", *(sign(drawing.state_of(gpu)) for gpu in gpus), class_="signs"),
+        element("span", *(sign(gpu.drawn_state) for gpu in gpus), class_="signs"),
         element("span", _ready_sign(state == "ready") if member is not None else None, f" {words}"),
         element("span", tray.domain, class_="soft") if tray.domain is not None else None,
         element("span", member.message, class_="warn") if member is not None and member.message else None,

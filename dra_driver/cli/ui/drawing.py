@@ -36,14 +36,6 @@ _ENDS = re.compile("(?<=[:/=,])(?! )")
 _BREAK = element("wbr")
 
 
-def state_of(gpu: PublishedGpu) -> str:
-    return "unhealthy" if gpu.unhealthy else gpu.state
-
-
-def claims_of(gpu: PublishedGpu) -> list[str]:
-    return list(dict.fromkeys(holder.claim for _, holder in gpu.held))
-
-
 def address(*path: str) -> str:
     """Relative to the first page: pages have a `base`, so that they also work below the path of a proxy."""
     return "/".join(quote(name, safe="") for name in path)
@@ -86,7 +78,7 @@ def _cell_class(cell: Cell) -> str:
 
 
 def card(gpu: PublishedGpu, *, links: bool) -> Html:
-    state, claims = state_of(gpu), claims_of(gpu)
+    state, claims = gpu.drawn_state, gpu.claims
     title = "\n".join((f"{gpu.name}: {state}", *claims, *gpu.taints))
     content = (
         bar(gpu.cells),
@@ -206,5 +198,5 @@ def proportions(known: KnownGpus) -> Html:
     return element("svg", *rectangles, viewBox=view, preserveAspectRatio="none", class_="whole", aria_hidden="true")
 
 
-def named(names: Sequence[str], most: int = 4) -> str:
-    return and_more(names, most) if names else "-"
+def named(names: Sequence[str]) -> str:
+    return and_more(names, 4) if names else "-"

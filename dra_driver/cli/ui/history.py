@@ -37,7 +37,7 @@ class _GpuSeen:
 
     @classmethod
     def of(cls, gpu: PublishedGpu) -> "_GpuSeen":
-        return cls(gpu.name, frozenset(holder.claim for _, holder in gpu.held), frozenset(gpu.taints))
+        return cls(gpu.name, frozenset(gpu.claims), frozenset(gpu.taints))
 
 
 class GpuHistory:

@@ -15,7 +15,7 @@ from dra_driver.api.core import Event, Pod, moment
 from dra_driver.api.inventory import GpuFacts, NodeInventory
 from dra_driver.cli.device_sheets import by_claim, users_of
 from dra_driver.cli.top.board import KnownGpus, NodeLine
-from dra_driver.cli.top.screen import Sort, rank
+from dra_driver.cli.top.screen import Sort, sorted_lines
 from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.domains import domain_parts
 from dra_driver.cli.ui.drawing import NodeRows, link, sign
@@ -175,9 +175,7 @@ def _gone(title: str, known: KnownGpus, text: str) -> HtmlPage:
 
 
 def _map(address: PageAddress, known: KnownGpus, rows: NodeRows) -> HtmlPage:
-    wanted = address.filter.lower()
-    lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
-    lines.sort(key=lambda line: (rank(line, SORTS[address.sort], known), line.node.name))
+    lines = sorted_lines(known, address.filter, SORTS[address.sort])
     rows.keep(known.lines)
     shown = lines[address.start : address.start + MOST_NODES]
     compact = address.compact if address.compact is not None else len(shown) > _COMPACT_FROM
@@ -369,7 +367,7 @@ def _gpu(name: str, seen: PageData) -> HtmlPage:
 
 
 def _about_gpu(line: NodeLine, gpu: PublishedGpu, facts: Sequence[GpuFacts]) -> dict[str, str]:
-    state = drawing.state_of(gpu)
+    state = gpu.drawn_state
     more = {"PCI address": facts[0].pci_bus_id, "Serial": facts[0].serial or "-"} if facts else {}
     return {
         "State": joined([sign(state), f" {state}"]),
