@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 import yaml
@@ -59,6 +59,11 @@ LabelOption = Annotated[
     list[str],
     typer.Option("--label", metavar="KEY=VALUE", help="A label of this node, or of the simulated ones."),
 ]
+
+
+def option(help_text: str, *names: str, metavar: str | None = None) -> Any:
+    """An option whose help does not show its default."""
+    return typer.Option(*names, help=help_text, metavar=metavar, show_default=False)
 
 
 def labels_of(texts: Iterable[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -41,16 +41,12 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.report.markdown import markdown, named
 from dra_driver.migration.report.outcome import MigrationReport
-from dra_driver.terminal import Status, messages
+from dra_driver.terminal import Status, messages, option
 
 
 class ReportFormat(StrEnum):
     MARKDOWN = "md"
     JSON = "json"
-
-
-def _option(help_text: str, *names: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=help_text, metavar=metavar, show_default=False)
 
 
 PathsArgument = Annotated[
@@ -63,14 +59,14 @@ PathsArgument = Annotated[
 ]
 ClusterOption = Annotated[
     bool,
-    _option("Without PATHS: the workloads of a cluster. With PATHS: what is around them is asked of it.", "--cluster"),
+    option("Without PATHS: the workloads of a cluster. With PATHS: what is around them is asked of it.", "--cluster"),
 ]
 NamespaceOption = Annotated[
-    str | None, _option("With --cluster and no PATHS: workloads of this namespace only.", "--namespace", "-n")
+    str | None, option("With --cluster and no PATHS: workloads of this namespace only.", "--namespace", "-n")
 ]
 WithOption = Annotated[
     list[str] | None,
-    _option(
+    option(
         "More files, read for what they say and never changed: the device plugin's configuration, ClusterPolicy, "
         "mig-parted configuration, nodes, slices; may be repeated.",
         "--with",
@@ -79,14 +75,13 @@ WithOption = Annotated[
 ]
 NodesOption = Annotated[
     str | None,
-    _option(
+    option(
         "Nodes on which the result is tried: GPU models by the names of simulated nodes (dgx-h100,t4), or files of "
         "`dractl record`. Default: all models that are known; with --cluster its nodes.",
         "--nodes",
         metavar="MODEL,…",
     ),
 ]
-TRY_SECONDS = 60.0
 TryOption = Annotated[
     float,
     typer.Option(
@@ -95,41 +90,31 @@ TryOption = Annotated[
 ]
 DecisionsOption = Annotated[
     Path | None,
-    _option("What you decide, as YAML: see docs/migration.md. The report proposes it.", "--decisions", metavar="FILE"),
+    option("What you decide, as YAML: see docs/migration.md. The report proposes it.", "--decisions", metavar="FILE"),
 ]
 StrategyFlag = Annotated[
-    StrategyOption | None, _option("The decision `strategy`, which counts instead of the file's.", "--strategy")
+    StrategyOption | None, option("The decision `strategy`, which counts instead of the file's.", "--strategy")
 ]
 KubernetesOption = Annotated[
-    str | None, _option("Version of the cluster; default 1.36.", "--kubernetes", metavar="1.36")
+    str | None, option("Version of the cluster; default 1.36.", "--kubernetes", metavar="1.36")
 ]
-DiffOption = Annotated[bool, _option("Print what would change.", "--diff")]
-InPlaceOption = Annotated[bool, _option("Write results over the files.", "--in-place")]
+DiffOption = Annotated[bool, option("Print what would change.", "--diff")]
+InPlaceOption = Annotated[bool, option("Write results over the files.", "--in-place")]
 TargetOption = Annotated[
     str | None,
-    _option(
+    option(
         "Write results and reports into this folder; - prints the manifests instead.",
         "--to",
         metavar="DIR",
     ),
 ]
-ReportOption = Annotated[ReportFormat | None, _option("Print the whole report.", "--report")]
+ReportOption = Annotated[ReportFormat | None, option("Print the whole report.", "--report")]
 
 
-def decisions_of(file: Path | None, strategy: StrategyOption | None) -> Decisions:
+def _decided(file: Path | None, strategy: StrategyOption | None) -> Decisions:
     """Raises InvalidInput, and UnreadableFile."""
     decisions = Decisions.read(read_bytes(str(file)), str(file)) if file is not None else Decisions()
     return decisions if strategy is None else decisions.model_copy(update={"strategy": strategy})
-
-
-def options_of(decisions: Decisions, kubernetes: str | None, minor: int | None) -> Options:
-    """`minor` is that of a cluster, and counts if `kubernetes` is None."""
-    return decisions.options(named_minor(kubernetes) if kubernetes is not None else minor)
-
-
-def models_of(text: str | None) -> tuple[str, ...]:
-    """Names of models and files of records."""
-    return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
 
 _STDOUT = "-"
@@ -144,7 +129,7 @@ def migrate(
     namespace: NamespaceOption = None,
     around: WithOption = None,
     nodes: NodesOption = None,
-    try_seconds: TryOption = TRY_SECONDS,
+    try_seconds: TryOption = 60.0,
     diff_only: DiffOption = False,
     in_place: InPlaceOption = False,
     target: TargetOption = None,
@@ -170,15 +155,17 @@ def migrate(
     if namespace is not None and (paths or not cluster):
         raise InvalidInput("is for --cluster without PATHS", about="--namespace")
     read = read_cluster(kubeconfig, context, namespace) if cluster else None
-    decided = decisions_of(decisions, strategy)
-    options = options_of(decided, kubernetes, read.minor if read is not None else None)
+    decided = _decided(decisions, strategy)
+    minor = read.minor if read is not None else None
+    options = decided.options(named_minor(kubernetes) if kubernetes is not None else minor)
     work = _gathered(paths or [], around or [], read)
     result = migrated(work.sources, options, work.side)
     _refuse_unmatched(result, options)
     results = _results(result, work, in_place=in_place, target=target, command=_typed(ctx))
     written = "." if in_place else None if target == _STDOUT else target
+    models = tuple(dict.fromkeys(model.strip() for model in (nodes or "").split(",") if model.strip()))
     outcome = replace(
-        reported(result, options, work, models_of(nodes), try_seconds, results),
+        reported(result, options, work, models, try_seconds, results),
         command=_typed(ctx),
         written=written,
         unread=work.unread,

@@ -4,12 +4,10 @@ What is wanted comes from options or, in a terminal, from answers to a few quest
 everything else to standard error, so `dractl new … | kubectl apply -f -` is safe.
 """
 
-import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 import typer
@@ -32,7 +30,7 @@ from dra_driver.authoring.objects import MOST_NODES, domain_objects, objects_of
 from dra_driver.authoring.refusals import refusals
 from dra_driver.authoring.writing import plain, written
 from dra_driver.errors import InvalidInput
-from dra_driver.terminal import Format, messages, print_data
+from dra_driver.terminal import Format, messages, option, print_data
 
 _HELP = """Write a claim, a class, a domain or a workload from what you want.
 
@@ -55,49 +53,45 @@ _WORKLOADS = {
 _INTERVALS: dict[str, Interval] = {"default": "Default", "short": "Short", "medium": "Medium", "long": "Long"}
 
 
-def _option(help_text: str, *names: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=help_text, metavar=metavar, show_default=False)
-
-
 NameArgument = Annotated[
     str | None,
     typer.Argument(metavar="[NAME]", help="Its name; default: one that says what it is.", show_default=False),
 ]
-GpuOption = Annotated[str | None, _option("Model: h100, l40s, rtx-pro-6000.", "--gpu", metavar="MODEL")]
+GpuOption = Annotated[str | None, option("Model: h100, l40s, rtx-pro-6000.", "--gpu", metavar="MODEL")]
 PreferOption = Annotated[
-    str | None, _option("Models in order, the best first: h200,h100,a100.", "--prefer", metavar="MODEL,…")
+    str | None, option("Models in order, the best first: h200,h100,a100.", "--prefer", metavar="MODEL,…")
 ]
-CountOption = Annotated[int | None, _option("How many; default: 1.", "--count")]
-SameOption = Annotated[Same | None, _option("What several devices have in common.", "--same")]
-MemoryOption = Annotated[str | None, _option("At least so much memory each: 40Gi.", "--memory", metavar="AMOUNT")]
-MigOption = Annotated[str | None, _option("A MIG device: 1g.10gb, 1c.3g.40gb.", "--mig", metavar="PROFILE")]
+CountOption = Annotated[int | None, option("How many; default: 1.", "--count")]
+SameOption = Annotated[Same | None, option("What several devices have in common.", "--same")]
+MemoryOption = Annotated[str | None, option("At least so much memory each: 40Gi.", "--memory", metavar="AMOUNT")]
+MigOption = Annotated[str | None, option("A MIG device: 1g.10gb, 1c.3g.40gb.", "--mig", metavar="PROFILE")]
 ShareOption = Annotated[
     str | None,
-    _option("A part of a device that others share: cores=50,memory=8Gi or shares=1.", "--share", metavar="AMOUNTS"),
+    option("A part of a device that others share: cores=50,memory=8Gi or shares=1.", "--share", metavar="AMOUNTS"),
 ]
-NicOption = Annotated[bool, _option("With a network device of DRANET beside each GPU.", "--with-nic")]
+NicOption = Annotated[bool, option("With a network device of DRANET beside each GPU.", "--with-nic")]
 NicClassOption = Annotated[
     str, typer.Option("--nic-class", metavar="CLASS", help="The DeviceClass of DRANET's network devices.")
 ]
-MpsOption = Annotated[bool, _option("Programs of the claim run at the same time, by MPS.", "--mps")]
+MpsOption = Annotated[bool, option("Programs of the claim run at the same time, by MPS.", "--mps")]
 MpsLimitsOption = Annotated[
-    str | None, _option("MPS, each program limited: threads=50,memory=8Gi.", "--mps-limits", metavar="LIMITS")
+    str | None, option("MPS, each program limited: threads=50,memory=8Gi.", "--mps-limits", metavar="LIMITS")
 ]
 TimeSliceOption = Annotated[
-    Literal["default", "short", "medium", "long"] | None, _option("Programs of the claim take turns.", "--time-slice")
+    Literal["default", "short", "medium", "long"] | None, option("Programs of the claim take turns.", "--time-slice")
 ]
-IsolatedOption = Annotated[bool, _option("Devices that are isolated from other claims.", "--isolated")]
-AdminOption = Annotated[bool, _option("All GPUs of a node, for monitoring, without holding them.", "--admin")]
-VmOption = Annotated[bool, _option("A GPU for a virtual machine.", "--vm")]
+IsolatedOption = Annotated[bool, option("Devices that are isolated from other claims.", "--isolated")]
+AdminOption = Annotated[bool, option("All GPUs of a node, for monitoring, without holding them.", "--admin")]
+VmOption = Annotated[bool, option("A GPU for a virtual machine.", "--vm")]
 TolerateOption = Annotated[
-    list[str] | None, _option("Also devices with this taint; may be repeated.", "--tolerate", metavar="KEY[=VALUE]")
+    list[str] | None, option("Also devices with this taint; may be repeated.", "--tolerate", metavar="KEY[=VALUE]")
 ]
-PodOption = Annotated[bool, _option("With a pod that uses it.", "--pod")]
+PodOption = Annotated[bool, option("With a pod that uses it.", "--pod")]
 ImageOption = Annotated[
-    str | None, _option("The image that pods run; default: one that shows the devices and ends.", "--image")
+    str | None, option("The image that pods run; default: one that shows the devices and ends.", "--image")
 ]
 CommandOption = Annotated[
-    str | None, _option("What containers run instead of the program of the image: 'python train.py'.", "--command")
+    str | None, option("What containers run instead of the program of the image: 'python train.py'.", "--command")
 ]
 ReplicasOption = Annotated[
     int,
@@ -204,7 +198,7 @@ def offered(
     gpu: GpuOption = None,
     memory: MemoryOption = None,
     mig: MigOption = None,
-    shared: Annotated[bool, _option("Devices that several claims share.", "--shared")] = False,
+    shared: Annotated[bool, option("Devices that several claims share.", "--shared")] = False,
     mps: MpsOption = False,
     mps_limits: MpsLimitsOption = None,
     time_slice: TimeSliceOption = None,
@@ -238,7 +232,7 @@ def domain(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Its name.")] = "train",
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="How many nodes the Job is for.")] = 2,
     all_channels: Annotated[
-        bool, _option("All IMEX channels of the driver, not only the domain's own.", "--all-channels")
+        bool, option("All IMEX channels of the driver, not only the domain's own.", "--all-channels")
     ] = False,
     image: ImageOption = None,
     command: CommandOption = None,
@@ -320,8 +314,9 @@ def _doubts(text: str, intent: Intent) -> list[str]:
 
 def known_gpus() -> tuple[GpuFacts, ...]:
     """One GPU of each model that this version knows."""
-    models = json.loads(files("dra_driver.checking").joinpath("models.json").read_text("utf-8"))
-    return tuple(GpuFacts.of(model["gpus"][0]) for model in models.values())
+    from dra_driver.checking.knowledge import inventory_of_model, model_names
+
+    return tuple(inventory_of_model(name).gpus[0] for name in model_names())
 
 
 # -- questions

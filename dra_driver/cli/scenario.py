@@ -30,7 +30,7 @@ import yaml
 from pydantic import Field
 
 from dra_driver.api.gpu_settings import Strict
-from dra_driver.api.gpupolicy import is_policy, policies_among, rules_among
+from dra_driver.api.gpupolicy import is_policy, policies_among
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CONFIG_MAPS,
@@ -46,7 +46,6 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.usage import PublishedDevice, published_devices
 from dra_driver.errors import AlreadyExists, InvalidInput, NodeNotReady, NotFound
@@ -146,11 +145,6 @@ class Scenario:
     documents: tuple[JsonObject, ...]
     foreign: tuple[str, ...] = ()
     """`Kind.group` of manifests whose type the simulated cluster does not have; `documents` has none of them."""
-
-    @property
-    def rules(self) -> PublishingPolicy:
-        """What its GpuPolicies say."""
-        return rules_among(self.documents)
 
     @property
     def has_domains(self) -> bool:

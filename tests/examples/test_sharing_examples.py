@@ -8,6 +8,7 @@ from support.published import published_slices
 from support.rows import rows
 from support.scheduling import Desk
 
+from dra_driver.api.gpupolicy import rules_among
 from dra_driver.api.meta import (
     GPU_POLICIES,
     NODES,
@@ -43,7 +44,12 @@ async def publish(cluster: Desk, folder: Path, node: SimulatedNode, scenario: Sc
     await cluster.node(node.name, labels=dict(node.labels))
     uid = (await cluster.kube.get(NODES, node.name))["metadata"]["uid"]
     slices = await published_slices(
-        folder, node.profile, NodeRef(node.name, uid), scenario.rules, labels=dict(node.labels), acts=node.acts
+        folder,
+        node.profile,
+        NodeRef(node.name, uid),
+        rules_among(scenario.documents),
+        labels=dict(node.labels),
+        acts=node.acts,
     )
     for item in slices:
         await cluster.kube.create(RESOURCE_SLICES, item)

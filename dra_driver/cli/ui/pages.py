@@ -17,8 +17,7 @@ from dra_driver.cli.device_sheets import by_claim, users_of
 from dra_driver.cli.top.board import KnownGpus, NodeLine
 from dra_driver.cli.top.screen import Sort, sorted_lines
 from dra_driver.cli.ui import drawing
-from dra_driver.cli.ui.domains import domain_parts
-from dra_driver.cli.ui.drawing import NodeRows, link, sign
+from dra_driver.cli.ui.drawing import NodeRows, domain_parts, link, sign
 from dra_driver.cli.ui.history import GpuChange
 from dra_driver.cli.ui.parts import EMPTY, Html, HtmlPage, Part, Rows, element, joined, listing, part, table
 from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting

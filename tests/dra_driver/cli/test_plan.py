@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.api.gpupolicy import rules_among
 from dra_driver.cli.scenario import nodes_of, read_scenario
 from dra_driver.errors import InvalidInput
 
@@ -49,7 +50,8 @@ def test_policies_of_an_example_are_gpu_policies_that_are_applied_first(tmp_path
     )
     scenario = read_scenario(tmp_path)
     assert [document["kind"] for document in scenario.documents] == ["GpuPolicy", "GpuPolicy", "Pod"]
-    assert not scenario.rules.publishes_node("a", {}) and scenario.rules.mig[0].mode == "Dynamic"
+    rules = rules_among(scenario.documents)
+    assert not rules.publishes_node("a", {}) and rules.mig[0].mode == "Dynamic"
 
 
 def test_a_policy_with_a_mistake_is_refused_with_its_field(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from dra_driver.cli.seen import READ_AS
 from dra_driver.cli.top.board import Board, KnownGpus, NodeLine
 from dra_driver.cli.ui import history
 from dra_driver.cli.ui.documents import document
-from dra_driver.cli.ui.domains import racks_of
-from dra_driver.cli.ui.drawing import NodeRows
+from dra_driver.cli.ui.drawing import NodeRows, racks_of
 from dra_driver.cli.ui.history import GpuChange, GpuHistory
 from dra_driver.cli.ui.pages import MOST_NODES, NodeDetail, PageAddress, PageData, Place, WaitingReasons, page_of
 from dra_driver.cli.ui.parts import Html, HtmlPage, Rows, changes, element, part
