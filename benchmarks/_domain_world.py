@@ -136,7 +136,7 @@ class Surroundings:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            statuses = [one.get("status", {}).get("conditions") for one in self.domains.objects.values()]
+            statuses = [obj.get("status", {}).get("conditions") for obj in self.domains.objects.values()]
             raise RuntimeError(f"never {what}: {statuses[:1]}") from None
 
     # -- users, and the scheduler
@@ -170,7 +170,7 @@ class Surroundings:
             "spec": spec,
         }
         result = {"request": "channel", "driver": COMPUTE_DOMAIN_DRIVER, "pool": node, "device": "channel-0"}
-        config = [{"source": "FromClaim", **one} for one in spec["devices"]["config"]]
+        config = [{"source": "FromClaim", **device_config} for device_config in spec["devices"]["config"]]
         async with self._at_once:
             stored = await self.kube.create(RESOURCE_CLAIMS, claim)
             stored["status"] = {"allocation": {"devices": {"results": [result], "config": config}}}
@@ -188,12 +188,12 @@ class Surroundings:
 
     def addresses(self, domain: str) -> dict[str, str]:
         status = self.domains.objects[TEAM, domain].get("status") or {}
-        return {one["name"]: one["ipAddress"] for one in status.get("nodes") or ()}
+        return {entry["name"]: entry["ipAddress"] for entry in status.get("nodes") or ()}
 
     def offered_as(self, domain: str) -> int:
         """Nodes whose devices say that they are in the domain."""
         uid = self.domains.objects[TEAM, domain]["metadata"]["uid"]
-        return sum(one == uid for one in self.slices.objects.values())
+        return sum(label == uid for label in self.slices.objects.values())
 
     async def lose_pod(self, node: str) -> None:
         """The daemon of a node dies with its pod; the DaemonSet makes another."""
@@ -206,7 +206,7 @@ class Surroundings:
 
     def _saw_set(self, change: MirrorChange[str | None]) -> None:
         self._changed.set()
-        labels = {one for one in (change.before, change.after) if one is not None}
+        labels = {value for value in (change.before, change.after) if value is not None}
         for (_, node), label in self._nodes.objects.items():
             if label in labels:
                 self._look_at(node)
@@ -221,7 +221,7 @@ class Surroundings:
 
     def _saw_domain(self, change: MirrorChange[JsonObject]) -> None:
         self._changed.set()
-        before, after = (_nodes_of(one) for one in (change.before, change.after))
+        before, after = (_nodes_of(obj) for obj in (change.before, change.after))
         for node, address in after.items():
             if before.get(node) != address:
                 self._look_at(node)
@@ -263,7 +263,7 @@ class Surroundings:
             self._addresses += 1
             address = f"10.1.{self._addresses // 250}.{self._addresses % 250}"
             await self._patch(node, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
-        elif not pod["status"].get("conditions") and self._found(str(uid), node) == pod["status"]["podIP"]:
+        elif not pod["status"].get("conditions") and self._address_in_status(str(uid), node) == pod["status"]["podIP"]:
             await self._patch(node, {"conditions": [{"type": "Ready", "status": "True"}]})
             self.last_ready = time.monotonic()
 
@@ -275,7 +275,7 @@ class Surroundings:
     async def _patch(self, node: str, status: JsonObject) -> None:
         await self.kube.merge_patch(PODS, f"daemon-{node}", {"status": status}, namespace=OURS, subresource="status")
 
-    def _found(self, uid: str, node: str) -> str | None:
+    def _address_in_status(self, uid: str, node: str) -> str | None:
         """The address under which the peers find the node's daemon."""
         for domain in self.domains.objects.values():
             if domain["metadata"]["uid"] == uid:
@@ -290,9 +290,9 @@ def domain_label(obj: JsonObject) -> str | None:
 def _domain_of_slice(obj: JsonObject) -> str | None:
     return next(
         (
-            one["attributes"]["domain"]["string"]
-            for one in obj["spec"].get("devices", ())
-            if "domain" in one["attributes"]
+            device["attributes"]["domain"]["string"]
+            for device in obj["spec"].get("devices", ())
+            if "domain" in device["attributes"]
         ),
         None,
     )
@@ -300,4 +300,4 @@ def _domain_of_slice(obj: JsonObject) -> str | None:
 
 def _nodes_of(domain: JsonObject | None) -> dict[str, str]:
     status = (domain or {}).get("status") or {}
-    return {one["name"]: one["ipAddress"] for one in status.get("nodes") or ()}
+    return {entry["name"]: entry["ipAddress"] for entry in status.get("nodes") or ()}

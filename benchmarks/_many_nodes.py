@@ -87,7 +87,11 @@ def wire_time(ago_s: float = 0.0) -> str:
 def question(inventory: JsonObject, driver: str) -> str | None:
     """The registration that the controller asks about, whether the plugin still lives; None without a question."""
     asked: str | None = (inventory["metadata"].get("annotations") or {}).get(confirmation_annotation(driver))
-    return asked if any(one["time"] == asked for one in inventory["spec"].get("registrations") or ()) else None
+    return (
+        asked
+        if any(registration["time"] == asked for registration in inventory["spec"].get("registrations") or ())
+        else None
+    )
 
 
 async def answer(kube: Kube, node: str, driver: str) -> None:

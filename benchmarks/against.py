@@ -227,10 +227,10 @@ def write_host(root: Path) -> None:
     load_driver(simulated, library.name.removeprefix("libnvidia-ml.so."), libraries=False)
     remove_driver_files(simulated)
     config = root / DRIVER_ROOT / "config/config.yaml"
-    said = json.loads(config.read_text())
-    for device, gpu in zip(said["devices"], simulated.state.gpus, strict=True):
+    settings = json.loads(config.read_text())
+    for device, gpu in zip(settings["devices"], simulated.state.gpus, strict=True):
         device |= {"uuid": gpu.uuid, "pci": {"bus_id": gpu.address}, "minor_number": gpu.minor}
-    config.write_text(json.dumps(said))
+    config.write_text(json.dumps(settings))
     for name in ("nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
         node, path = HostFiles(root).device_node(f"/dev/{name}"), root / DRIVER_ROOT / "dev" / name
         assert node is not None
@@ -382,13 +382,13 @@ def main() -> None:
     figures = compared(measured)
     rows = [
         (
-            f"{name}, {one['unit']}",
-            str(one["ours"]),
-            str(one["peer"]),
-            str(one["ratio"]),
-            f"{one['lowest']} - {one['highest']}",
+            f"{name}, {figure['unit']}",
+            str(figure["ours"]),
+            str(figure["peer"]),
+            str(figure["ratio"]),
+            f"{figure['lowest']} - {figure['highest']}",
         )
-        for name, one in figures.items()
+        for name, figure in figures.items()
     ]
     print_table(("FIGURE", "OURS", "PEER", "RATIO", "LOWEST - HIGHEST"), rows)
     if options.json:

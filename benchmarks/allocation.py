@@ -60,7 +60,7 @@ def full_gpus() -> list[Obj]:
 
 def dynamic_mig() -> list[Obj]:
     """Each GPU whole and in every profile and place: counters in a slice of their own, at most 64 devices in others."""
-    devices = [one for index in range(GPUS) for one in _gpu_and_partitions(index)]
+    devices = [device for index in range(GPUS) for device in _gpu_and_partitions(index)]
     sets = [{"name": f"gpu-{index:08x}-counters", "counters": _amounts(range(8), 132)} for index in range(GPUS)]
     chunks = [devices[start : start + 64] for start in range(0, len(devices), 64)]
     return [{"sharedCounters": sets}, *({"devices": chunk} for chunk in chunks)]
@@ -86,15 +86,15 @@ def _draw(index: int, slices: range, multiprocessors: int) -> Obj:
 
 
 def _amounts(slices: range, multiprocessors: int) -> Obj:
-    counters = {f"memory-slice-{one}": {"value": "1"} for one in slices}
+    counters = {f"memory-slice-{number}": {"value": "1"} for number in slices}
     return counters | {"multiprocessors": {"value": str(multiprocessors)}}
 
 
 def cluster(nodes: int, node_slices: Sequence[Obj]) -> tuple[list[NodeView], Catalog]:
     names = [f"node-{index:04}" for index in range(nodes)]
     first = [_published(names[0], index, len(node_slices), spec) for index, spec in enumerate(node_slices)]
-    slices = [_moved(one, name) for name in names for one in first]
-    return [NodeView(name) for name in names], Catalog([PublishedSlice(one) for one in slices])
+    slices = [_moved(slice_, name) for name in names for slice_ in first]
+    return [NodeView(name) for name in names], Catalog([PublishedSlice(slice_) for slice_ in slices])
 
 
 def _published(node: str, index: int, count: int, spec: Obj) -> ResourceSlice:
@@ -220,13 +220,13 @@ def main() -> None:
         for nodes in arguments.nodes.split(",")
     ]
     print_table(
-        ("claim for", "nodes", "allocations/s"), [(one.what, str(one.nodes), f"{one.per_s:,.0f}") for one in rates]
+        ("claim for", "nodes", "allocations/s"), [(row.what, str(row.nodes), f"{row.per_s:,.0f}") for row in rates]
     )
     cases = list(hard_cases())
-    print_table(("hard case", "answer", "ms"), [(one.what, one.answer, f"{one.ms:.1f}") for one in cases])
+    print_table(("hard case", "answer", "ms"), [(row.what, row.answer, f"{row.ms:.1f}") for row in cases])
     if arguments.json is not None:
-        found = {"rates": [vars_of(one) for one in rates], "hard": [vars_of(one) for one in cases]}
-        arguments.json.write_text(json.dumps(found, indent=2))
+        results = {"rates": [vars_of(row) for row in rates], "hard": [vars_of(row) for row in cases]}
+        arguments.json.write_text(json.dumps(results, indent=2))
 
 
 def vars_of(row: Rate | Hard) -> Obj:

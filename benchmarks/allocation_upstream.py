@@ -65,8 +65,8 @@ class Timed:
 def timed(case: Case) -> Timed:
     behavior = Behavior.of(36, **{_FIELDS[name]: on for name, on in case["features"].items()})
     nodes, slices, usage = _cluster(case)
-    claims = [ResourceClaim.of(one) for one in case["claims"]]
-    classes = {one.metadata.name: one for one in map(DeviceClass.of, case["classes"] or ())}
+    claims = [ResourceClaim.of(claim) for claim in case["claims"]]
+    classes = {class_.metadata.name: class_ for class_ in map(DeviceClass.of, case["classes"] or ())}
 
     def once() -> str:
         end = time.process_time() + _LONGEST_S
@@ -117,25 +117,27 @@ def _cluster(case: Case) -> tuple[list[NodeView], list[PublishedSlice], Usage]:
         shared[driver, pool][device] = {key: amount(value) for key, value in amounts.items()}
     nodes, slices = (
         [NodeView.read(case["node"])],
-        [ResourceSlice.of(_with_counters(one)) for one in case["slices"] or ()],
+        [ResourceSlice.of(_with_counters(obj)) for obj in case["slices"] or ()],
     )
     if copies := case.get("copies"):
         names = [f"node-{index:05}" for index in range(copies)]
         nodes = [NodeView(name, nodes[0].labels) for name in names]
         for name in names[: case.get("busy", 0)]:
-            for one in slices:
-                whole[one.spec.driver, name] |= {device.name for device in one.spec.devices or ()}
-        slices = [_moved(one, name) for name in names for one in slices]
+            for slice_ in slices:
+                whole[slice_.spec.driver, name] |= {device.name for device in slice_.spec.devices or ()}
+        slices = [_moved(original, name) for name in names for original in slices]
     usage = Usage({id_: PoolUsage(frozenset(whole[id_]), shared[id_]) for id_ in {*whole, *shared}})
-    return nodes, [PublishedSlice(one) for one in slices], usage
+    return nodes, [PublishedSlice(each) for each in slices], usage
 
 
 def _with_counters(slice_: dict[str, Any]) -> dict[str, Any]:
     """Two cases have counter sets without counters, which no API server stores and our models refuse."""
     spec = slice_["spec"]
-    consumed = [one for device in spec.get("devices") or () for one in device.get("consumesCounters") or ()]
-    for one in (*consumed, *(spec.get("sharedCounters") or ())):
-        one.setdefault("counters", {"any": {"value": "1"}})
+    consumed = [
+        consumption for device in spec.get("devices") or () for consumption in device.get("consumesCounters") or ()
+    ]
+    for counters in (*consumed, *(spec.get("sharedCounters") or ())):
+        counters.setdefault("counters", {"any": {"value": "1"}})
     return slice_
 
 
@@ -175,23 +177,30 @@ def main() -> None:
             (
                 kind,
                 str(len(own)),
-                f"{statistics.median(one.upstream_ms for one in own):.3f}",
-                f"{statistics.median(one.ms for one in own):.3f}",
-                f"{statistics.median(one.ratio for one in own):.2f}",
-                str(sum(one.ratio > 10 for one in own)),
-                f"{(worst := max(own, key=lambda one: one.ratio)).ratio:.1f}",
+                f"{statistics.median(case.upstream_ms for case in own):.3f}",
+                f"{statistics.median(case.ms for case in own):.3f}",
+                f"{statistics.median(case.ratio for case in own):.2f}",
+                str(sum(case.ratio > 10 for case in own)),
+                f"{(worst := max(own, key=lambda case: case.ratio)).ratio:.1f}",
                 worst.name,
             )
             for kind, own in kinds.items()
         ],
     )
-    slowest = sorted(rows, key=lambda one: -one.ratio)[: arguments.slowest]
-    different = [one for one in rows if one.answer != one.upstream_answer and one not in slowest]
+    slowest = sorted(rows, key=lambda case: -case.ratio)[: arguments.slowest]
+    different = [case for case in rows if case.answer != case.upstream_answer and case not in slowest]
     print_table(
         ("case", "upstream", "ms", "here", "ms", "ratio"),
         [
-            (one.name, one.upstream_answer, f"{one.upstream_ms:.3f}", one.answer, f"{one.ms:.3f}", f"{one.ratio:.2f}")
-            for one in [*slowest, *different]
+            (
+                case.name,
+                case.upstream_answer,
+                f"{case.upstream_ms:.3f}",
+                case.answer,
+                f"{case.ms:.3f}",
+                f"{case.ratio:.2f}",
+            )
+            for case in [*slowest, *different]
         ],
     )
 

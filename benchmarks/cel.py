@@ -90,12 +90,12 @@ def main() -> None:
     options = parser.parse_args()
     figures = [measured(name, expression, options.seconds) for name, expression in SELECTORS.items()]
     if options.output == "json":
-        print(json.dumps([asdict(one) for one in figures]))
+        print(json.dumps([asdict(row) for row in figures]))
         return
     print(f"{'selector':<16}{'evaluations/s':>15}{'compile':>12}{'explain':>12}{'cost':>8}")
-    for one in figures:
-        times = f"{one.compile_us:>9} µs{one.explain_us:>9} µs"
-        print(f"{one.selector:<16}{one.evaluations_per_s:>15,}{times}{one.cost:>8}")
+    for figure in figures:
+        times = f"{figure.compile_us:>9} µs{figure.explain_us:>9} µs"
+        print(f"{figure.selector:<16}{figure.evaluations_per_s:>15,}{times}{figure.cost:>8}")
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def of_nvidia(*, mig: bool) -> list[JsonObject]:
     sets = [{"name": f"gpu-{gpu.minor}-counter-set", "counters": _amounts(_whole(gpu))} for gpu in gpus]
     return [
         _slice({"sharedCounters": sets}, count),
-        *(_slice({"devices": sorted(_nvidia_devices(gpu), key=lambda one: one["name"])}, count) for gpu in gpus),
+        *(_slice({"devices": sorted(_nvidia_devices(gpu), key=lambda device: device["name"])}, count) for gpu in gpus),
     ]
 
 

@@ -120,7 +120,7 @@ class Bench:
                     yield outside, inside
 
     @asynccontextmanager
-    async def measured(self, found: dict[str, int]) -> AsyncIterator[Callable[[], float]]:
+    async def measured(self, counts: dict[str, int]) -> AsyncIterator[Callable[[], float]]:
         """The writes of the block, and of a second after it, for what is written late."""
         before, others, started = (
             Counter(self._controller.writes),
@@ -131,16 +131,16 @@ class Bench:
         await asyncio.sleep(2.0)
         own = Counter(self._controller.writes)
         own.subtract(before)
-        found["controller"] = sum(own.values())
-        found["all"] = found["controller"] + sum(self.around.kube.writes.values()) - others
-        found.update({name: count for name, count in sorted(own.items()) if count})
+        counts["controller"] = sum(own.values())
+        counts["all"] = counts["controller"] + sum(self.around.kube.writes.values()) - others
+        counts.update({name: count for name, count in sorted(own.items()) if count})
 
     async def left(self) -> int:
         kube = self.around.kube
-        found = 0
+        remaining = 0
         for resource in (COMPUTE_DOMAINS, DAEMON_SETS, RESOURCE_CLAIM_TEMPLATES, PODS):
-            found += len((await kube.list(resource)).items)
-        return found + sum(domain_label(node) is not None for node in (await kube.list(NODES)).items)
+            remaining += len((await kube.list(resource)).items)
+        return remaining + sum(domain_label(node) is not None for node in (await kube.list(NODES)).items)
 
 
 async def _all[T](work: Iterable[Any]) -> list[T]:

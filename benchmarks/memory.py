@@ -156,7 +156,7 @@ async def _with_claims(bench: Bench, profile: str, count: int, cycles: int) -> F
 
     async def all_of(when: str) -> Figures:
         await asyncio.sleep(SETTLE_S)
-        return {key: mib for name, one in processes.items() for key, mib in both(f"{name} {when}", one).items()}
+        return {key: mib for name, process in processes.items() for key, mib in both(f"{name} {when}", process).items()}
 
     figures = await all_of("at rest")
     some = Claims(bench, [name for name in bench.gpus if name.startswith("gpu-") and "-mig-" not in name])

@@ -108,12 +108,12 @@ def places_of(model: str) -> tuple[list[Place], Gpu]:
     inventory = NodeInventorySpec(
         node_name="node", boot_id="boot", driver=driver, gpus=[facts], summary=summary_of(driver, [facts], [])
     )
-    found = offers(inventory, PublishingPolicy(mig=[MigRule(mode="Dynamic")]), {}).offers
-    counters = gpu_counters(facts, found)
+    offered = offers(inventory, PublishingPolicy(mig=[MigRule(mode="Dynamic")]), {}).offers
+    counters = gpu_counters(facts, offered)
     assert counters is not None
     totals = tuple(counters.totals.get(name, 0) for name in engines(profiles[0]))
     everything = sum(1 << number for number in range(load_mig_table(model).memory_slices))
-    return [_place(offer) for offer in found], Gpu(everything, totals)
+    return [_place(offer) for offer in offered], Gpu(everything, totals)
 
 
 def _place(offer: Offer) -> Place:
@@ -163,16 +163,16 @@ def simulated(
             _, _, gpu, place = heapq.heappop(leaving)
             gpus[gpu].take(place, -1)
         wanted = [place for place in places if _answers(place.profile, profile, asked)]
-        found = choose(gpus, wanted)
-        if found is None:
+        placement = choose(gpus, wanted)
+        if placement is None:
             refused += 1
             sizes = {(place.profile.size, place.engines) for place in wanted}
             by_placement += any(
                 gpu.slices.bit_count() >= size and gpu.has_engines(needed) for gpu in gpus for size, needed in sizes
             )
             continue
-        gpus[found[0]].take(found[1], 1)
-        heapq.heappush(leaving, (now + stays, number, *found))
+        gpus[placement[0]].take(placement[1], 1)
+        heapq.heappush(leaving, (now + stays, number, *placement))
     return Refusals(model, asked, order, options.requests, refused, by_placement)
 
 

@@ -308,11 +308,11 @@ class Bench:
     async def _versions(self) -> dict[str, str]:
         from dra_driver.api.meta import CONFIG_MAPS, EVENTS, NODE_INVENTORIES
 
-        found = {}
+        versions = {}
         for resource in (NODE_INVENTORIES, RESOURCE_SLICES, RESOURCE_CLAIMS, NODES, EVENTS, CONFIG_MAPS):
             for item in (await self.kube.list(resource)).items:
-                found[f"{resource.plural}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
-        return found
+                versions[f"{resource.plural}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+        return versions
 
 
 def _row(unit: str, median: float, late: float | None = None) -> JsonObject:
@@ -341,7 +341,11 @@ async def measure(rounds: int, quiet_s: float) -> dict[str, JsonObject]:
             }
             await bench.start_again_with_policy(stack)
             times |= await bench.holds(max(rounds // 10, 10))
-    calls = {f"{call}, {what}": _row("ms", *cuts) for what, found in times.items() for call, cuts in found.items()}
+    calls = {
+        f"{call}, {what}": _row("ms", *cuts)
+        for what, times_by_call in times.items()
+        for call, cuts in times_by_call.items()
+    }
     return calls | sizes
 
 

@@ -90,30 +90,30 @@ UNITS = {
 
 def objects(nodes: int) -> dict[Resource, list[JsonObject]]:
     """The cluster, by kind."""
-    found: dict[Resource, list[JsonObject]] = {
+    objects_by_kind: dict[Resource, list[JsonObject]] = {
         kind: [] for kind in (NODES, NODE_INVENTORIES, RESOURCE_SLICES, RESOURCE_CLAIMS, PODS, DEVICE_CLASSES)
     }
-    found[DEVICE_CLASSES].append({"metadata": _metadata("gpu.nvidia.com"), "spec": {"selectors": [SELECTOR]}})
-    found[RESOURCE_CLAIMS].append(_claim(WAITING, None, count=HELD + 4))
-    found[PODS].append(_pod(WAITING, None))
+    objects_by_kind[DEVICE_CLASSES].append({"metadata": _metadata("gpu.nvidia.com"), "spec": {"selectors": [SELECTOR]}})
+    objects_by_kind[RESOURCE_CLAIMS].append(_claim(WAITING, None, count=HELD + 4))
+    objects_by_kind[PODS].append(_pod(WAITING, None))
     for node in range(nodes):
         name, spec = name_of(node), spec_of(node)
         gpus = spec.gpus
-        found[NODES].append({"metadata": _metadata(name)})
-        found[NODE_INVENTORIES].append({"metadata": _metadata(name), "spec": spec.to_wire()})
+        objects_by_kind[NODES].append({"metadata": _metadata(name)})
+        objects_by_kind[NODE_INVENTORIES].append({"metadata": _metadata(name), "spec": spec.to_wire()})
         slices = objects_of_inventory(spec, name, PublishingPolicy(), {}, ALL_FEATURES)
         for number, slice_ in enumerate(item for item in slices if item["kind"] == RESOURCE_SLICES.kind):
             for device in slice_["spec"].get("devices") or ():
                 if node % 50 == 0 and device["name"] == gpus[-1].name:
                     taint = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
                     device["taints"] = [taint]
-            found[RESOURCE_SLICES].append(slice_ | {"metadata": _metadata(f"{name}-{number}")})
+            objects_by_kind[RESOURCE_SLICES].append(slice_ | {"metadata": _metadata(f"{name}-{number}")})
         for gpu in gpus[:HELD]:
             job = f"job-{node}-{gpu.name}"
             device = {"request": "gpu", "driver": GPU_DRIVER, "pool": name, "device": gpu.name}
-            found[RESOURCE_CLAIMS].append(_claim(job, device))
-            found[PODS].append(_pod(job, name))
-    return found
+            objects_by_kind[RESOURCE_CLAIMS].append(_claim(job, device))
+            objects_by_kind[PODS].append(_pod(job, name))
+    return objects_by_kind
 
 
 def _metadata(name: str, namespace: str | None = None) -> JsonObject:
@@ -146,18 +146,18 @@ def _pod(name: str, node: str | None) -> JsonObject:
 class Answers:
     """Encoded objects by path; a watch of claims gets changes, others get nothing."""
 
-    def __init__(self, found: dict[Resource, list[JsonObject]], changes_per_s: float) -> None:
+    def __init__(self, objects_by_kind: dict[Resource, list[JsonObject]], changes_per_s: float) -> None:
         self._kinds: dict[str, Resource] = {}
         self._items: dict[str, list[bytes]] = {}
         self._objects: dict[str, bytes] = {}
-        for kind, items in found.items():
+        for kind, items in objects_by_kind.items():
             encoded = [json.dumps(item).encode() for item in items]
             for namespace in (None, "team-a") if kind.namespaced else (None,):
                 self._kinds[kind.path(namespace)], self._items[kind.path(namespace)] = kind, encoded
             for item, text in zip(items, encoded, strict=True):
                 name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
                 self._objects[kind.path(namespace, name)] = text
-        self._claims = [item for item in found[RESOURCE_CLAIMS] if item["status"]]
+        self._claims = [item for item in objects_by_kind[RESOURCE_CLAIMS] if item["status"]]
         self._pause_s = 1 / changes_per_s
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -252,7 +252,7 @@ def commands(rounds: int, kubeconfig: Path, cluster: Path, pods: tuple[Path, Pat
     return dict(zip(COMMANDS, spent, strict=True))
 
 
-def offline_files(found: dict[Resource, list[JsonObject]], folder: Path) -> tuple[Path, tuple[Path, Path]]:
+def offline_files(objects_by_kind: dict[Resource, list[JsonObject]], folder: Path) -> tuple[Path, tuple[Path, Path]]:
     """The slices and classes of the cluster; a pod that fits, and one that does not."""
 
     def written(name: str, *kinds: tuple[Resource, list[JsonObject]]) -> Path:
@@ -261,7 +261,7 @@ def offline_files(found: dict[Resource, list[JsonObject]], folder: Path) -> tupl
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         return path
 
-    cluster = written("cluster.json", *((kind, found[kind]) for kind in (RESOURCE_SLICES, DEVICE_CLASSES)))
+    cluster = written("cluster.json", *((kind, objects_by_kind[kind]) for kind in (RESOURCE_SLICES, DEVICE_CLASSES)))
     fits, waits = (
         written(f"{name}.json", (RESOURCE_CLAIMS, [_claim(name, None, count)]), (PODS, [_pod(name, None)]))
         for name, count in (("fits", 1), ("waits", GPUS + 1))
@@ -378,11 +378,11 @@ def ui(kubeconfig: Path, nodes: int, seconds: float = 20.0) -> dict[str, float]:
 
 
 def measure(nodes: int, changes: float, rounds: int) -> dict[str, float]:
-    found = objects(nodes)
-    answers = Answers(found, changes)
+    objects_by_kind = objects(nodes)
+    answers = Answers(objects_by_kind, changes)
     with tempfile.TemporaryDirectory() as folder, serving(answers, Path(folder)) as kubeconfig:
-        costs = commands(rounds, kubeconfig, *offline_files(found, Path(folder)))
-        del found
+        costs = commands(rounds, kubeconfig, *offline_files(objects_by_kind, Path(folder)))
+        del objects_by_kind
         figures = {f"{name}: processor": spent.processor_s for name, spent in costs.items()}
         figures |= {f"{name}: time": spent.wall_s for name, spent in costs.items()}
         return {**figures, **top(kubeconfig, nodes), **ui(kubeconfig, nodes)}

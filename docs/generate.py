@@ -103,13 +103,13 @@ def controller_families() -> list[Family]:
 
 
 def _families(registry: _Recorded) -> list[Family]:
-    found = []
+    families = []
     for collector in registry.collectors:
         if isinstance(collector, MetricWrapperBase):
-            found += [_family(one, collector._labelnames) for one in collector.describe()]
+            families += [_family(metric, collector._labelnames) for metric in collector.describe()]
         else:
-            found += [_family(one, one._labelnames) for one in collector.collect()]
-    return sorted(set(found))
+            families += [_family(metric, metric._labelnames) for metric in collector.collect()]
+    return sorted(set(families))
 
 
 def _family(metric: Metric, labels: Iterable[str]) -> Family:

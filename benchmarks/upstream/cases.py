@@ -42,12 +42,12 @@ def _case(name: str, claims: list[Obj], slices: list[Obj], **others: Any) -> Obj
     return {
         "name": name,
         "features": _FEATURES,
-        "claims": [_claim(index, **one) for index, one in enumerate(claims)],
+        "claims": [_claim(index, **claim) for index, claim in enumerate(claims)],
         "classes": [
             _class("any", "true"),
             *(_class(f"{type_}s", f"{_OWN}.type == '{type_}'") for type_ in ("gpu", "mig")),
         ],
-        "slices": [_slice(index, len(slices), one) for index, one in enumerate(slices)],
+        "slices": [_slice(index, len(slices), slice_) for index, slice_ in enumerate(slices)],
         "node": {"metadata": {"name": _NODE}},
         "whole": [],
         "consumed": {},
@@ -78,7 +78,7 @@ def _request(name: str, class_: str = "any", *expressions: str, **fields: Any) -
 
 
 def _wanted(class_: str, *expressions: str, **fields: Any) -> Obj:
-    selectors = [{"cel": {"expression": one}} for one in expressions]
+    selectors = [{"cel": {"expression": expression}} for expression in expressions]
     mode = {} if "allocationMode" in fields else {"allocationMode": "ExactCount", "count": 1}
     return {"deviceClassName": class_, "selectors": selectors, **mode, **fields}
 
@@ -87,9 +87,9 @@ def _wanted(class_: str, *expressions: str, **fields: Any) -> Obj:
 
 
 def _nodes() -> Iterator[Obj]:
-    one = [{"requests": [_request("r", "gpus")]}]
+    claims = [{"requests": [_request("r", "gpus")]}]
     for name, nodes, busy in (("first", 5_000, 0), ("middle", 5_000, 2_500), ("last", 5_000, 4_999)):
-        yield _case(f"nodes/{name} free of {nodes}", one, [_gpus(8)], copies=nodes, busy=busy)
+        yield _case(f"nodes/{name} free of {nodes}", claims, [_gpus(8)], copies=nodes, busy=busy)
     partition = [{"requests": [_request("r", "migs", f"{_OWN}.profile == '3g.40gb'")]}]
     yield _case("nodes/a partition on the first of 500", partition, dynamic_mig(), copies=500, busy=0)
 
@@ -131,7 +131,7 @@ def _hard() -> Iterator[Obj]:
     admin = _request("r", "gpus", allocationMode="All", adminAccess=True)
     yield of("admin access to 32 in use", [_gpus(32)], admin, whole=busy)
     shareable = {"devices": [device | {"allowMultipleAllocations": True} for device in _gpus(8)["devices"]]}
-    shareable = {"devices": [one | {"capacity": {"memory": {"value": "80Gi"}}} for one in shareable["devices"]]}
+    shareable = {"devices": [device | {"capacity": {"memory": {"value": "80Gi"}}} for device in shareable["devices"]]}
     share = {"capacity": {"requests": {"memory": "20Gi"}}}
     yield of("16 shares of 8", [shareable], *(_request(f"r{i}", "gpus", **share) for i in range(16)))
     yield of("none: 17 of 64, domains of 16", [_gpus(64, 16)], _request("r", "gpus", count=17), constraint=same)
@@ -153,16 +153,20 @@ def _random(random_: random.Random, name: str) -> Obj:
     cut = random_.randint(0, len(devices))
     slices = [{"devices": part} for part in (devices[:cut], devices[cut:]) if part]
     if sets:
-        left = [{one: {"value": str(random_.randint(1, 8))} for one in ("memory", "engines")} for _ in range(sets)]
-        slices.append({"sharedCounters": [{"name": f"set-{i}", "counters": one} for i, one in enumerate(left)]})
-    used = [one["name"] for one in devices if "allowMultipleAllocations" not in one and random_.random() < 0.2]
+        left = [
+            {counter: {"value": str(random_.randint(1, 8))} for counter in ("memory", "engines")} for _ in range(sets)
+        ]
+        slices.append(
+            {"sharedCounters": [{"name": f"set-{i}", "counters": counters} for i, counters in enumerate(left)]}
+        )
+    used = [device["name"] for device in devices if "allowMultipleAllocations" not in device and random_.random() < 0.2]
     shared = {
-        f"{GPU_DRIVER}/{_NODE}/{one['name']}": {"memory": random_.choice(["5Gi", "20Gi", "40Gi"])}
-        for one in devices
-        if "allowMultipleAllocations" in one and random_.random() < 0.3
+        f"{GPU_DRIVER}/{_NODE}/{device['name']}": {"memory": random_.choice(["5Gi", "20Gi", "40Gi"])}
+        for device in devices
+        if "allowMultipleAllocations" in device and random_.random() < 0.3
     }
     wanted = [_random_claim(random_, size) for _ in range(random_.choice([1, 1, 1, 2, 3]))]
-    whole = [[GPU_DRIVER, _NODE, one] for one in used]
+    whole = [[GPU_DRIVER, _NODE, device] for device in used]
     return _case(name, wanted, slices, whole=whole, consumed=shared)
 
 
@@ -172,7 +176,7 @@ def _device(random_: random.Random, name: str, sets: int) -> Obj:
         "size": {"int": random_.randint(1, 3)},
     }
     if random_.random() < 0.9:
-        attributes["link"] = random_.choice([*({"string": one} for one in "vwxyz"), {"int": 1}, {"version": "1.0.0"}])
+        attributes["link"] = random_.choice([*({"string": text} for text in "vwxyz"), {"int": 1}, {"version": "1.0.0"}])
     device: Obj = {"name": name, "attributes": attributes, "capacity": {}}
     if random_.random() < 0.8:
         device["capacity"]["memory"] = {"value": random_.choice(["40Gi", "80Gi"])}
@@ -187,7 +191,8 @@ def _device(random_: random.Random, name: str, sets: int) -> Obj:
             device["capacity"]["memory"]["requestPolicy"] = policy
     if sets and random_.random() < 0.8:
         counters = {
-            one: {"value": str(random_.randint(1, 3))} for one in random_.choice([["memory"], ["memory", "engines"]])
+            counter: {"value": str(random_.randint(1, 3))}
+            for counter in random_.choice([["memory"], ["memory", "engines"]])
         }
         device["consumesCounters"] = [{"counterSet": f"set-{random_.randrange(sets)}", "counters": counters}]
     if random_.random() < 0.1:

@@ -122,7 +122,7 @@ _LISTS = replace(ALL_FEATURES, list_attributes=True)
 @cache
 def _published() -> tuple[Device, ...]:
     """Devices of the first GPU of every model, under each policy."""
-    found: list[Device] = []
+    devices: list[Device] = []
     for model in knowledge.model_names():
         whole = knowledge.inventory_of_model(model)
         first = whole.gpus[:1]
@@ -130,8 +130,8 @@ def _published() -> tuple[Device, ...]:
         for gpus in (first, [_partitioned(gpu) for gpu in first], shared.gpus[:1]):
             inventory = whole.model_copy(update={"gpus": gpus})
             for policy, features in product(map(PublishingPolicy.of, _POLICIES), (ALL_FEATURES, _LISTS)):
-                found += described_devices(inventory, policy, {}, GPU_DRIVER, features).devices
-    return tuple(found)
+                devices += described_devices(inventory, policy, {}, GPU_DRIVER, features).devices
+    return tuple(devices)
 
 
 def _partitioned(gpu: GpuFacts) -> GpuFacts:
@@ -157,10 +157,10 @@ def _type_of(value: Attribute) -> str:
 
 
 def _shown(value: Attribute) -> str:
-    (found,) = value.to_wire().values()
-    if isinstance(found, list):
-        return str(found[0])
-    return str(found).lower() if isinstance(found, bool) else str(found)
+    (value_of_type,) = value.to_wire().values()
+    if isinstance(value_of_type, list):
+        return str(value_of_type[0])
+    return str(value_of_type).lower() if isinstance(value_of_type, bool) else str(value_of_type)
 
 
 def attributes() -> str:
@@ -202,32 +202,32 @@ def _domain_rows() -> Iterator[tuple[str, ...]]:
     """Devices of a node that is in a domain."""
     imex = ImexFacts(channels=2048, program=True)
     tray = knowledge.inventory_of_model("gb200").model_copy(update={"imex": imex})
-    found = [
+    devices = [
         device
         for labels in ({}, {DOMAIN_LABEL: "6a1f7c2e-0d5b-4d0e-9b1a-3f5c2d7e8a90"})
         for device in domains.domain_devices(
             tray, PublishingPolicy.EVERYTHING, labels, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES
         ).devices
     ]
-    check_names((name for device in found for name in device.attributes), DOMAIN_MEANINGS, "attribute")
+    check_names((name for device in devices for name in device.attributes), DOMAIN_MEANINGS, "attribute")
     check_names(domains.CHANNEL_ATTRIBUTES, DOMAIN_MEANINGS, "attribute")
     for name, meaning in DOMAIN_MEANINGS.items():
-        values = [device.attributes[name] for device in found if name in device.attributes]
+        values = [device.attributes[name] for device in devices if name in device.attributes]
         always = "always" if name in ("type", "id") else ""
-        yield f"`{name}`", _type_of(values[0]), always, f"`{_example([_shown(one) for one in values])}`", meaning
+        yield f"`{name}`", _type_of(values[0]), always, f"`{_example([_shown(value) for value in values])}`", meaning
 
 
 def _capacity_rows() -> Iterator[tuple[str, ...]]:
-    found: dict[str, tuple[set[str], list[str]]] = {}
+    values_by_name: dict[str, tuple[set[str], list[str]]] = {}
     for device in _published():
         for name, capacity in device.capacity.items():
             general = "memorySliceN" if name.startswith("memorySlice") else name
-            kinds, values = found.setdefault(general, (set(), []))
+            kinds, values = values_by_name.setdefault(general, (set(), []))
             kinds.add(_kind(device))
             values.append(str(capacity.value))
-    check_names(found, CAPACITIES, "capacity")
+    check_names(values_by_name, CAPACITIES, "capacity")
     for name, meaning in CAPACITIES.items():
-        kinds, values = found[name]
+        kinds, values = values_by_name[name]
         yield f"`{name}`", ", ".join(kind for kind in KINDS if kind in kinds), f"`{_example(values)}`", meaning
 
 
@@ -238,7 +238,7 @@ def _example(values: Sequence[str]) -> str:
 
 def _xid_rows() -> Iterator[tuple[str, ...]]:
     meanings: dict[tuple[str, str], list[int]] = {}
-    for number, told in health._XIDS.items():
-        meanings.setdefault(told, []).append(number)
-    for (severity, meaning), numbers in sorted(meanings.items(), key=lambda one: one[1]):
+    for number, meaning_of_xid in health._XIDS.items():
+        meanings.setdefault(meaning_of_xid, []).append(number)
+    for (severity, meaning), numbers in sorted(meanings.items(), key=lambda entry: entry[1]):
         yield ", ".join(map(str, numbers)), severity, f"{meaning[:1].upper()}{meaning[1:]}."

@@ -23,9 +23,9 @@ _NOT_THERE = ("simulation", "commands/inventory", "commands/simulate")
 def kinds() -> tuple[type[DriverError], ...]:
     """All kinds that users can see, depth first; private kinds (`_…`) are left out."""
     for package in (dra_driver, kubelet_plugin, controller):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith(".__main__"):
-                importlib.import_module(found.name)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".__main__"):
+                importlib.import_module(module.name)
     return tuple(_below(DriverError))
 
 
@@ -36,36 +36,40 @@ def _below(kind: type[DriverError]) -> Iterator[type[DriverError]]:
         "controller",
     ):
         yield kind
-    for one in sorted(kind.__subclasses__(), key=lambda one: (one.__module__ != "dra_driver.errors", one.__name__)):
-        yield from _below(one)
+    for subclass in sorted(
+        kind.__subclasses__(), key=lambda candidate: (candidate.__module__ != "dra_driver.errors", candidate.__name__)
+    ):
+        yield from _below(subclass)
 
 
 def error_kinds() -> str:
     """A section for each kind."""
-    said = messages()
-    return "\n\n".join(part for kind in kinds() for part in _section(kind, said.get(kind.__name__, ())))
+    messages_by_kind = messages()
+    return "\n\n".join(part for kind in kinds() for part in _section(kind, messages_by_kind.get(kind.__name__, ())))
 
 
-def _section(kind: type[DriverError], said: tuple[str, ...]) -> Iterator[str]:
+def _section(kind: type[DriverError], texts: tuple[str, ...]) -> Iterator[str]:
     if "help" not in vars(kind):
         raise LookupError(f"{kind.__module__}.{kind.__name__} has no documentation: set `help`")
     yield f"### {kind.__name__}"
     yield kind.help.event
     again = "only after that" if kind.retry_after_s is None else f"after {kind.retry_after_s:g} s"
-    parents = [one.__name__ for one in kind.__mro__[1:] if issubclass(one, DriverError) and one is not DriverError]
+    parents = [
+        parent.__name__ for parent in kind.__mro__[1:] if issubclass(parent, DriverError) and parent is not DriverError
+    ]
     is_a = f" **Kind of:** [{parents[0]}](#{parents[0].lower()})." if parents else ""
     yield f"**Who acts:** {kind.help.move}. **Retried:** {again}.{is_a}"
     yield kind.help.advice
-    if said:
+    if texts:
         yield "<details><summary>Messages</summary>"
-        yield "\n".join(f"- {one}" for one in said)
+        yield "\n".join(f"- {text}" for text in texts)
         yield "</details>"
 
 
 @cache
 def messages() -> dict[str, tuple[str, ...]]:
     """The messages of each kind in services, with `…` for variable parts; sorted."""
-    found: dict[str, set[str]] = {}
+    texts_by_kind: dict[str, set[str]] = {}
     names = {kind.__name__ for kind in kinds()}
     files = (path for folder in _SERVICES for path in (_ROOT / folder).rglob("*.py"))
     for path in sorted([*files, _ROOT / _FEATURES]):
@@ -75,8 +79,8 @@ def messages() -> dict[str, tuple[str, ...]]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names and node.args:
                 text = _text(node.args[0])
                 if text is not None:
-                    found.setdefault(node.func.id, set()).add(text)
-    return {kind: tuple(sorted(texts)) for kind, texts in found.items()}
+                    texts_by_kind.setdefault(node.func.id, set()).add(text)
+    return {kind: tuple(sorted(texts)) for kind, texts in texts_by_kind.items()}
 
 
 def _text(node: ast.expr) -> str | None:
@@ -84,7 +88,7 @@ def _text(node: ast.expr) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         parts = [node.value]
     elif isinstance(node, ast.JoinedStr):
-        parts = [str(one.value) if isinstance(one, ast.Constant) else "…" for one in node.values]
+        parts = [str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values]
     else:
         return None
     text = " ".join("".join(parts).split())

@@ -51,7 +51,9 @@ def _models(root: type[BaseModel]) -> Iterator[type[BaseModel]]:
             yield model
             for field in model.model_fields.values():
                 waiting += [
-                    one for one in _types(field.annotation) if issubclass(one, BaseModel) and one is not Attribute
+                    type_
+                    for type_ in _types(field.annotation)
+                    if issubclass(type_, BaseModel) and type_ is not Attribute
                 ]
 
 
@@ -61,9 +63,9 @@ def _types(annotation: Any) -> Iterator[type]:
     elif isinstance(annotation, type) and not get_args(annotation):
         yield annotation
     else:
-        for one in get_args(annotation):
+        for argument in get_args(annotation):
             if get_origin(annotation) is not Literal:
-                yield from _types(one)
+                yield from _types(argument)
 
 
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
@@ -96,8 +98,8 @@ def _written(annotation: Any) -> str:
     if origin is Literal:
         return code(arguments)
     if origin in (Union, types.UnionType):
-        (one,) = [argument for argument in arguments if argument is not type(None)]
-        return _written(one)
+        (inner_type,) = [argument for argument in arguments if argument is not type(None)]
+        return _written(inner_type)
     if origin is list:
         return f"list of {_written(arguments[0])}"
     if origin is dict:

@@ -52,7 +52,7 @@ def _refused(group: list[Line]) -> tuple[str, ...]:
 
 def _start(group: list[Line]) -> tuple[str, ...]:
     line = group[0]
-    verbs = dict.fromkeys(verb for one in group for verb in one.verbs.split())
+    verbs = dict.fromkeys(verb for entry in group for verb in entry.verbs.split())
     level = "" if len(line.where()) > 1 else _LEVEL.get(line.where()[0], "")
     if line.where() == (Setup.CONTROLLER,) and line.account == "plugin":
         level = "`publisher: controller`"

@@ -49,21 +49,27 @@ def settings() -> str:
 
 
 def _rows(parser: SettingsParser, by_value: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    for one in parser.declared:
-        text = one.text if "-" in one.text.split()[0] else one.text[:1].upper() + one.text[1:]
-        if one.choices:
-            text += f": {', '.join(f'`{choice}`' for choice in one.choices)}"
-        yield f"`{_flag(one)}`", f"`{one.variable}`", _default(one), by_value.get(one.flag, ""), f"{text}."
+    for setting in parser.declared:
+        text = setting.text if "-" in setting.text.split()[0] else setting.text[:1].upper() + setting.text[1:]
+        if setting.choices:
+            text += f": {', '.join(f'`{choice}`' for choice in setting.choices)}"
+        yield (
+            f"`{_flag(setting)}`",
+            f"`{setting.variable}`",
+            _default(setting),
+            by_value.get(setting.flag, ""),
+            f"{text}.",
+        )
 
 
-def _flag(one: Declared) -> str:
-    return f"--[no-]{one.flag[2:]}" if isinstance(one.default, bool) else one.flag
+def _flag(setting: Declared) -> str:
+    return f"--[no-]{setting.flag[2:]}" if isinstance(setting.default, bool) else setting.flag
 
 
-def _default(one: Declared) -> str:
-    if isinstance(one.default, bool):
-        return "on" if one.default else "off"
-    return "" if one.default == "" else f"`{one.default}`"
+def _default(setting: Declared) -> str:
+    if isinstance(setting.default, bool):
+        return "on" if setting.default else "off"
+    return "" if setting.default == "" else f"`{setting.default}`"
 
 
 def _given_by_controller() -> dict[str, str]:
@@ -73,13 +79,13 @@ def _given_by_controller() -> dict[str, str]:
     )
     (container,) = daemon_set(domain, DaemonSettings("n", "i"))["spec"]["template"]["spec"]["containers"]
     flags = [argument.partition("=")[0] for argument in container["args"]]
-    variables = [one["name"].removeprefix("GPU_DRA_").lower().replace("_", "-") for one in container["env"]]
+    variables = [variable["name"].removeprefix("GPU_DRA_").lower().replace("_", "-") for variable in container["env"]]
     return dict.fromkeys([*flags, *(f"--{name}" for name in variables)], "*the controller*")
 
 
 def chart_values(template: Path) -> dict[str, str]:
     """The value that sets each flag, as Markdown; `the chart` if no value does."""
-    found: dict[str, str] = {}
+    values_by_flag: dict[str, str] = {}
     text = template.read_text(encoding="utf-8")
     for given in re.finditer(
         r"^ *- (?:\{\{ printf \")?--(\S*?)(?:\{\{.*?no-\{\{ end \}\})?([a-z-]+)(?:=(.*))?$", text, re.M
@@ -88,8 +94,8 @@ def chart_values(template: Path) -> dict[str, str]:
         switch = re.search(r"if not (\S+?) \}\}no-", given[0])
         source = switch[1] if switch else _source(given[3] or "", text[: given.start()])
         path = None if source is None else _path(source)
-        found[flag] = "*the chart*" if path is None else f"`{path}`"
-    return found | {"--node-name": "*the chart*"} if "GPU_DRA_NODE_NAME" in text else found
+        values_by_flag[flag] = "*the chart*" if path is None else f"`{path}`"
+    return values_by_flag | {"--node-name": "*the chart*"} if "GPU_DRA_NODE_NAME" in text else values_by_flag
 
 
 def _source(argument: str, before: str) -> str | None:
@@ -109,13 +115,13 @@ def _first_value(name: str) -> str | None:
     """The first value in a named template of the chart."""
     helpers = (TEMPLATES / "_helpers.tpl").read_text(encoding="utf-8")
     _, _, body = helpers.partition(f'define "{name}"')
-    found = re.search(r"\.Values\.\w+", body.partition("{{- define")[0])
-    return None if found is None else found[0]
+    match = re.search(r"\.Values\.\w+", body.partition("{{- define")[0])
+    return None if match is None else match[0]
 
 
 def _path(source: str) -> str | None:
     scope, _, rest = source.partition(".") if source.startswith("$") and not source.startswith("$.") else ("", "", "")
     if scope in _SCOPES:
         return f"{_SCOPES[scope]}.{rest}" if _SCOPES[scope] else rest
-    found = re.fullmatch(r"\$?\.Values\.(.+)", source)
-    return None if found is None else found[1]
+    match = re.fullmatch(r"\$?\.Values\.(.+)", source)
+    return None if match is None else match[1]

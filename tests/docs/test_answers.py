@@ -61,7 +61,7 @@ async def cluster(
     for name, product in (("gpu-node-1", "NVIDIA H100 80GB HBM3"), ("gpu-node-2", "NVIDIA L40S")):
         await kube.create(NODE_INVENTORIES, inventory(name, product))
     on_h100, on_l40s = {"pool": "gpu-node-1"}, {"pool": "gpu-node-2"}
-    await world.holds("train", *(result(one, **on_h100) for one in h100[:4]))
+    await world.holds("train", *(result(gpu, **on_h100) for gpu in h100[:4]))
     await world.holds("serve", result(f"{h100[4]}-mig-3g40gb-0", **on_h100))
     await world.holds("notebook", result(f"{h100[4]}-mig-1g10gb-6", **on_h100))
     for number, memory in enumerate(("12Gi", "20Gi")):
@@ -86,26 +86,28 @@ async def answer(line: str) -> str:
 
 async def check(page: str) -> int:
     """How many commands of the page answer what it says."""
-    found = [one for block in blocks(DOCS / page) if block.language == "console" for one in commands(block)]
+    examples = [command for block in blocks(DOCS / page) if block.language == "console" for command in commands(block)]
     if os.environ.get("WRITE_DOCS"):
-        await write(DOCS / page, found)
-        found = [one for block in blocks(DOCS / page) if block.language == "console" for one in commands(block)]
-    for example in found:
+        await write(DOCS / page, examples)
+        examples = [
+            command for block in blocks(DOCS / page) if block.language == "console" for command in commands(block)
+        ]
+    for example in examples:
         got = await answer(example.line)
         assert got, example.line
         if (example.answer or "").strip() != UNSAID:
             assert got == example.answer, example.line
-    return len(found)
+    return len(examples)
 
 
 async def test_every_command_line_answers_what_the_page_says(cluster: HeldWorld) -> None:
     assert await check("commands.md") > 10
 
 
-async def write(page: Path, found: list[Command]) -> None:
+async def write(page: Path, examples: list[Command]) -> None:
     """Put the answers into the page."""
     text = page.read_text()
-    for example in found:
+    for example in examples:
         if (example.answer or "").strip() != UNSAID:
             before = f"$ {example.line}\n{example.answer}"
             text = text.replace(before, f"$ {example.line}\n{await answer(example.line)}")
@@ -161,4 +163,4 @@ def test_every_option_of_new_is_on_the_page() -> None:
     for form in ("claim", "template"):
         text = CliRunner().invoke(app, ["new", form, "--help"]).output
         options = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help", "--output", "--image"}
-        assert {one for one in options if one not in (DOCS / "commands.md").read_text()} == set()
+        assert {option for option in options if option not in (DOCS / "commands.md").read_text()} == set()

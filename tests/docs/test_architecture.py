@@ -22,7 +22,9 @@ def test_what_the_page_names_exists(path: str, name: str) -> None:
     body = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
     for word in name.split(".") if name else ():
         inner = {
-            one.name: one for one in body if isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            definition.name: definition
+            for definition in body
+            if isinstance(definition, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         }
         assert word in inner, f"{path} has no {name}"
         body = inner[word].body

@@ -43,24 +43,26 @@ def test_a_block_says_what_it_is(block: Block) -> None:
         assert reason is None or len(reason.split()) > 2, "a reason is a few words"
 
 
-@rows("block", [one for one in of("sh", "console") if one.not_run is not None])
+@rows("block", [block for block in of("sh", "console") if block.not_run is not None])
 def test_what_is_not_run_could_not_be_run(block: Block) -> None:
-    assert not [one.line for one in commands(block) if is_runnable(one.line)], "put these into a block that is run"
+    assert not [command.line for command in commands(block) if is_runnable(command.line)], (
+        "put these into a block that is run"
+    )
 
 
 # -- YAML
 
 
-@rows("block", [one for one in of("yaml") if one.values])
+@rows("block", [block for block in of("yaml") if block.values])
 def test_values_are_what_the_chart_takes(block: Block) -> None:
     jsonschema.validate(yaml.safe_load(block.text), SCHEMA)
 
 
 def documents(block: Block) -> list[Any]:
-    return [one for one in yaml.safe_load_all(block.text) if one is not None]
+    return [document for document in yaml.safe_load_all(block.text) if document is not None]
 
 
-@rows("block", [one for one in of("yaml") if not one.values])
+@rows("block", [block for block in of("yaml") if not block.values])
 def test_manifests_are_yaml_of_a_kind(block: Block) -> None:
     for document in documents(block):
         if block.not_checked is None:
@@ -70,11 +72,15 @@ def test_manifests_are_yaml_of_a_kind(block: Block) -> None:
 
 
 def test_manifests_pass_dractl_check(tmp_path: Path) -> None:
-    for number, block in enumerate(one for one in of("yaml") if not one.values and one.not_checked is None):
-        found = [one for one in documents(block) if one["kind"] not in CONFIGS]
-        if found:
+    for number, block in enumerate(
+        manifest_block
+        for manifest_block in of("yaml")
+        if not manifest_block.values and manifest_block.not_checked is None
+    ):
+        manifests = [document for document in documents(block) if document["kind"] not in CONFIGS]
+        if manifests:
             page = name(block.page).replace("/", "_")
-            (tmp_path / f"{number}-{page}-{block.line}.yaml").write_text(yaml.safe_dump_all(found))
+            (tmp_path / f"{number}-{page}-{block.line}.yaml").write_text(yaml.safe_dump_all(manifests))
     outcome = CliRunner().invoke(app, ["check", str(tmp_path)])
     assert outcome.exit_code == 0, outcome.output
 
@@ -111,8 +117,8 @@ def test_every_command_of_the_page_can_be_given(page: str, tmp_path: Path) -> No
     from support.helm import simulated_server
 
     with simulated_server() as server:
-        for one in (*before(), *(EVERYTHING_SERVED if page == "docs/install-openshift.md" else ())):
-            server.create(one)
+        for obj in (*before(), *(EVERYTHING_SERVED if page == "docs/install-openshift.md" else ())):
+            server.create(obj)
         server.kube(lambda kube: kube.create(OPERATOR, CLUSTER_POLICY))
         shell = Shell(tmp_path, server.kubeconfig)
         if any(line.startswith("helm ") for line in lines):
@@ -141,8 +147,8 @@ def before() -> list[dict[str, Any]]:
         },
     }
     nodes = [node("gpu-node-1"), node("gpu-node-2")]
-    for one in nodes:
-        one["metadata"]["labels"] = {"nvidia.com/gpu.present": "true"}
+    for gpu_node in nodes:
+        gpu_node["metadata"]["labels"] = {"nvidia.com/gpu.present": "true"}
     return [*nodes, operator]
 
 
@@ -162,7 +168,7 @@ def _play(page: str, shell: Shell) -> None:
 
 
 def in_own_cluster(block: Block) -> bool:
-    return any(one.line.startswith("dractl cluster") for one in commands(block))
+    return any(command.line.startswith("dractl cluster") for command in commands(block))
 
 
 def _play_in_own_cluster(block: Block, shell: Shell) -> None:

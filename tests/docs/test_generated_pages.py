@@ -64,15 +64,15 @@ def test_no_list_of_attributes_is_forgotten() -> None:
 
 
 def test_no_family_of_metrics_is_forgotten() -> None:
-    found = {
+    families = {
         name
         for package in ("dra_driver", "kubelet_plugin", "controller")
         for path in (PACKAGE.parent / package).rglob("*.py")
         for name in re.findall(r'"((?:gpu|nvidia)_dra_[a-z_]+)"', path.read_text(encoding="utf-8"))
     }
-    assert len(found) > 30
-    assert {name.removesuffix("_total") for name in found} - {
-        one.name.removesuffix("_total") for one in FAMILIES
+    assert len(families) > 30
+    assert {name.removesuffix("_total") for name in families} - {
+        family.name.removesuffix("_total") for family in FAMILIES
     } == set()
 
 
@@ -86,7 +86,7 @@ def test_every_family_is_looked_at_by_a_test_that_provokes_it() -> None:
     ]
     named = {name for text in texts for name in re.findall(r"(?:gpu|nvidia)_dra_[a-z_]+", text)}
     plain = {re.sub(r"_(bucket|count|sum|total)$", "", name) for name in named}
-    assert {one.name for one in FAMILIES if one.name.removesuffix("_total") not in plain} == set()
+    assert {family.name for family in FAMILIES if family.name.removesuffix("_total") not in plain} == set()
 
 
 def test_every_setting_is_set_by_a_value_or_known_not_to_be() -> None:
@@ -97,7 +97,7 @@ def test_every_setting_is_set_by_a_value_or_known_not_to_be() -> None:
         given = set(
             re.findall(r"^ *- .*?--(?:\{\{.*?\}\})?([a-z-]+)", (settings.TEMPLATES / template).read_text(), re.M)
         )
-        flags = {one.flag.removeprefix("--") for one in parser.declared}
+        flags = {setting.flag.removeprefix("--") for setting in parser.declared}
         assert given & flags, f"no flag is seen in {template}"
         assert given & flags <= {
             flag.removeprefix("--") for flag in settings.chart_values(settings.TEMPLATES / template)
@@ -113,10 +113,10 @@ def test_values_that_set_settings_exist() -> None:
     assert templates
     for template in templates:
         for path in settings.chart_values(settings.TEMPLATES / template).values():
-            found = values
+            value = values
             for key in path.strip("`").split(".") if path.startswith("`") else ():
-                assert key in found, path
-                found = found[key]
+                assert key in value, path
+                value = value[key]
 
 
 def test_every_family_has_a_meaning_and_our_prefix_or_that_of_nvidias_driver() -> None:

@@ -34,10 +34,10 @@ def test_every_layout_has_its_row_and_each_test_of_a_row_is_there() -> None:
 
 @pytest.mark.parametrize("layout", PLACES)
 def test_a_rows_folders_are_those_in_which_the_driver_is_found_by_itself(tmp_path: Path, layout: Layout) -> None:
-    _, _, libraries, programs, found, _ = ROWS[layout]
+    _, _, libraries, programs, way, _ = ROWS[layout]
     place = PLACES[layout]
     assert (libraries.strip("`"), programs.strip("`")) == (place.libraries, place.programs)
-    assert found == "by itself"
+    assert way == "by itself"
     host = create_host(tmp_path, "t4", layout=layout)
     files = HostFiles(tmp_path)
     root = find_driver_root(files)

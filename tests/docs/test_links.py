@@ -36,8 +36,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @rows("page", PAGES)
 def test_no_heading_of_a_page_is_there_twice(page: Path) -> None:
-    found = anchors(page)
-    assert len(found) == len(set(found))
+    names = anchors(page)
+    assert len(names) == len(set(names))
 
 
 def test_every_page_is_in_the_index_of_docs() -> None:
@@ -67,15 +67,15 @@ def test_values_of_the_chart_that_the_page_names_exist(page: Path) -> None:
     wrong = []
     for named in re.findall(r"`([A-Za-z]+(?:\.[A-Za-z]+)+)(?:: [^`]*)?`", page.read_text(encoding="utf-8")):
         here, *below = named.split(".")
-        found = values.get(here)
-        if not isinstance(found, dict):
+        value = values.get(here)
+        if not isinstance(value, dict):
             continue
         for key in below:
-            if isinstance(found, dict) and found:
-                if key not in found:
+            if isinstance(value, dict) and value:
+                if key not in value:
                     wrong.append(named)
                     break
-                found = found[key]
+                value = value[key]
     assert not wrong
 
 

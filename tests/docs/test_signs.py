@@ -17,14 +17,14 @@ PURE = re.compile(r"\bPure\.")
 @cache
 def signs() -> dict[str, tuple[str, str]]:
     """By module: its own docstring, and all of it and of what it defines."""
-    found = {}
+    docstrings = {}
     for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
         text = path.read_text()
         if REFERENCE.search(text) or PURE.search(text):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             tree = ast.parse(text)
-            found[name] = (ast.get_docstring(tree) or "", "\n".join(_docstrings(tree)))
-    return found
+            docstrings[name] = (ast.get_docstring(tree) or "", "\n".join(_docstrings(tree)))
+    return docstrings
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
@@ -49,22 +49,26 @@ def is_there(name: str) -> bool:
 
 
 def test_whoever_a_docstring_names_is_there() -> None:
-    named = [(name, one) for name, (_, all_of_them) in signs().items() for one in REFERENCE.findall(all_of_them)]
+    named = [
+        (name, reference) for name, (_, all_of_them) in signs().items() for reference in REFERENCE.findall(all_of_them)
+    ]
     assert named
-    assert [(name, one) for name, one in named if not is_there(one)] == []
+    assert [(name, reference) for name, reference in named if not is_there(reference)] == []
 
 
 def test_the_newcomers_route_leads_somewhere() -> None:
     named = re.findall(r"`([\w./-]+(?:\.py|/))`", (ROOT / "CONTRIBUTING.md").read_text())
     assert named
-    assert [one for one in named if not (ROOT / one).exists()] == []
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_a_module_that_calls_itself_pure_is_in_the_contract_of_decisions() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (held,) = (
-        one["source_modules"] for one in contracts if one["name"] == "Decisions touch nothing outside themselves"
+        contract["source_modules"]
+        for contract in contracts
+        if contract["name"] == "Decisions touch nothing outside themselves"
     )
     pure = [name for name, (own, _) in signs().items() if PURE.search(own)]
     assert pure
-    assert [name for name in pure if not any(f"{name}.".startswith(f"{one}.") for one in held)] == []
+    assert [name for name in pure if not any(f"{name}.".startswith(f"{package}.") for package in held)] == []

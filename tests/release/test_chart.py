@@ -30,17 +30,17 @@ def test_a_release_of_the_package_runs_the_image_that_it_was_packaged_for(tmp_pa
     package = tmp_path / "chart.tgz"
     package.write_bytes(chart_package(RELEASED))
     with simulated_server() as server:
-        for one in EVERYTHING_SERVED:
-            server.create(one)
+        for definition in EVERYTHING_SERVED:
+            server.create(definition)
         release = Helm(server.kubeconfig).install({"metrics": {"alerts": "always"}}, chart=package)
     pods = [release.one(kind)["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment")]
-    pods += [one["spec"]["template"]["spec"] for one in release.hooks if one["kind"] == "Job"]
+    pods += [hook["spec"]["template"]["spec"] for hook in release.hooks if hook["kind"] == "Job"]
     images = {container["image"] for pod in pods for container in pod["containers"]}
     assert images == {f"{IMAGE}@{DIGEST}"}
     assert "no registry" not in release.notes
     (group,) = release.one("PrometheusRule")["spec"]["groups"]
-    assert {one["annotations"]["runbook_url"] for one in group["rules"]} == {
-        f"{PAGE}#{one['alert'].lower()}" for one in group["rules"]
+    assert {alert["annotations"]["runbook_url"] for alert in group["rules"]} == {
+        f"{PAGE}#{alert['alert'].lower()}" for alert in group["rules"]
     }
 
 
@@ -100,7 +100,7 @@ def test_the_package_has_what_helm_packages(tmp_path: Path) -> None:
     ours.write_bytes(chart_package())
     (tmp_path / "theirs").mkdir()
     theirs = Helm(tmp_path / "no-kubeconfig").package(tmp_path / "theirs", CHART)
-    with tarfile.open(ours) as one, tarfile.open(theirs) as other:
-        assert {member.name for member in one.getmembers()} == {
+    with tarfile.open(ours) as our_tar, tarfile.open(theirs) as other:
+        assert {member.name for member in our_tar.getmembers()} == {
             member.name for member in other.getmembers() if member.name != "gpu-dra-driver/.helmignore"
         }

@@ -47,10 +47,13 @@ def test_a_machine_without_apt_is_told_what_to_do(tmp_path: Path, monkeypatch: p
 
 
 def test_the_list_names_each_package_once_by_its_url_and_not_the_project() -> None:
-    libc = {one: (Package("libstdc++6", "1:2~rc1+b2", one), Package("tzdata", "2026f", "all")) for one in ARCHITECTURES}
+    libc = {
+        architecture: (Package("libstdc++6", "1:2~rc1+b2", architecture), Package("tzdata", "2026f", "all"))
+        for architecture in ARCHITECTURES
+    }
     python = [PythonPackage("gpu-dra-driver", "1"), PythonPackage("PyYAML", "6.0.3")]
     bill = bill_of_materials("gpu-dra-driver", "1", libc, python)
-    assert [one["purl"] for one in bill["components"]] == [
+    assert [component["purl"] for component in bill["components"]] == [
         "pkg:deb/debian/libstdc%2B%2B6@1%3A2~rc1%2Bb2?arch=amd64&distro=debian-trixie",
         "pkg:deb/debian/libstdc%2B%2B6@1%3A2~rc1%2Bb2?arch=arm64&distro=debian-trixie",
         "pkg:deb/debian/tzdata@2026f?arch=all&distro=debian-trixie",
@@ -89,12 +92,12 @@ def test_the_tree_has_what_was_locked_and_is_compiled(trees: Trees) -> None:
     locked = dict(
         re.findall(r"^([\w.-]+)==(\S+)(?: ;.*'(?!win32).*| \\)$", (REPOSITORY / "requirements.txt").read_text(), re.M)
     )
-    there = {one.name.lower().replace("_", "-"): one.version for one in trees.python}
+    there = {distribution.name.lower().replace("_", "-"): distribution.version for distribution in trees.python}
     assert there.pop("gpu-dra-driver")
     assert there == {name: version for name, version in locked.items() if name in there}
     assert set(locked) - set(there) <= {"colorama"}
-    assert {one.name for one in trees.debian} >= set(ROOTS)
+    assert {package.name for package in trees.debian} >= set(ROOTS)
     for root in (trees.base, trees.programs):
         modules = [path for path in root.rglob("*.py") if path.name != "sitecustomize.py"]
-        uncompiled = [one for one in modules if not list(one.parent.glob(f"__pycache__/{one.stem}.*.pyc"))]
-        assert modules and not [one for one in uncompiled if "/share/" not in str(one)]
+        uncompiled = [module for module in modules if not list(module.parent.glob(f"__pycache__/{module.stem}.*.pyc"))]
+        assert modules and not [module for module in uncompiled if "/share/" not in str(module)]

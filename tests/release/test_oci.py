@@ -30,12 +30,14 @@ def folder(tmp_path: Path) -> Path:
 def built(folder: Path, work: Path) -> Artifact:
     work.mkdir()
     layer = write_layer(folder, work / "layer.tar")
-    return index({one: image([layer], {"User": "65532:65532"}, one) for one in ("arm64", "amd64")})
+    return index(
+        {architecture: image([layer], {"User": "65532:65532"}, architecture) for architecture in ("arm64", "amd64")}
+    )
 
 
 def contents(archive: Path) -> dict[str, bytes]:
     with tarfile.open(archive) as opened:
-        return {one.name: opened.extractfile(one).read() for one in opened.getmembers()}  # type: ignore[union-attr]
+        return {member.name: opened.extractfile(member).read() for member in opened.getmembers()}  # type: ignore[union-attr]
 
 
 def references(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -49,16 +51,16 @@ def references(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def test_every_reference_leads_to_a_blob_of_its_size_and_digest(folder: Path, tmp_path: Path) -> None:
     files = contents(write_archive(built(folder, tmp_path / "work"), "name:1", tmp_path / "a.tar"))
     assert json.loads(files.pop("oci-layout")) == {"imageLayoutVersion": "1.0.0"}
-    found, documents = set(), [json.loads(files.pop("index.json"))]
+    names, documents = set(), [json.loads(files.pop("index.json"))]
     while documents:
-        for one in references(documents.pop()):
-            name = f"blobs/{one['digest'].replace(':', '/')}"
-            found.add(name)
-            assert len(files[name]) == one["size"]
-            assert hashlib.sha256(files[name]).hexdigest() == one["digest"].partition(":")[2]
-            if one["mediaType"].endswith(("index.v1+json", "manifest.v1+json")):
+        for reference in references(documents.pop()):
+            name = f"blobs/{reference['digest'].replace(':', '/')}"
+            names.add(name)
+            assert len(files[name]) == reference["size"]
+            assert hashlib.sha256(files[name]).hexdigest() == reference["digest"].partition(":")[2]
+            if reference["mediaType"].endswith(("index.v1+json", "manifest.v1+json")):
                 documents.append(json.loads(files[name]))
-    assert found == set(files), "and nothing else is in the archive"
+    assert names == set(files), "and nothing else is in the archive"
 
 
 def test_an_index_names_each_architecture_and_a_configuration_the_digest_of_the_plain_layer(
@@ -67,14 +69,14 @@ def test_an_index_names_each_architecture_and_a_configuration_the_digest_of_the_
     artifact = built(folder, tmp_path / "work")
     by_digest = {blob.digest: blob.content for blob in artifact.blobs}
     manifests = json.loads(_bytes(artifact.top.content))["manifests"]
-    assert [one["platform"] for one in manifests] == [
+    assert [descriptor["platform"] for descriptor in manifests] == [
         {"architecture": "amd64", "os": "linux"},
         {"architecture": "arm64", "os": "linux"},
     ]
-    for one in manifests:
-        manifest = json.loads(_bytes(by_digest[one["digest"]]))
+    for manifest_entry in manifests:
+        manifest = json.loads(_bytes(by_digest[manifest_entry["digest"]]))
         config = json.loads(_bytes(by_digest[manifest["config"]["digest"]]))
-        assert config["architecture"] == one["platform"]["architecture"]
+        assert config["architecture"] == manifest_entry["platform"]["architecture"]
         (layer,) = manifest["layers"]
         plain = gzip.decompress(_bytes(by_digest[layer["digest"]]))
         assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(plain).hexdigest()}"]
@@ -84,7 +86,7 @@ def test_a_layer_unpacks_to_the_folder_and_belongs_to_root(folder: Path, tmp_pat
     layer = write_layer(folder, tmp_path / "layer.tar")
     assert isinstance(layer.blob.content, Path)
     with tarfile.open(layer.blob.content) as opened:
-        assert {(one.uid, one.gid, one.mtime) for one in opened.getmembers()} == {(0, 0, 0)}
+        assert {(member.uid, member.gid, member.mtime) for member in opened.getmembers()} == {(0, 0, 0)}
         opened.extractall(tmp_path / "out", filter="tar")
     out = tmp_path / "out"
     assert (out / "bin").readlink() == Path("usr/bin")

@@ -16,7 +16,7 @@ from dra_driver.explain.explain import Answer, Explanation, explain_pod
 
 DRIVER = "compute-domain.nvidia.com"
 UID, OTHER = "d0000000-0000-4000-8000-000000000001", "d0000000-0000-4000-8000-000000000002"
-CLASSES = [one for one in class_objects() if one["metadata"]["name"].startswith("compute-domain-")]
+CLASSES = [class_ for class_ in class_objects() if class_["metadata"]["name"].startswith("compute-domain-")]
 
 
 def slice_of(node: str, channels: int = 1, *, domain: str | None = None, fabric: str | None = None) -> JsonObject:
@@ -39,11 +39,11 @@ def domain(name: str = "train", uid: str | None = None, ready: tuple[str, str] |
     """`ready` is reason and message of a condition that is false."""
     metadata = {"name": name, "namespace": "team", **({"uid": uid} if uid is not None else {})}
     spec = {"channel": {"resourceClaimTemplate": {"name": f"{name}-channel"}}}
-    found: JsonObject = {"kind": "ComputeDomain", "metadata": metadata, "spec": spec}
+    obj: JsonObject = {"kind": "ComputeDomain", "metadata": metadata, "spec": spec}
     if ready is not None:
         condition = {"type": "Ready", "status": "False", "reason": ready[0], "message": ready[1]}
-        found["status"] = {"conditions": [{**condition, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
-    return found
+        obj["status"] = {"conditions": [{**condition, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    return obj
 
 
 def pod(name: str, template: str = "train-channel", *, node: str | None = None) -> JsonObject:
@@ -61,12 +61,12 @@ def world(*objects: JsonObject, live: bool = False) -> World:
     return loaded.world
 
 
-def placed(found: World) -> list[str | None]:
-    return [one.node for one in allocate_all(found)]
+def placed(files: World) -> list[str | None]:
+    return [outcome.node for outcome in allocate_all(files)]
 
 
 def codes(explanation: Explanation) -> dict[str, str]:
-    return {one.code: one.text for one in explanation.findings}
+    return {finding.code: finding.text for finding in explanation.findings}
 
 
 def test_in_files_a_domain_stands_for_the_template_that_will_be_made() -> None:
@@ -88,9 +88,9 @@ def test_a_node_is_given_to_one_domain_however_many_channels_it_has() -> None:
     pods = pod("a"), pod("b", "serve-channel"), pod("c"), pod("d", "serve-channel"), pod("e", "third-channel")
     domains = domain(), domain("serve"), domain("third")
     files = world(*domains, *pods, slice_of("tray-1", 4), slice_of("tray-2", 4))
-    found = {one.name: one for one in allocate_all(files)}
-    assert [found[name].node for name in "abcde"] == ["tray-1", "tray-2", "tray-1", "tray-2", None]
-    assert found["e"].reasons == {"in another ComputeDomain": 2}
+    by_name = {outcome.name: outcome for outcome in allocate_all(files)}
+    assert [by_name[name].node for name in "abcde"] == ["tray-1", "tray-2", "tray-1", "tray-2", None]
+    assert by_name["e"].reasons == {"in another ComputeDomain": 2}
 
 
 def test_a_node_whose_channel_a_claim_holds_is_in_its_domain_before_its_devices_say_so() -> None:
@@ -103,7 +103,7 @@ def test_a_pod_of_two_domains_has_no_node() -> None:
     both = pod("both")
     both["spec"]["resourceClaims"].append({"name": "other", "resourceClaimTemplateName": "serve-channel"})
     files = world(domain(), domain("serve"), both, slice_of("tray-1", 4))
-    assert [one.reasons for one in allocate_all(files)] == [{"in another ComputeDomain": 1}]
+    assert [outcome.reasons for outcome in allocate_all(files)] == [{"in another ComputeDomain": 1}]
 
 
 def test_a_template_that_is_there_is_not_replaced() -> None:
@@ -113,12 +113,12 @@ def test_a_template_that_is_there_is_not_replaced() -> None:
 
 
 def test_in_a_cluster_a_template_that_is_not_there_is_missing_and_the_domain_says_why() -> None:
-    said = ("TemplateNameTaken", "ResourceClaimTemplate train-channel is not this domain's")
-    cluster = world(domain(uid=UID, ready=said), pod("a"), slice_of("tray-1"), live=True)
+    condition = ("TemplateNameTaken", "ResourceClaimTemplate train-channel is not this domain's")
+    cluster = world(domain(uid=UID, ready=condition), pod("a"), slice_of("tray-1"), live=True)
     explanation = explain_pod(cluster, ("team", "a"))
     assert explanation.answer is Answer.WAITS
     assert "missing-template" in codes(explanation)
-    assert said[1] in codes(explanation)["domain-template"]
+    assert condition[1] in codes(explanation)["domain-template"]
 
 
 def test_a_pod_of_another_namespace_is_not_told_of_a_domain_that_has_nothing_to_do_with_it() -> None:
@@ -128,18 +128,18 @@ def test_a_pod_of_another_namespace_is_not_told_of_a_domain_that_has_nothing_to_
 
 
 @pytest.mark.parametrize(
-    ("node", "code", "said"),
+    ("node", "code", "reason"),
     [
         (slice_of("tray-1", domain=OTHER), "node-in-other-domain", "in ComputeDomain team/serve"),
         (slice_of("tray-1", fabric="InProgress"), "fabric-incomplete", "InProgress"),
     ],
 )
-def test_a_node_that_the_domain_cannot_have_says_why(node: JsonObject, code: str, said: str) -> None:
+def test_a_node_that_the_domain_cannot_have_says_why(node: JsonObject, code: str, reason: str) -> None:
     files = world(domain(uid=UID), domain("serve", uid=OTHER), pod("a"), node)
     explanation = explain_pod(files, ("team", "a"))
     assert explanation.answer is Answer.WAITS
-    assert said in codes(explanation)[code]
-    assert "tray-1" in next(one.about for one in explanation.findings if one.code == code)
+    assert reason in codes(explanation)[code]
+    assert "tray-1" in next(finding.about for finding in explanation.findings if finding.code == code)
 
 
 def test_a_node_of_the_same_domain_is_no_news_and_one_that_nobody_knows_is_named_by_uid() -> None:

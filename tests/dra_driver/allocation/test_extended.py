@@ -20,10 +20,10 @@ def pod(*containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()) -> P
 
 
 def asked(pod: Pod) -> tuple[list[tuple[str, int | None]], list[tuple[str, str]]]:
-    found = extended_requests(pod.spec, {GPU: "gpu"})
+    extended = extended_requests(pod.spec, {GPU: "gpu"})
     return (
-        [(one.name, one.exactly.count if one.exactly else None) for one in found.requests],
-        [(one.container, one.request) for one in found.mappings],
+        [(request.name, request.exactly.count if request.exactly else None) for request in extended.requests],
+        [(mapping.container, mapping.request) for mapping in extended.mappings],
     )
 
 
@@ -120,8 +120,8 @@ def test_in_1_34_an_init_container_has_devices_of_its_own() -> None:
     asks = {"resources": {"requests": {"example.com/gpu": "1"}}}
     both = pod({"name": "main", **asks}, init=({"name": "setup", **asks},))
     apart = extended_requests(both.spec, {"example.com/gpu": "gpu"}, reuse=False)
-    assert [one.name for one in apart.requests] == ["container-0-request-0", "container-1-request-0"]
-    assert [(one.container, one.request) for one in apart.mappings] == [
+    assert [request.name for request in apart.requests] == ["container-0-request-0", "container-1-request-0"]
+    assert [(mapping.container, mapping.request) for mapping in apart.mappings] == [
         ("setup", "container-0-request-0"),
         ("main", "container-1-request-0"),
     ]

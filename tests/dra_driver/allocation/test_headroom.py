@@ -21,9 +21,11 @@ from dra_driver.names import GPU_DRIVER
 H100 = [site for site in sites_of_models(["dgx-h100"]) if site.node.name == "dgx-h100"][-1]
 ANY = {"any": device_class("any", f"device.driver == '{GPU_DRIVER}'")}
 OWN = f"device.attributes['{GPU_DRIVER}']"
-DEVICES = [one for pool in H100.catalog.pools(H100.node) for one in pool.candidates]
-FIRST_GPU = sorted({one.id.device for one in DEVICES if one.device.attributes["type"].string == "gpu"})[0]
-PARTS = [one for one in DEVICES if one.id.device.startswith(FIRST_GPU)]
+DEVICES = [candidate for pool in H100.catalog.pools(H100.node) for candidate in pool.candidates]
+FIRST_GPU = sorted(
+    {candidate.id.device for candidate in DEVICES if candidate.device.attributes["type"].string == "gpu"}
+)[0]
+PARTS = [candidate for candidate in DEVICES if candidate.id.device.startswith(FIRST_GPU)]
 
 
 def used(names: list[str]) -> Snapshot:
@@ -42,21 +44,23 @@ def selecting(standing: DeviceRoom) -> list[str]:
     return [f"{OWN}.type == 'mig' && {where} && {OWN}.profile == '{profile}'"]
 
 
-@given(st.lists(st.sampled_from([one.id.device for one in PARTS]), max_size=3, unique=True))
+@given(st.lists(st.sampled_from([candidate.id.device for candidate in PARTS]), max_size=3, unique=True))
 @settings(max_examples=examples(25))
 def test_a_device_is_open_exactly_when_a_claim_for_it_alone_gets_it(names: list[str]) -> None:
     """Also where claims hold more than fits together, which a scheduler never gives them."""
-    found = used(names)
-    for one in Headroom(H100.node, found, GPU_DRIVER).standings:
-        if one.candidate in PARTS:
-            asked = claim(exactly("gpu", *selecting(one), class_name="any"))
-            assert (one.refusal is None) == isinstance(allocate([asked], H100.node, found), Allocated), one
+    usage = used(names)
+    for standing in Headroom(H100.node, usage, GPU_DRIVER).standings:
+        if standing.candidate in PARTS:
+            asked = claim(exactly("gpu", *selecting(standing), class_name="any"))
+            assert (standing.refusal is None) == isinstance(allocate([asked], H100.node, usage), Allocated), standing
 
 
 def test_the_largest_requests_are_those_of_an_empty_node() -> None:
     largest = Headroom(H100.node, used([]), GPU_DRIVER).largest
     assert (largest.whole_gpus, largest.mig_profile) == (8, "7g.80gb")
-    assert largest.memory_bytes == max(int(one.device.capacity["memory"].value[:-2]) for one in PARTS) * 2**20
+    assert (
+        largest.memory_bytes == max(int(candidate.device.capacity["memory"].value[:-2]) for candidate in PARTS) * 2**20
+    )
 
 
 DEVICE = st.fixed_dictionaries(
@@ -78,13 +82,13 @@ def test_nodes_that_share_answers_have_those_that_each_of_them_would_give(
             published(*(gpu(name, **about) for name, about, _ in named), node=f"n{number}", name=f"s{number}")
         )
         allocations += [held(name, pool=f"n{number}") for name, _, free in named if not free]
-    found = snapshot(*slices, held=allocations)
+    cluster = snapshot(*slices, held=allocations)
     shared: dict[Shape, Largest] = {}
     for number in range(len(nodes)):
         node = NodeView(f"n{number}")
-        assert Headroom(node, found, GPU_DRIVER, answers=shared).largest == Headroom(node, found, GPU_DRIVER).largest, (
-            number
-        )
+        assert (
+            Headroom(node, cluster, GPU_DRIVER, answers=shared).largest == Headroom(node, cluster, GPU_DRIVER).largest
+        ), number
 
 
 def test_what_is_not_decided_is_not_said_to_be_too_large() -> None:
@@ -94,9 +98,9 @@ def test_what_is_not_decided_is_not_said_to_be_too_large() -> None:
 
 
 def test_a_node_without_gpus_has_room_for_nothing() -> None:
-    found = Headroom(NodeView("elsewhere"), used([]), GPU_DRIVER)
-    assert found.standings == ()
-    assert (found.largest.whole_gpus, found.largest.mig_profile, found.largest.memory_bytes) == (0, None, None)
+    headroom = Headroom(NodeView("elsewhere"), used([]), GPU_DRIVER)
+    assert headroom.standings == ()
+    assert (headroom.largest.whole_gpus, headroom.largest.mig_profile, headroom.largest.memory_bytes) == (0, None, None)
 
 
 def test_counters_tell_what_is_left_of_what() -> None:
@@ -119,16 +123,16 @@ def test_a_shareable_device_is_open_as_long_as_the_least_share_fits(memory: str,
         "allowMultipleAllocations": True,
         "capacity": {"memory": steps("40Gi", "1Mi"), "cores": steps("100", "1")},
     }
-    found = snapshot(published(device), held=[held("a", memory=memory, cores=cores)])
-    headroom = Headroom(NodeView("node-1"), found, GPU_DRIVER)
-    (one,) = headroom.standings
-    assert (one.refusal is None) == room
+    cluster = snapshot(published(device), held=[held("a", memory=memory, cores=cores)])
+    headroom = Headroom(NodeView("node-1"), cluster, GPU_DRIVER)
+    (standing,) = headroom.standings
+    assert (standing.refusal is None) == room
     if room:
         left = (40 - int(memory[:-2])) * 2**30
-        assert (one.left["memory"], headroom.largest.memory_bytes) == (left, left)
+        assert (standing.left["memory"], headroom.largest.memory_bytes) == (left, left)
     else:
-        assert one.refusal is not None
-        assert one.refusal.cause is Cause.CAPACITY
+        assert standing.refusal is not None
+        assert standing.refusal.cause is Cause.CAPACITY
         assert headroom.largest.memory_bytes is None
 
 
@@ -140,5 +144,7 @@ def test_a_pool_that_is_being_updated_is_a_problem_and_has_no_devices() -> None:
 
 def test_a_scheduler_without_partitions_has_only_what_draws_on_no_counters() -> None:
     behavior = replace(H100.catalog.behavior, partitionable=False)
-    catalog = type(H100.catalog)([one for of_pool in H100.catalog._known.values() for one in of_pool], behavior)
+    catalog = type(H100.catalog)(
+        [published_slice for of_pool in H100.catalog._known.values() for published_slice in of_pool], behavior
+    )
     assert Headroom(H100.node, Snapshot(catalog, ANY), GPU_DRIVER).largest.whole_gpus == 0

@@ -58,9 +58,9 @@ def test_null_is_a_missing_field() -> None:
 
 def test_a_claim_from_a_template_is_what_would_be_made() -> None:
     world = world_of(_objects()).world
-    (found,) = claims_of(world, world.pods["default", "train"])
-    assert found.claim is not None
-    assert (found.generated, found.claim.metadata.name, found.claim.spec) == (
+    (pod_claim,) = claims_of(world, world.pods["default", "train"])
+    assert pod_claim.claim is not None
+    assert (pod_claim.generated, pod_claim.claim.metadata.name, pod_claim.claim.spec) == (
         True,
         "train-gpu",
         world.templates["default", "one"].spec.spec,
@@ -68,7 +68,7 @@ def test_a_claim_from_a_template_is_what_would_be_made() -> None:
 
 
 def test_nodes_that_nobody_described_are_those_that_slices_name() -> None:
-    objects = [one for one in _objects() if one["kind"] != "Node"]
+    objects = [obj for obj in _objects() if obj["kind"] != "Node"]
     assert list(world_of(objects).world.nodes) == ["node-1"]
     assert list(world_of(objects, live=True).world.nodes) == []
     objects[1]["spec"] |= {"allNodes": True}
@@ -80,7 +80,7 @@ def test_one_object_that_is_not_valid_does_not_hide_the_others() -> None:
     bad = {"kind": "ResourceClaim", "metadata": {"name": "bad"}, "spec": {"devices": {"requests": "gpu"}}}
     loaded = world_of([bad, *_objects()], about={id(bad): "claims.yaml:7"})
     assert list(loaded.world.claims) == [("default", "gpu")]
-    assert [str(one).split(":")[:2] for one in loaded.problems] == [["claims.yaml", "7"]]
+    assert [str(problem).split(":")[:2] for problem in loaded.problems] == [["claims.yaml", "7"]]
 
 
 @rows(
@@ -101,24 +101,24 @@ def test_what_no_server_would_store_is_a_problem_of_that_object(index: int, path
         place = place[step]
     place[path[-1]] = value
     loaded = world_of(objects)
-    assert [str(one).split(": ")[0].split(" ")[0] for one in loaded.problems] == [objects[index]["kind"]]
+    assert [str(problem).split(": ")[0].split(" ")[0] for problem in loaded.problems] == [objects[index]["kind"]]
 
 
 def test_a_workload_is_its_pods() -> None:
     template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "main"}]}}
     deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 3, "template": template}}
-    assert [one["metadata"]["name"] for one in pods_of_workload(deployment, replicas=2)] == ["web-0", "web-1"]
+    assert [each["metadata"]["name"] for each in pods_of_workload(deployment, replicas=2)] == ["web-0", "web-1"]
     job = {"kind": "CronJob", "metadata": {"name": "n"}, "spec": {"jobTemplate": {"spec": {"template": template}}}}
-    assert [one["metadata"]["name"] for one in pods_of_workload(job)] == ["n-0"]
+    assert [each["metadata"]["name"] for each in pods_of_workload(job)] == ["n-0"]
     workers = {"name": "workers", "replicas": 2, "template": {"spec": {"template": template, "parallelism": 3}}}
     leader = {"name": "leader", "template": {"spec": deployment["spec"]}}
     gang = {"kind": "JobSet", "metadata": {"name": "g"}, "spec": {"replicatedJobs": [workers, leader, {"name": "x"}]}}
-    made = [one["metadata"]["name"] for one in pods_of_workload(gang, replicas=100)]
+    made = [each["metadata"]["name"] for each in pods_of_workload(gang, replicas=100)]
     assert made == [*(f"g-workers-{index}" for index in range(6)), "g-leader-0"]
     group = {"groupName": "gpu", "replicas": 2, "numOfHosts": 2, "template": template}
     ray_spec = {"headGroupSpec": {"template": template}, "workerGroupSpecs": [group, {"template": template}, None]}
     ray = {"kind": "RayCluster", "metadata": {"name": "r"}, "spec": ray_spec}
-    made = [one["metadata"]["name"] for one in pods_of_workload(ray, replicas=100)]
+    made = [each["metadata"]["name"] for each in pods_of_workload(ray, replicas=100)]
     assert made == ["r-head-0", *(f"r-gpu-{index}" for index in range(4)), "r-worker-0"]
     assert list(pods_of_workload({"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {}})) == []
 
@@ -142,7 +142,7 @@ _VALUES = st.sampled_from([None, 0, -1, True, "", "x", "1Gi", [], {}, [None], {"
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, one in items for found in _paths(one, (*path, key)))]
+    return [path, *(below for key, inner in items for below in _paths(inner, (*path, key)))]
 
 
 @given(data=st.data())
@@ -152,7 +152,7 @@ def test_whatever_is_written_in_a_file_is_explained_or_refused(data: st.DataObje
     objects = deepcopy(_objects())
     for _ in range(data.draw(st.integers(1, 2))):
         index = data.draw(st.integers(0, len(objects) - 1))
-        path = data.draw(st.sampled_from([one for one in _paths(objects[index]) if one and one != ("kind",)]))
+        path = data.draw(st.sampled_from([each for each in _paths(objects[index]) if each and each != ("kind",)]))
         place: Any = objects[index]
         for step in path[:-1]:
             place = place[step]

@@ -18,7 +18,7 @@ def term(key: str, operator: str, *values: str, kind: str = "matchExpressions") 
 
 
 @rows(
-    "one, selected",
+    "node_term, selected",
     [
         (term("zone", "In", "a", "b"), True),
         (term("zone", "In", "b"), False),
@@ -40,8 +40,8 @@ def term(key: str, operator: str, *values: str, kind: str = "matchExpressions") 
         ({}, False),
     ],
 )
-def test_a_term_selects_when_all_its_requirements_hold(one: dict[str, Any], selected: bool) -> None:
-    assert selector_matches({"nodeSelectorTerms": [one]}, NODE) == selected
+def test_a_term_selects_when_all_its_requirements_hold(node_term: dict[str, Any], selected: bool) -> None:
+    assert selector_matches({"nodeSelectorTerms": [node_term]}, NODE) == selected
 
 
 def test_terms_are_alternatives() -> None:
@@ -74,10 +74,10 @@ def test_a_device_plugin_s_resources_are_those_that_the_node_can_allocate() -> N
 def test_a_pod_goes_where_its_selector_and_affinity_say() -> None:
     assert unfit({"nodeSelector": {"zone": "a"}}, NODE) is None
     assert unfit({"nodeSelector": {"zone": "b"}}, NODE) == "not selected by nodeSelector zone=b"
-    for zone, told in (("a", None), ("b", "not selected by the pod's node affinity")):
+    for zone, reason in (("a", None), ("b", "not selected by the pod's node affinity")):
         terms = {"nodeSelectorTerms": [term("zone", "In", zone)]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-        assert unfit({"affinity": {"nodeAffinity": required}}, NODE) == told
+        assert unfit({"affinity": {"nodeAffinity": required}}, NODE) == reason
 
 
 @rows(

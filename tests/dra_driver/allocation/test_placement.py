@@ -32,52 +32,52 @@ def allocated(zone: str, device: str = "a") -> ResourceClaim:
     return ResourceClaim.of({**wire, "status": {"allocation": allocation}})
 
 
-def devices(found: Placement | str) -> list[list[str]]:
-    assert isinstance(found, Placement), found
-    return [[result.device for result in allocation.devices.results] for allocation in found.allocations]
+def devices(placed: Placement | str) -> list[list[str]]:
+    assert isinstance(placed, Placement), placed
+    return [[result.device for result in allocation.devices.results] for allocation in placed.allocations]
 
 
 def test_claims_without_devices_get_some_and_the_others_keep_theirs() -> None:
     wanting = [allocated("a"), claim(name="mine")]
-    found = place_on(pod(), wanting, NODE, snapshot(gpus("a", "b"), in_use=["a"]))
-    assert devices(found) == [["b"]]
+    placed = place_on(pod(), wanting, NODE, snapshot(gpus("a", "b"), in_use=["a"]))
+    assert devices(placed) == [["b"]]
 
 
 def test_a_claim_with_devices_of_another_node_keeps_the_pod_away() -> None:
-    found = place_on(pod(), [allocated("b")], NODE, snapshot(gpus("a")))
-    assert found == "claim has is allocated to devices of another node"
+    placed = place_on(pod(), [allocated("b")], NODE, snapshot(gpus("a")))
+    assert placed == "claim has is allocated to devices of another node"
 
 
 def test_a_pod_that_may_not_run_there_gets_no_devices() -> None:
-    found = place_on(pod(nodeSelector={"zone": "b"}), [claim()], NODE, snapshot(gpus("a")))
-    assert found == "not selected by nodeSelector zone=b"
+    placed = place_on(pod(nodeSelector={"zone": "b"}), [claim()], NODE, snapshot(gpus("a")))
+    assert placed == "not selected by nodeSelector zone=b"
 
 
 def test_what_does_not_fit_is_told() -> None:
-    found = place_on(pod(), [claim(exactly(count=2))], NODE, snapshot(gpus("a")))
-    assert found == 'request "gpu" of claim claim needs 2 devices; the node has 1'
+    placed = place_on(pod(), [claim(exactly(count=2))], NODE, snapshot(gpus("a")))
+    assert placed == 'request "gpu" of claim claim needs 2 devices; the node has 1'
 
 
 @pytest.mark.parametrize(
-    ("offered", "amount", "told"),
+    ("offered", "amount", "reason"),
     [("2", "2", None), ("1", "2", f"too little {RESOURCE}"), ("0", "1", f"no {RESOURCE}")],
 )
-def test_a_device_plugins_resource_is_the_device_plugins(offered: str, amount: str, told: str | None) -> None:
+def test_a_device_plugins_resource_is_the_device_plugins(offered: str, amount: str, reason: str | None) -> None:
     node = NodeView("node-1", allocatable={RESOURCE: offered})
-    found = place_on(wanting(amount), [], node, snapshot(gpus("a"), classes=[device_class("other")]))
-    if told is None:
-        assert devices(found) == []
+    placed = place_on(wanting(amount), [], node, snapshot(gpus("a"), classes=[device_class("other")]))
+    if reason is None:
+        assert devices(placed) == []
     else:
-        assert found == told
+        assert placed == reason
 
 
 def test_a_class_serves_a_resource_where_no_device_plugin_does() -> None:
-    found = place_on(
+    placed = place_on(
         wanting("2"), [], NODE, snapshot(gpus("a", "b"), classes=[device_class(extendedResourceName=RESOURCE)])
     )
-    assert devices(found) == [["a", "b"]]
-    assert isinstance(found, Placement)
-    assert found.extended is not None
+    assert devices(placed) == [["a", "b"]]
+    assert isinstance(placed, Placement)
+    assert placed.extended is not None
 
 
 def chosen(*names: str) -> Allocation:
@@ -101,7 +101,7 @@ def test_the_best_alternative_that_fits_is_taken() -> None:
     within = snapshot(published(gpu("small", memory="40Gi")))
     large = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('80Gi')) >= 0"
     wanted = [claim(first_of("one", alternative("large", large), alternative("any")))]
-    found = place_on(pod(), wanted, NODE, within)
-    assert devices(found) == [["small"]]
-    assert isinstance(found, Placement)
-    assert 0 < found.score < highest_score(wanted)
+    placed = place_on(pod(), wanted, NODE, within)
+    assert devices(placed) == [["small"]]
+    assert isinstance(placed, Placement)
+    assert 0 < placed.score < highest_score(wanted)

@@ -27,9 +27,9 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 def chosen(*claims: ResourceClaim, within: Snapshot, node: NodeView = NODE) -> list[str]:
     """`request=device` of all claims; fails when they do not fit."""
     return [
-        f"{one.request}={one.device}"
+        f"{device.request}={device.device}"
         for each in allocated(*claims, within=within, node=node)
-        for one in each.devices.results
+        for device in each.devices.results
     ]
 
 
@@ -284,7 +284,7 @@ def test_a_constraint_of_no_kind_is_an_error() -> None:
 def test_admin_access_gets_devices_that_others_hold() -> None:
     wanted = claim(exactly(adminAccess=True, allocationMode="All"))
     (allocation,) = allocated(wanted, within=snapshot(gpus("a", "b"), in_use=["a"]))
-    assert [(one.device, one.admin_access) for one in allocation.devices.results] == [("a", True), ("b", True)]
+    assert [(device.device, device.admin_access) for device in allocation.devices.results] == [("a", True), ("b", True)]
 
 
 def test_admin_access_does_not_get_a_device_twice_in_one_claim() -> None:
@@ -309,7 +309,7 @@ def test_tainted_devices_need_a_toleration() -> None:
     )
     tolerant = claim(exactly(count=3, tolerations=[{"operator": "Exists"}]))
     (allocation,) = allocated(tolerant, within=within)
-    assert [one.device for one in allocation.devices.results] == ["a", "b", "c"]
+    assert [device.device for device in allocation.devices.results] == ["a", "b", "c"]
     assert allocation.devices.results[0].to_wire()["tolerations"] == [{"operator": "Exists"}]
 
 
@@ -400,8 +400,8 @@ def test_configs_come_from_the_classes_once_and_then_from_the_claim() -> None:
     )
     (allocation,) = allocated(wanted, within=snapshot(gpus("a", "b", "c"), classes=classes))
     got = [
-        (one.source, one.requests, one.opaque.parameters["note"] if one.opaque else None)
-        for one in allocation.devices.config
+        (part.source, part.requests, part.opaque.parameters["note"] if part.opaque else None)
+        for part in allocation.devices.config
     ]
     assert got == [
         ("FromClass", ["one", "two", "three/fair"], "class"),
@@ -615,4 +615,4 @@ def test_what_a_later_request_finds_does_not_depend_on_devices_that_are_given_ba
     only_b = f"device.attributes['{DRIVER}'].kind == 'y'"
     result = allocate([claim(exactly("any"), exactly("b", only_b))], NODE, snapshot(sets, devices))
     assert isinstance(result, Allocated)
-    assert [one.device for one in result.allocations[0].devices.results] == ["c", "b"]
+    assert [device.device for device in result.allocations[0].devices.results] == ["c", "b"]

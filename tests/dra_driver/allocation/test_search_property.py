@@ -117,7 +117,7 @@ def partitioned(draw: st.DrawFn, name: str) -> list[Thing]:
     parts = draw(st.lists(st.sampled_from(sorted(_PARTS)), min_size=1, max_size=3, unique=True))
     used = draw(st.sampled_from([None, None, None, *parts]))
     kind, link = draw(st.sampled_from("ab")), draw(st.sampled_from(["x", "y", None]))
-    return [Thing(f"{name}-{one}", kind, link, one == used, of=name, draws=_PARTS[one]) for one in parts]
+    return [Thing(f"{name}-{part}", kind, link, part == used, of=name, draws=_PARTS[part]) for part in parts]
 
 
 @st.composite
@@ -130,10 +130,10 @@ def shared(draw: st.DrawFn, name: str) -> list[Thing]:
 
 @st.composite
 def things(draw: st.DrawFn) -> list[Thing]:
-    found: list[Thing] = []
+    drawn: list[Thing] = []
     for index in range(draw(st.integers(1, 4))):
-        found += draw(draw(st.sampled_from([plain, plain, partitioned, shared]))(f"g{index}"))
-    return found[:6]
+        drawn += draw(draw(st.sampled_from([plain, plain, partitioned, shared]))(f"g{index}"))
+    return drawn[:6]
 
 
 WANTS = st.builds(
@@ -336,6 +336,10 @@ def test_the_first_solution_in_the_order_of_the_rules_is_the_answer_and_none_onl
             for consumed in [thing.takes(order.requests[number][index].size) if thing.shareable else None]
         ]
         assert [
-            (one.request, one.device, int(one.consumed_capacity["memory"]) if one.consumed_capacity else None)
-            for one in allocation.devices.results
+            (
+                device.request,
+                device.device,
+                int(device.consumed_capacity["memory"]) if device.consumed_capacity else None,
+            )
+            for device in allocation.devices.results
         ] == want

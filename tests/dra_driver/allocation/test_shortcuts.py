@@ -67,16 +67,16 @@ def _offer(random_: random.Random) -> list[Obj]:
 
 
 def _part(gpu: str, place: int, part: Obj, attributes: Obj) -> Obj:
-    found: Obj = {"name": f"{gpu}-{place}", "attributes": {**attributes, "size": {"int": len(part.get("draws", ()))}}}
+    fields: Obj = {"name": f"{gpu}-{place}", "attributes": {**attributes, "size": {"int": len(part.get("draws", ()))}}}
     if draws := part.get("draws"):
         counters = {name: {"value": str(amount)} for name, amount in draws.items()}
-        found["consumesCounters"] = [{"counterSet": gpu, "counters": counters}]
+        fields["consumesCounters"] = [{"counterSet": gpu, "counters": counters}]
     if part.get("share"):
         policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
-        found |= {"allowMultipleAllocations": True, "capacity": {"units": {"value": "3", "requestPolicy": policy}}}
+        fields |= {"allowMultipleAllocations": True, "capacity": {"units": {"value": "3", "requestPolicy": policy}}}
     if part.get("taint"):
-        found["taints"] = [{"key": "bad", "effect": "NoSchedule"}]
-    return found
+        fields["taints"] = [{"key": "bad", "effect": "NoSchedule"}]
+    return fields
 
 
 def wanted(random_: random.Random) -> list[Obj]:
@@ -127,21 +127,21 @@ def _fields(random_: random.Random) -> Obj:
 @pytest.mark.parametrize(("part", "minor"), [(0, 36), (4, 35), *slow_but([(1, 36), (2, 36), (3, 36)])])
 def test_the_quick_search_and_the_plain_one_choose_the_same(part: int, minor: int) -> None:
     behavior = Behavior.of(minor, partitionable=True, consumable=True, taints=True)
-    found = {"solved": 0, "refused": 0, "stopped": 0, "too long": 0}
+    counts = {"solved": 0, "refused": 0, "stopped": 0, "too long": 0}
     for number in range(CASES // 4):
         random_ = random.Random(f"{part} {number}")
         devices, sets = machine(random_)
         slices = [published(*devices, name="s-0", count=2 if sets else 1)]
         if sets:
             slices.append(published(name="s-1", count=2, sharedCounters=sets))
-        free = [one for one in devices if not one.get("allowMultipleAllocations")]
-        in_use = [held(one["name"]) for one in free if random_.random() < 0.05]
+        free = [obj for obj in devices if not obj.get("allowMultipleAllocations")]
+        in_use = [held(obj["name"]) for obj in free if random_.random() < 0.05]
         claims = wanted(random_)
         plain = Reference(
             claims,
-            [one.slice.to_wire() for one in slices],
+            [published_slice.slice.to_wire() for published_slice in slices],
             {"gpu": CLASS.to_wire()},
-            [one.to_wire() for one in in_use],
+            [held_claim.to_wire() for held_claim in in_use],
             minor=minor,
             most_steps=1_000,
         )
@@ -149,27 +149,27 @@ def test_the_quick_search_and_the_plain_one_choose_the_same(part: int, minor: in
         try:
             expected = plain.solve()
         except TooLong:
-            found["too long"] += 1
+            counts["too long"] += 1
             continue
         except Stop:
             with pytest.raises(InvalidInput):
-                allocate([ResourceClaim.of(one) for one in claims], NODE, snapshot)
-            found["stopped"] += 1
+                allocate([ResourceClaim.of(wanted_claim) for wanted_claim in claims], NODE, snapshot)
+            counts["stopped"] += 1
             continue
         # Machines as small as these are mostly decided before shortcuts begin, so they begin earlier for half of them.
         with patch("dra_driver.allocation.search._STEPS_BEFORE_SHORTCUTS", 24 * (number % 2)):
-            result = allocate([ResourceClaim.of(one) for one in claims], NODE, snapshot)
-        found["solved" if expected else "refused"] += 1
+            result = allocate([ResourceClaim.of(wanted_claim) for wanted_claim in claims], NODE, snapshot)
+        counts["solved" if expected else "refused"] += 1
         if not expected:
             assert not isinstance(result, Allocated), (devices, claims)
             continue
         assert isinstance(result, Allocated), (devices, claims, result)
-        assert [[(one.request, one.device) for one in each.devices.results] for each in result.allocations] == [
-            [(request, one.device["name"]) for request, one, _ in each] for each in plain.results
-        ]
-    assert found["solved"] > CASES / 20
-    assert found["refused"] > CASES / 20
-    assert found["too long"] < CASES / 20
+        assert [
+            [(device.request, device.device) for device in each.devices.results] for each in result.allocations
+        ] == [[(request, device.device["name"]) for request, device, _ in each] for each in plain.results]
+    assert counts["solved"] > CASES / 20
+    assert counts["refused"] > CASES / 20
+    assert counts["too long"] < CASES / 20
 
 
 def test_a_device_that_two_claims_hold_through_admin_access_is_missing_once() -> None:
@@ -179,7 +179,10 @@ def test_a_device_that_two_claims_hold_through_admin_access_is_missing_once() ->
     with patch("dra_driver.allocation.search._STEPS_BEFORE_SHORTCUTS", 0):
         result = allocate([claim(exactly()), claim(*requests, name="other")], NODE, within)
     assert isinstance(result, Allocated), result
-    assert [[one.device for one in each.devices.results] for each in result.allocations] == [["b"], ["b", "a", "c"]]
+    assert [[device.device for device in each.devices.results] for each in result.allocations] == [
+        ["b"],
+        ["b", "a", "c"],
+    ]
 
 
 def test_distinct_attribute_remembers_one_value_per_request_so_equal_devices_are_not_as_good_as_each_other() -> None:
@@ -189,7 +192,7 @@ def test_distinct_attribute_remembers_one_value_per_request_so_equal_devices_are
     wanted = claim(*requests, constraints=[{"distinctAttribute": f"{DRIVER}/link"}])
     result = allocate([wanted], NODE, Snapshot(Catalog([published(*devices)]), {"gpu": CLASS}))
     assert isinstance(result, Allocated), result
-    assert [one.device for one in result.allocations[0].devices.results] == ["g2", "g4", "g0", "g1", "g3"]
+    assert [device.device for device in result.allocations[0].devices.results] == ["g2", "g4", "g0", "g1", "g3"]
 
 
 # -- searches that would take for ever
@@ -218,7 +221,7 @@ def of_cards(count: int) -> list[PublishedSlice]:
 
 
 def _slices(start: int, size: int, *, media: bool) -> Obj:
-    counters = {f"slice-{one}": {"value": "1"} for one in range(start, start + size)}
+    counters = {f"slice-{number}": {"value": "1"} for number in range(start, start + size)}
     return counters | ({"media": {"value": "1"}} if media else {})
 
 

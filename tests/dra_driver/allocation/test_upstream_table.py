@@ -34,15 +34,15 @@ def _cases() -> list[Case]:
 
 def _decided(case: Case, behavior: Behavior) -> object:
     """Devices of each claim, `none` or `error`."""
-    classes = [DeviceClass.of(one) for one in case["classes"] or ()]
-    slices = [PublishedSlice(ResourceSlice.of(_with_counters(one))) for one in case["slices"] or ()]
-    snapshot = Snapshot(Catalog(slices, behavior), {one.metadata.name: one for one in classes}, _usage(case))
+    classes = [DeviceClass.of(obj) for obj in case["classes"] or ()]
+    slices = [PublishedSlice(ResourceSlice.of(_with_counters(obj))) for obj in case["slices"] or ()]
+    snapshot = Snapshot(Catalog(slices, behavior), {class_.metadata.name: class_ for class_ in classes}, _usage(case))
     try:
-        result = allocate([ResourceClaim.of(one) for one in case["claims"]], NodeView.read(case["node"]), snapshot)
+        result = allocate([ResourceClaim.of(obj) for obj in case["claims"]], NodeView.read(case["node"]), snapshot)
     except (InvalidInput, NodeNotReady):
         return "error"
     return (
-        _plain(one.to_wire() for one in result.allocations)
+        _plain(given.to_wire() for given in result.allocations)
         if isinstance(result, Allocated) and result.allocations
         else "none"
     )
@@ -51,9 +51,11 @@ def _decided(case: Case, behavior: Behavior) -> object:
 def _with_counters(slice_: dict[str, Any]) -> dict[str, Any]:
     """Two cases have counter sets without counters, which no API server stores and our models refuse."""
     spec = slice_["spec"]
-    consumed = [one for device in spec.get("devices") or () for one in device.get("consumesCounters") or ()]
-    for one in (*consumed, *(spec.get("sharedCounters") or ())):
-        one.setdefault("counters", {"any": {"value": "1"}})
+    consumed = [
+        counter_set for device in spec.get("devices") or () for counter_set in device.get("consumesCounters") or ()
+    ]
+    for counter_set in (*consumed, *(spec.get("sharedCounters") or ())):
+        counter_set.setdefault("counters", {"any": {"value": "1"}})
     return slice_
 
 
@@ -79,8 +81,8 @@ def _plain(allocations: Iterable[Mapping[str, Any]]) -> object:
     """Without what differs by chance: identities of shares, and the order in which upstream walks a Go map."""
     return [
         (
-            sorted(json.dumps(_without_share(one), sort_keys=True) for one in each["devices"]["results"]),
-            [{key: value for key, value in one.items() if value} for one in each["devices"].get("config") or ()],
+            sorted(json.dumps(_without_share(device), sort_keys=True) for device in each["devices"]["results"]),
+            [{key: value for key, value in config.items() if value} for config in each["devices"].get("config") or ()],
             _sorted_selector(each.get("nodeSelector")),
         )
         for each in allocations
@@ -94,7 +96,8 @@ def _without_share(result: Mapping[str, Any]) -> Mapping[str, Any]:
 def _sorted_selector(selector: Mapping[str, Any] | None) -> object:
     terms = (selector or {}).get("nodeSelectorTerms") or ()
     return [
-        {key: sorted(json.dumps(one, sort_keys=True) for one in term.get(key) or ()) for key in term} for term in terms
+        {key: sorted(json.dumps(requirement, sort_keys=True) for requirement in term.get(key) or ()) for key in term}
+        for term in terms
     ]
 
 

@@ -56,19 +56,19 @@ def card(*devices: Obj, **amounts: int) -> tuple[PublishedSlice, PublishedSlice]
 
 
 def result(*claims: ResourceClaim, within: Snapshot, node: NodeView = NODE) -> tuple[Allocation, ...]:
-    found = allocate(claims, node, within)
-    assert isinstance(found, Allocated), found
-    return found.allocations
+    outcome = allocate(claims, node, within)
+    assert isinstance(outcome, Allocated), outcome
+    return outcome.allocations
 
 
 def names(*claims: ResourceClaim, within: Snapshot, node: NodeView = NODE) -> list[str]:
-    return [one.device for each in result(*claims, within=within, node=node) for one in each.devices.results]
+    return [device.device for each in result(*claims, within=within, node=node) for device in each.devices.results]
 
 
 def refusal(*claims: ResourceClaim, within: Snapshot) -> str:
-    found = allocate(claims, NODE, within)
-    assert isinstance(found, NotAllocatable), found
-    return found.reason
+    outcome = allocate(claims, NODE, within)
+    assert isinstance(outcome, NotAllocatable), outcome
+    return outcome.reason
 
 
 # -- counters
@@ -159,8 +159,8 @@ def test_a_share_has_an_id_and_what_it_consumes_of_every_capacity() -> None:
     wanted = claim(exactly(capacity={"requests": {"memory": "7500Mi"}}))
     given = allocate([wanted], NODE, snapshot(published(device)), share_ids=lambda *_: "the-id")
     assert isinstance(given, Allocated)
-    (one,) = given.allocations[0].devices.results
-    assert (one.share_id, one.consumed_capacity) == ("the-id", {"memory": "8Gi", "shares": "1"})
+    (share,) = given.allocations[0].devices.results
+    assert (share.share_id, share.consumed_capacity) == ("the-id", {"memory": "8Gi", "shares": "1"})
 
 
 def test_shares_fill_a_device_and_then_the_next() -> None:
@@ -190,8 +190,8 @@ def test_up_to_1_35_a_request_may_get_several_shares_of_one_device() -> None:
     given = allocate([wanted], NODE, snapshot(slices, behavior=old))
     assert isinstance(given, Allocated)
     results = given.allocations[0].devices.results
-    assert [one.device for one in results] == ["a", "a", "b"]
-    assert len({one.share_id for one in results}) == 3
+    assert [share.device for share in results] == ["a", "a", "b"]
+    assert len({share.share_id for share in results}) == 3
     assert "needs 3 devices" in refusal(wanted, within=snapshot(slices))
     without = snapshot(slices, behavior=Behavior.of(35))
     assert names(claim(exactly(count=2)), within=without) == ["a", "b"]
@@ -222,8 +222,8 @@ def test_in_1_34_an_allocation_does_not_say_what_its_request_tolerates() -> None
         behavior = Behavior.of(minor, taints=True)
         result = allocate([wanted], NODE, snapshot(published(gpu("a")), behavior=behavior))
         assert isinstance(result, Allocated)
-        (one,) = result.allocations[0].to_wire()["devices"]["results"]
-        assert one.get("tolerations") == given
+        (device,) = result.allocations[0].to_wire()["devices"]["results"]
+        assert device.get("tolerations") == given
 
 
 def test_up_to_1_35_a_later_alternative_for_all_devices_goes_on_as_the_first_one() -> None:
@@ -295,8 +295,8 @@ VALUES = {"default": "4", "validValues": ["2", "4", "8"]}
 def test_a_request_policy_rounds_up_to_what_is_allowed(
     policy: Obj | None, requested: str | None, taken: str | None
 ) -> None:
-    found = consumed(requested, Capacity(value="16", request_policy=policy), CURRENT)
-    assert found == (None if taken is None else Quantity.parse(taken))
+    amount = consumed(requested, Capacity(value="16", request_policy=policy), CURRENT)
+    assert amount == (None if taken is None else Quantity.parse(taken))
 
 
 def test_parts_of_one_are_steps_since_1_37() -> None:
@@ -370,8 +370,8 @@ def test_a_taint_rule_is_about_the_devices_that_all_its_fields_agree_with(
         spec["deviceSelector"] = selector
     rule = DeviceTaintRule.of({"metadata": {"name": "rule"}, "spec": spec})
     within = snapshot(published(gpu("a"), gpu("b")), taint_rules=[rule])
-    found = [] if not left else names(claim(exactly(count=len(left))), within=within)
-    assert found == left
+    devices = [] if not left else names(claim(exactly(count=len(left))), within=within)
+    assert devices == left
     assert names(claim(exactly(count=2, tolerations=[{"key": "repair", "operator": "Exists"}])), within=within) == [
         "a",
         "b",
@@ -389,4 +389,4 @@ def test_a_config_of_the_only_class_names_no_requests_since_1_37() -> None:
     wanted = claim(exactly("one"), exactly("two"))
     for minor, expected in ((36, ["one", "two"]), (37, [])):
         (allocation,) = result(wanted, within=snapshot(slices, classes=classes, behavior=Behavior.of(minor)))
-        assert [one.requests for one in allocation.devices.config] == [expected]
+        assert [config.requests for config in allocation.devices.config] == [expected]

@@ -57,6 +57,6 @@ def test_it_knows_what_a_new_one_finds_out(
             world = world.without_allocations([("default", change)])
         anew = replace(world)
         assert world.usage == anew.usage
-        assert {node: set(map(id, found)) for node, found in world.pods_by_node.items() if found} == {
-            node: set(map(id, found)) for node, found in anew.pods_by_node.items()
+        assert {node: set(map(id, on_node)) for node, on_node in world.pods_by_node.items() if on_node} == {
+            node: set(map(id, on_node)) for node, on_node in anew.pods_by_node.items()
         }

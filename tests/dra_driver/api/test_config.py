@@ -76,9 +76,9 @@ def test_mps_settings_are_all_optional() -> None:
 
 def test_mps_settings_are_typed_values() -> None:
     limits = {"defaultPinnedDeviceMemoryLimit": "10Gi", "defaultPerDevicePinnedMemoryLimit": {"1": "4Gi", "*": "8Gi"}}
-    found = mps(defaultActiveThreadPercentage=50, multiUser=True, **limits)
-    assert found == Mps(50, 10 * GIB, (("*", 8 * GIB), ("1", 4 * GIB)), True)
-    assert found.limited
+    limits_config = mps(defaultActiveThreadPercentage=50, multiUser=True, **limits)
+    assert limits_config == Mps(50, 10 * GIB, (("*", 8 * GIB), ("1", 4 * GIB)), True)
+    assert limits_config.limited
 
 
 @pytest.mark.parametrize(("percent", "limit"), [(0, None), (1, 1), (100, 100)])
@@ -95,8 +95,8 @@ def test_memory_is_rounded_down_to_whole_mebibytes(written: object, mebibytes: i
 
 
 def test_the_uuid_of_a_device_may_be_written_in_capitals() -> None:
-    found = mps(defaultPerDevicePinnedMemoryLimit={f"GPU-{UUID.upper()}": "1Gi"})
-    assert found.per_device == ((f"GPU-{UUID}", GIB),)
+    config = mps(defaultPerDevicePinnedMemoryLimit={f"GPU-{UUID.upper()}": "1Gi"})
+    assert config.per_device == ((f"GPU-{UUID}", GIB),)
 
 
 def test_a_devices_limit_is_by_uuid_else_by_index_else_by_star_else_the_default() -> None:
@@ -199,24 +199,24 @@ def test_an_empty_config_changes_nothing_and_neither_does_the_same_one_again(tre
 @given(st.lists(written(), max_size=4))
 def test_each_field_is_as_the_last_one_who_wrote_it_wants_it(stack: list[PartialConfig]) -> None:
     try:
-        found = combined(stack, GpuConfig).sharing
+        whole = combined(stack, GpuConfig).sharing
     except InvalidConfig:
         return
     sharings: list[Any] = [config.tree["sharing"] for config in stack if "sharing" in config.tree]
     strategies = [sharing["strategy"] for sharing in sharings if "strategy" in sharing]
-    assert (found is None) == (not sharings)
-    if found is None:
+    assert (whole is None) == (not sharings)
+    if whole is None:
         return
-    assert found.strategy == strategies[-1]
-    blocks = [sharing[STRATEGIES[found.strategy]] for sharing in sharings if STRATEGIES[found.strategy] in sharing]
-    if found.mps is not None:
+    assert whole.strategy == strategies[-1]
+    blocks = [sharing[STRATEGIES[whole.strategy]] for sharing in sharings if STRATEGIES[whole.strategy] in sharing]
+    if whole.mps is not None:
         percents = [block["defaultActiveThreadPercentage"] for block in blocks if len(block) and PERCENT in block]
-        assert (found.mps.default_active_thread_percentage or 0) == (percents[-1] if percents else 0)
+        assert (whole.mps.default_active_thread_percentage or 0) == (percents[-1] if percents else 0)
         users = [block["multiUser"] for block in blocks if "multiUser" in block]
-        assert found.mps.multi_user == (users[-1] if users else False)
-    if found.time_slicing is not None:
+        assert whole.mps.multi_user == (users[-1] if users else False)
+    if whole.time_slicing is not None:
         intervals = [block["interval"] for block in blocks if "interval" in block]
-        assert found.time_slicing.interval == (intervals[-1] if intervals else "Default")
+        assert whole.time_slicing.interval == (intervals[-1] if intervals else "Default")
 
 
 PERCENT = "defaultActiveThreadPercentage"

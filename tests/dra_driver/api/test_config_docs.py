@@ -63,9 +63,11 @@ def test_opaque_configs_in_manifests_are_for_this_driver() -> None:
 
 
 def test_the_class_and_the_claim_of_the_page_make_what_the_page_says() -> None:
-    of_class = next(next(parameters_in(one)) for one in DOCUMENTS if one["kind"] == "DeviceClass")
-    of_claim = next(one for one in FOUND if "strategy" not in one.get("sharing", {"strategy": None}))
-    both = combined([written_config(one, GpuConfig, field="p") for one in (of_class, of_claim)], GpuConfig)
+    of_class = next(next(parameters_in(document)) for document in DOCUMENTS if document["kind"] == "DeviceClass")
+    of_claim = next(config for config in FOUND if "strategy" not in config.get("sharing", {"strategy": None}))
+    both = combined(
+        [written_config(parameters, GpuConfig, field="p") for parameters in (of_class, of_claim)], GpuConfig
+    )
     assert both.sharing == Sharing("MPS", mps=Mps(50, 8 * 2**30))
 
 

@@ -56,10 +56,10 @@ BEYOND_SCHEMAS = ("must be at least `1Mi`", "must be less than `8Ei`", "names a 
 def single_configs() -> list[dict[str, Any]]:
     """Of the table of wrong configs: each one by itself, whatever is wrong with it."""
     return [
-        ({} if row.get("bare") else {"apiVersion": CONFIG_API_VERSION}) | one
+        ({} if row.get("bare") else {"apiVersion": CONFIG_API_VERSION}) | config
         for row in BAD
-        for one in (*row.get("class", ()), *row.get("claim", ()))
-        if isinstance(one.get("kind"), str) and one["kind"] in KINDS
+        for config in (*row.get("class", ()), *row.get("claim", ()))
+        if isinstance(config.get("kind"), str) and config["kind"] in KINDS
     ]
 
 

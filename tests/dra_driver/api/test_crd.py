@@ -13,7 +13,7 @@ from dra_driver.api.inventory import GpuFacts, NodeInventorySpec
 def objects(schema: dict[str, Any]) -> list[dict[str, Any]]:
     """This schema and all below it."""
     inner = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
-    return [schema, *(found for one in inner for found in objects(one))]
+    return [schema, *(below for inner_schema in inner for below in objects(inner_schema))]
 
 
 def schema_of(definition: CustomDefinition, part: str = "spec") -> dict[str, Any]:
@@ -26,7 +26,7 @@ def spec_schema() -> dict[str, Any]:
     return schema_of(NODE_INVENTORY)
 
 
-every_definition = pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda one: one.resource.kind)
+every_definition = pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.resource.kind)
 
 
 @every_definition
@@ -44,7 +44,7 @@ def test_it_is_one_yaml_document_with_the_columns_that_a_person_wants() -> None:
 def test_the_schema_is_structural(definition: CustomDefinition) -> None:
     """Kubernetes' rules: every node has a type, and nothing refers to anything or has alternatives."""
     status = [schema_of(definition, "status")] if definition.status is not None else []
-    for schema in [found for part in (schema_of(definition), *status) for found in objects(part)]:
+    for schema in [below for part in (schema_of(definition), *status) for below in objects(part)]:
         assert schema["type"] in ("object", "array", "string", "integer", "boolean")
         assert not {"$ref", "anyOf", "oneOf", "allOf", "title", "nullable"} & schema.keys()
 
@@ -62,7 +62,7 @@ def test_only_what_a_column_shows_has_a_default(definition: CustomDefinition) ->
 def test_bounds_are_numbers_that_an_api_server_can_compare(definition: CustomDefinition) -> None:
     """It compares as floats, and refuses every object where a bound is none of JSON's exact integers."""
     status = [schema_of(definition, "status")] if definition.status is not None else []
-    for schema in [found for part in (schema_of(definition), *status) for found in objects(part)]:
+    for schema in [below for part in (schema_of(definition), *status) for below in objects(part)]:
         assert all(abs(schema[bound]) < 2**53 for bound in ("minimum", "maximum") if bound in schema)
 
 

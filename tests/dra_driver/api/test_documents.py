@@ -38,7 +38,7 @@ spec:
 """
 
 
-def one(text: str) -> Document:
+def document_of(text: str) -> Document:
     (document,) = read_documents(text, "f.yaml").raise_problems()
     return document
 
@@ -49,7 +49,7 @@ def problem(text: str | bytes) -> BadDocument:
 
 
 def test_a_document_says_what_it_is() -> None:
-    document = one(CLAIM)
+    document = document_of(CLAIM)
     assert (document.api_version, document.kind) == ("resource.k8s.io/v1", "ResourceClaim")
     assert (document.namespace, document.name, document.title) == ("team-a", "train", "ResourceClaim team-a/train")
     assert (document.file, document.index, document.line) == ("f.yaml", 0, 2)
@@ -70,7 +70,7 @@ def test_a_document_says_what_it_is() -> None:
     ],
 )
 def test_a_field_has_a_line_and_a_column(path: str, place: tuple[int, int]) -> None:
-    assert one(CLAIM).place(path) == place
+    assert document_of(CLAIM).place(path) == place
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_field_has_a_line_and_a_column(path: str, place: tuple[int, int]) -> N
     ],
 )
 def test_a_field_that_is_not_there_is_placed_at_its_nearest_parent(path: str, parent: str) -> None:
-    assert one(CLAIM).place(path) == one(CLAIM).place(parent)
+    assert document_of(CLAIM).place(path) == document_of(CLAIM).place(parent)
 
 
 @rows(
@@ -101,7 +101,7 @@ def test_a_field_that_is_not_there_is_placed_at_its_nearest_parent(path: str, pa
     ],
 )
 def test_a_character_of_a_string_is_found_however_the_string_is_written(written: str, place: tuple[int, int]) -> None:
-    document = one(f"e: {written}\n")
+    document = document_of(f"e: {written}\n")
     offset = document.obj["e"].index("d")
     assert document.place_in("e", offset) == place
     lines = f"e: {written}\n".split("\n")
@@ -130,33 +130,33 @@ def test_lists_are_expanded_and_their_items_know_their_places() -> None:
 
 def test_items_of_typed_lists_get_their_kind_from_the_list() -> None:
     text = json.dumps({"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "a"}}]}, indent=2)
-    document = one(text)
+    document = document_of(text)
     assert (document.api_version, document.kind, document.title) == ("v1", "Pod", "Pod a")
     assert document.obj["kind"] == "Pod"
     assert document.place("metadata.name") == (7, 9)
 
 
 def test_json_with_what_yaml_cannot_write_is_read_without_places() -> None:
-    document = one('{"kind": "Pod", "metadata": {"name": "\\ud83d\\ude00"}}')
+    document = document_of('{"kind": "Pod", "metadata": {"name": "\\ud83d\\ude00"}}')
     assert document.name == "😀"
     assert document.place("metadata.name") == (1, 1)
 
 
 def test_half_of_a_surrogate_pair_is_refused_in_json_as_in_yaml() -> None:
     with pytest.raises(InvalidInput, match="invalid Unicode character"):
-        one('{"kind": "Pod", "metadata": {"name": "\\ud800"}}')
+        document_of('{"kind": "Pod", "metadata": {"name": "\\ud800"}}')
 
 
 def test_anchors_and_merge_keys_mean_what_they_say() -> None:
-    document = one("base: &b\n  x: 1\n  z: 2\nuse:\n  <<: *b\n  z: 3\n")
+    document = document_of("base: &b\n  x: 1\n  z: 2\nuse:\n  <<: *b\n  z: 3\n")
     assert document.obj["use"] == {"x": 1, "z": 3}
     assert document.place("use.x") == (2, 3)
     assert document.place("use.z") == (6, 3)
 
 
 def test_windows_line_ends_and_byte_order_marks_change_nothing() -> None:
-    document = one("\ufeff" + CLAIM.replace("\n", "\r\n"))
-    assert document.obj == one(CLAIM).obj
+    document = document_of("\ufeff" + CLAIM.replace("\n", "\r\n"))
+    assert document.obj == document_of(CLAIM).obj
     assert document.place("metadata.name") == (5, 3)
 
 
@@ -180,10 +180,10 @@ def test_windows_line_ends_and_byte_order_marks_change_nothing() -> None:
     ],
 )
 def test_what_cannot_be_read_says_where_and_why(text: str | bytes, place: tuple[int, int], says: str) -> None:
-    found = problem(text)
-    assert (found.line, found.column) == place
-    assert says in found.message
-    assert str(found).startswith(f"f.yaml:{place[0]}:{place[1]}: ")
+    invalid = problem(text)
+    assert (invalid.line, invalid.column) == place
+    assert says in invalid.message
+    assert str(invalid).startswith(f"f.yaml:{place[0]}:{place[1]}: ")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 100_000, "- " * 50_000 + "1", "a: " + "[" * 300 + "]" * 300])
@@ -230,8 +230,8 @@ VALUES = st.recursive(
 def test_whatever_is_written_as_json_is_read_back(obj: dict[str, object]) -> None:
     if str(obj.get("kind", "")).endswith("List"):
         return
-    assert one(json.dumps(obj)).obj == obj
-    assert one(json.dumps(obj, indent=2, ensure_ascii=False)).obj == obj
+    assert document_of(json.dumps(obj)).obj == obj
+    assert document_of(json.dumps(obj, indent=2, ensure_ascii=False)).obj == obj
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -269,6 +269,6 @@ def test_reading_never_raises(text: str | bytes) -> None:
 def test_a_file_of_a_megabyte_is_read_whole() -> None:
     examples = "\n---\n".join(path.read_text() for path in sorted(FEATURES_FOLDER.rglob("*.yaml")))
     times = 1_000_000 // len(examples)
-    found, once = (read_documents(text, "f") for text in ("\n---\n".join([examples] * times), examples))
-    assert found.problems == ()
-    assert len(found.documents) == times * len(once.documents)
+    repeated, once = (read_documents(text, "f") for text in ("\n---\n".join([examples] * times), examples))
+    assert repeated.problems == ()
+    assert len(repeated.documents) == times * len(once.documents)

@@ -17,9 +17,9 @@ def parameters(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_channel_has_a_domain_and_one_channel_unless_all_are_asked_for() -> None:
-    one = parameters("ComputeDomainChannelConfig", domainID=UID)
-    assert decode_config(one, ComputeDomainChannelConfig, field="f") == ComputeDomainChannelConfig(UID, "Single")
-    every = {**one, "allocationMode": "All"}
+    channel = parameters("ComputeDomainChannelConfig", domainID=UID)
+    assert decode_config(channel, ComputeDomainChannelConfig, field="f") == ComputeDomainChannelConfig(UID, "Single")
+    every = {**channel, "allocationMode": "All"}
     config = decode_config(every, ComputeDomainChannelConfig, field="f")
     assert config == ComputeDomainChannelConfig(UID, "All")
     assert encode_config(config) == every

@@ -115,11 +115,11 @@ def test_every_config_of_the_driver_is_listed_once_and_no_class_before_a_claim(o
         for index, (source, ours) in enumerate(order)
     ]
     listed = listed_configs(configs, DRIVER)
-    assert sorted(one.parameters["n"] for one in listed) == [n for n, (_, ours) in enumerate(order) if ours]
-    sources = [one.source for one in listed]
+    assert sorted(config.parameters["n"] for config in listed) == [n for n, (_, ours) in enumerate(order) if ours]
+    sources = [config.source for config in listed]
     assert sources == sorted(sources, key=["FromClaim", "FromClass"].index)
     for source in ("FromClass", "FromClaim"):
-        numbers = [one.parameters["n"] for one in listed if one.source == source]
+        numbers = [config.parameters["n"] for config in listed if config.source == source]
         assert numbers == sorted(numbers, reverse=True)
 
 

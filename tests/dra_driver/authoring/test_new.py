@@ -31,7 +31,7 @@ from dra_driver.kube.client import Kube
 
 KNOWN = known_gpus()
 SITES = sites_of_models(())
-KINDS = {one.kind: one for one in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, PODS)}
+KINDS = {kind.kind: kind for kind in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, PODS)}
 CLASSES = {
     **classes(),
     "dranet": DeviceClass.of(
@@ -78,9 +78,9 @@ def sparse() -> st.SearchStrategy[Intent]:
 
 def written_objects(intent: Intent) -> list[JsonObject]:
     text = written(objects_of(intent))
-    found = list(yaml.safe_load_all(text))
-    assert found == [plain(one) for one in objects_of(intent)]
-    return found
+    documents = list(yaml.safe_load_all(text))
+    assert documents == [plain(obj) for obj in objects_of(intent)]
+    return documents
 
 
 def claim_spec(obj: JsonObject) -> JsonObject:
@@ -109,8 +109,8 @@ def test_whatever_is_not_refused_has_selectors_that_compile_and_configs_that_dec
 def _expressions(value: object) -> list[str]:
     if isinstance(value, dict):
         own = [value["expression"]] if "expression" in value else []
-        return own + [found for one in value.values() for found in _expressions(one)]
-    return [found for one in value for found in _expressions(one)] if isinstance(value, list) else []
+        return own + [expression for below in value.values() for expression in _expressions(below)]
+    return [expression for item in value for expression in _expressions(item)] if isinstance(value, list) else []
 
 
 @given(sparse())
@@ -118,10 +118,10 @@ def _expressions(value: object) -> list[str]:
 def test_check_finds_nothing_wrong_with_whatever_is_not_refused(intent: Intent) -> None:
     if refusals(intent, KNOWN):
         return
-    found = check(read_documents(written(objects_of(intent)), "-"), Knowledge(sites=SITES, classes=CLASSES))
+    findings = check(read_documents(written(objects_of(intent)), "-"), Knowledge(sites=SITES, classes=CLASSES))
     # That no known GPU fits is for the user to judge; it may be of a model that is newer.
-    wrong = {one.code for one in found if one.severity is not Severity.INFO} - {"never-fits"}
-    assert not wrong, found
+    wrong = {finding.code for finding in findings if finding.severity is not Severity.INFO} - {"never-fits"}
+    assert not wrong, findings
 
 
 @given(intents=st.lists(sparse(), min_size=6, max_size=6))
@@ -137,16 +137,16 @@ async def test_the_api_server_accepts_whatever_is_not_refused(kube: Kube, intent
                 continue
             namespace = "default" if resource.namespaced else None
             created = await kube.create(resource, obj, namespace=namespace)
-            assert _kept(obj["spec"], created["spec"])
+            assert _is_part(obj["spec"], created["spec"])
             await kube.delete(resource, obj["metadata"]["name"], namespace=namespace)
 
 
-def _kept(wanted: Any, got: Any) -> bool:
+def _is_part(wanted: Any, got: Any) -> bool:
     """Whether the server dropped nothing: no field was misspelled or in the wrong place."""
     if isinstance(wanted, dict):
-        return all(name in got and _kept(value, got[name]) for name, value in wanted.items())
+        return all(name in got and _is_part(value, got[name]) for name, value in wanted.items())
     if isinstance(wanted, list):
-        return len(wanted) == len(got) and all(itertools.starmap(_kept, zip(wanted, got, strict=True)))
+        return len(wanted) == len(got) and all(itertools.starmap(_is_part, zip(wanted, got, strict=True)))
     return bool(wanted == got)
 
 
@@ -155,9 +155,13 @@ def _kept(wanted: Any, got: Any) -> bool:
 
 def with_nics(site: SampleNode) -> Snapshot:
     """The node with an RDMA device of DRANET below each PCIe root of a GPU, and one interface that has none."""
-    gpus = [one for pool in site.catalog.pools(site.node) for one in pool.candidates]
+    gpus = [candidate for pool in site.catalog.pools(site.node) for candidate in pool.candidates]
     roots = sorted(
-        {root.string for one in gpus if (root := one.device.attributes.get("resource.kubernetes.io/pcieRoot"))}
+        {
+            root.string
+            for candidate in gpus
+            if (root := candidate.device.attributes.get("resource.kubernetes.io/pcieRoot"))
+        }
     )
     nics = [
         {
@@ -168,7 +172,7 @@ def with_nics(site: SampleNode) -> Snapshot:
     ]
     bridge = {"name": "cni0", "attributes": {"dra.net/ifName": {"string": "cni0"}}}
     network = published(bridge, *nics, node=site.node.name, driver="dra.net", pool="nics")
-    slices = [one for of_pool in site.catalog._known.values() for one in of_pool]
+    slices = [slice_ for of_pool in site.catalog._known.values() for slice_ in of_pool]
     return Snapshot(Catalog([*slices, network], site.catalog.behavior), CLASSES)
 
 

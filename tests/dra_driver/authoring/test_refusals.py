@@ -73,8 +73,8 @@ KNOWN = known_gpus()
     ],
 )
 def test_a_wrong_combination_is_refused_with_its_reason(intent: Intent, reason: str) -> None:
-    found = refusals(intent, KNOWN)
-    assert any(one.startswith(reason) for one in found), found
+    reasons = refusals(intent, KNOWN)
+    assert any(reason_given.startswith(reason) for reason_given in reasons), reasons
 
 
 def test_reasons_of_the_hardware_are_those_of_the_one_table() -> None:
@@ -85,7 +85,7 @@ def test_reasons_of_the_hardware_are_those_of_the_one_table() -> None:
         Intent(vm=True, mps=MpsWish()),
         Intent(mig="1g.10gb", interval="Long"),
     ):
-        assert any(one.partition(": ")[2] in table for one in refusals(intent, KNOWN))
+        assert any(refusal.partition(": ")[2] in table for refusal in refusals(intent, KNOWN))
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -98,15 +98,15 @@ def test_of_models_that_nobody_knows_nothing_is_claimed() -> None:
 
 
 def test_a_model_is_found_by_whole_words() -> None:
-    def found(word: str) -> set[str]:
+    def models(word: str) -> set[str]:
         return {gpu.product_name for gpu in KNOWN if is_model(gpu, word)}
 
-    assert found("a1") == set()
-    assert found("a10") == {"NVIDIA A10"}
+    assert models("a1") == set()
+    assert models("a10") == {"NVIDIA A10"}
     a100 = {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"}
-    assert found("A100") == found("a100") == a100
-    assert found("b200") == {"NVIDIA B200"}
-    assert found("rtx-pro-6000") == found("RTX PRO 6000") != set()
+    assert models("A100") == models("a100") == a100
+    assert models("b200") == {"NVIDIA B200"}
+    assert models("rtx-pro-6000") == models("RTX PRO 6000") != set()
 
 
 @rows("text", ["", "cores", "cores=", "cores=0", "cores=101", "memory=lots", "cores=1,cores=2", "x=1"])

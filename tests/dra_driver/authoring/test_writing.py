@@ -30,7 +30,7 @@ OBJECTS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4)
 @given(st.lists(OBJECTS, min_size=1, max_size=2))
 @settings(max_examples=examples(60))
 def test_what_is_written_reads_back_as_the_objects_without_their_notes(objects: list[dict[str, object]]) -> None:
-    assert list(yaml.safe_load_all(written(objects))) == [plain(one) for one in objects]
+    assert list(yaml.safe_load_all(written(objects))) == [plain(obj) for obj in objects]
 
 
 def test_notes_stand_above_what_they_are_about_and_are_said_once() -> None:

@@ -75,10 +75,10 @@ def test_specs_are_valid_and_of_the_lowest_version(files: DriverFiles) -> None:
 
 def test_the_same_claim_gives_the_same_bytes_whether_or_not_anything_was_built_before() -> None:
     devices = (claim_device(1), claim_device(0, drm=True))
-    one = encode(the_spec(*devices, files=driver_files(hook=HOOK)))
-    assert encode(the_spec(*devices)) == one
-    assert encode(the_spec(*devices)) == one
-    assert decode(one) == the_spec(*devices)
+    text = encode(the_spec(*devices, files=driver_files(hook=HOOK)))
+    assert encode(the_spec(*devices)) == text
+    assert encode(the_spec(*devices)) == text
+    assert decode(text) == the_spec(*devices)
 
 
 def test_the_common_part_is_made_once_for_all_claims() -> None:
@@ -127,9 +127,9 @@ def test_groups_are_not_needed_for_open_nodes_or_those_of_root(mode: int, gid: i
 def test_a_program_is_told_the_uuid_of_each_of_its_gpus() -> None:
     first, second = claim_device(0), claim_device(1)
     spec = the_spec(first, second)
-    one = container([device_id(first)], spec)
-    assert f"NVIDIA_DRA_DEVICE_GPU_5A7B12C3={UUID}" in one.env
-    assert not any("5A7B12C4" in variable for variable in one.env)
+    environment = container([device_id(first)], spec)
+    assert f"NVIDIA_DRA_DEVICE_GPU_5A7B12C3={UUID}" in environment.env
+    assert not any("5A7B12C4" in variable for variable in environment.env)
     both = container([device_id(first), device_id(second)], spec)
     assert uuids(both) == {first.gpu.uuid, second.gpu.uuid}
 
@@ -218,16 +218,16 @@ def test_a_sub_command_that_the_program_does_not_have_is_never_named(missing: st
         HOOK.ldconfig,
     )
     spec = the_spec(claim_device(drm=True), files=driver_files(hook=hook))
-    named = [*arguments(spec), *(one.args[1:] for one in spec.devices[0].container_edits.hooks)]
-    assert missing not in {one[0] for one in named}
-    assert {one[0] for one in named} <= hook.sub_commands.keys()
+    named = [*arguments(spec), *(edit.args[1:] for edit in spec.devices[0].container_edits.hooks)]
+    assert missing not in {words[0] for words in named}
+    assert {words[0] for words in named} <= hook.sub_commands.keys()
 
 
 def test_a_release_without_the_flag_is_not_told_which_ldconfig_to_run() -> None:
     """It would refuse the flag, and no container would start."""
     older = {**HOOK.sub_commands, "update-ldcache": frozenset({"--folder"})}
     hook = HookProgram("/usr/bin/nvidia-ctk", ("nvidia-ctk", "hook"), older, "1.14.6", "/sbin/ldconfig")
-    update = [one for one in arguments(the_spec(files=driver_files(hook=hook))) if "update-ldcache" in one]
+    update = [words for words in arguments(the_spec(files=driver_files(hook=hook))) if "update-ldcache" in words]
     assert update == [("hook", "update-ldcache", "--folder", FOLDER, "--folder", f"{FOLDER}/vdpau")]
 
 
@@ -261,14 +261,14 @@ def test_without_a_hook_each_name_of_a_library_is_a_file_where_the_linker_looks_
             assert files[f"{folder}/{name}"] == cuda
         assert f"{folder}/libnvidia-glcore.so.580.82.07" in files
         assert f"{folder}/vdpau/libvdpau_nvidia.so.580.82.07" in files
-    assert "update-ldcache" not in {one[0] for one in arguments(spec)}
+    assert "update-ldcache" not in {words[0] for words in arguments(spec)}
     assert not any(variable.startswith("LD_LIBRARY_PATH=") for variable in spec.container_edits.env)
     assert f"NVIDIA_CTK_LIBCUDA_DIR={FOLDER}" in spec.container_edits.env
 
 
 def test_without_an_ldconfig_the_other_hooks_still_run() -> None:
     hook = HookProgram(HOOK.path, HOOK.arguments, HOOK.sub_commands, "1.18", ldconfig=None)
-    names = [one[0] for one in arguments(the_spec(files=driver_files(hook=hook)))]
+    names = [words[0] for words in arguments(the_spec(files=driver_files(hook=hook)))]
     assert names == ["enable-cuda-compat", "disable-device-node-modification"]
 
 
@@ -379,10 +379,10 @@ def test_a_share_has_its_limits_in_its_containers() -> None:
 
 
 def test_two_shares_of_one_device_are_asked_for_apart() -> None:
-    one, two = (replace(claim_device(), share_id=share) for share in ("share-a", "share-b"))
-    names = [device.name for device in the_spec(one, two).devices]
+    first, second = (replace(claim_device(), share_id=share) for share in ("share-a", "share-b"))
+    names = [device.name for device in the_spec(first, second).devices]
     assert names == [f"{CLAIM}-gpu-5a7b12c3-share-a", f"{CLAIM}-gpu-5a7b12c3-share-b"]
-    assert cdi_device_id(DRIVER, CLAIM, one.device, "share-a").endswith(names[0])
+    assert cdi_device_id(DRIVER, CLAIM, first.device, "share-a").endswith(names[0])
 
 
 def test_a_virtual_machine_gets_the_vfio_node_and_nothing_of_the_hosts_driver() -> None:

@@ -45,16 +45,20 @@ def any_node(path: str) -> DeviceNode:
 
 def test_a_device_is_found_by_its_whole_name() -> None:
     specs = SpecFiles((file("a.json", "x", "y"), file("b.json", "x", kind="other/c")))
-    found = resolve(["v/c=y", "other/c=x", "v/c=x"], specs)
-    assert [(one.kind, device.name) for one, device in found] == [("v/c", "y"), ("other/c", "x"), ("v/c", "x")]
+    resolved = resolve(["v/c=y", "other/c=x", "v/c=x"], specs)
+    assert [(cdi_spec.kind, device.name) for cdi_spec, device in resolved] == [
+        ("v/c", "y"),
+        ("other/c", "x"),
+        ("v/c", "x"),
+    ]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_later_folder_wins_whatever_the_order_of_files(reverse: bool) -> None:
     files = [file("/etc/cdi/a.json", "x"), file("/var/run/cdi/a.json", "x", "y", priority=1)]
     specs = SpecFiles(tuple(reversed(files) if reverse else files))
-    ((found, _),) = resolve(["v/c=x"], specs)
-    assert len(found.devices) == 2
+    ((merged, _),) = resolve(["v/c=x"], specs)
+    assert len(merged.devices) == 2
 
 
 def test_a_device_in_two_files_of_one_folder_is_in_neither() -> None:

@@ -37,8 +37,8 @@ def spec_with(edits: ContainerEdits = NOTHING, *, name: str = "a", kind: str = "
 
 def problem(spec: CdiSpec) -> str:
     """The one thing that is wrong with `spec`."""
-    (found,) = problems_of(spec)
-    return found
+    (message,) = problems_of(spec)
+    return message
 
 
 # The text
@@ -231,8 +231,8 @@ def test_invalid_edits_are_found_at_the_top_and_in_devices(edits: ContainerEdits
 
 
 def test_an_unknown_hook_is_invalid() -> None:
-    found = problem(spec_with(ContainerEdits(hooks=(Hook("preStart", "/x"),))))
-    assert found.startswith("containerEdits.hooks[0].hookName: 'preStart' is none of prestart, ")
+    message = problem(spec_with(ContainerEdits(hooks=(Hook("preStart", "/x"),))))
+    assert message.startswith("containerEdits.hooks[0].hookName: 'preStart' is none of prestart, ")
 
 
 def test_a_device_that_changes_nothing_is_invalid() -> None:
@@ -259,6 +259,6 @@ def test_all_problems_are_found_together() -> None:
     spec = CdiSpec(
         "0.3.0", "1/2", (CdiDevice("-", ContainerEdits()),), ContainerEdits(env=("x",), additional_gids=(1,))
     )
-    assert [one.partition(":")[0] for one in problems_of(spec)] == [
+    assert [message.partition(":")[0] for message in problems_of(spec)] == [
         "cdiVersion", "kind", "kind", "devices[0].name", "devices[0].containerEdits", "containerEdits.env[0]",
     ]  # fmt: skip

@@ -59,7 +59,7 @@ def test_what_is_wrong_with_a_file_is_said_all_at_once_and_with_its_path(text: s
     assert caught.value.about == "file x.yaml"
     assert len(caught.value.problems) == len(problems)
     for expected in problems:
-        assert any(found.startswith(expected) for found in caught.value.problems), caught.value.problems
+        assert any(message.startswith(expected) for message in caught.value.problems), caught.value.problems
 
 
 def test_a_field_that_is_null_counts_as_absent() -> None:

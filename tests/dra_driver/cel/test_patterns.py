@@ -5,7 +5,7 @@ from dra_driver.cel.library.texts import Unsupported, compiled
 
 
 @rows(
-    "pattern, text, found",
+    "pattern, text, expected",
     [
         ("H[12]00", "NVIDIA H100", True),
         ("^H100$", "H100\n", False),
@@ -31,8 +31,8 @@ from dra_driver.cel.library.texts import Unsupported, compiled
         ("a{,2}", "aa", False),
     ],
 )
-def test_patterns_mean_what_re2_means(pattern: str, text: str, found: bool) -> None:
-    assert (compiled(pattern).search(text) is not None) == found
+def test_patterns_mean_what_re2_means(pattern: str, text: str, expected: bool) -> None:
+    assert (compiled(pattern).search(text) is not None) == expected
 
 
 @rows(
@@ -68,5 +68,5 @@ def test_no_pattern_backtracks() -> None:
 
 
 def test_the_flag_for_ungreedy_matches_is_known() -> None:
-    found = compiled("(?U)a+").search("aaa")
-    assert found is not None and found.group() == "a"
+    match = compiled("(?U)a+").search("aaa")
+    assert match is not None and match.group() == "a"

@@ -35,7 +35,7 @@ def knows(server: Server, expression: str) -> bool:
     ],
 )
 def test_each_server_knows_what_came_before_it(server: Server, known: list[str]) -> None:
-    assert [one for one in (SHARED, LOOP, INCLUDES) if knows(server, one)] == known
+    assert [name for name in (SHARED, LOOP, INCLUDES) if knows(server, name)] == known
 
 
 def test_a_function_of_a_later_version_is_refused_with_the_version_that_has_it() -> None:

@@ -60,15 +60,15 @@ def outcome(expression: str) -> object:
         return error.message
 
 
-_PARTS = st.sampled_from([*ACCEPTED, *HOLD, *(one for one, _ in FAIL)])
+_PARTS = st.sampled_from([*ACCEPTED, *HOLD, *(selector for selector, _ in FAIL)])
 _JOINED = st.recursive(
     _PARTS,
     lambda inner: st.one_of(
         st.tuples(inner, st.sampled_from(["&&", "||"]), inner).map(lambda t: f"({t[0]}) {t[1]} ({t[2]})"),
-        inner.map(lambda one: f"!({one})"),
+        inner.map(lambda operand: f"!({operand})"),
         st.tuples(inner, inner, inner).map(lambda t: f"({t[0]}) ? ({t[1]}) : ({t[2]})"),
-        inner.map(lambda one: f"cel.bind(x, {one}, x)"),
-        inner.map(lambda one: f"[1, 2].all(x, {one})"),
+        inner.map(lambda operand: f"cel.bind(x, {operand}, x)"),
+        inner.map(lambda operand: f"[1, 2].all(x, {operand})"),
     ),
     max_leaves=4,
 )

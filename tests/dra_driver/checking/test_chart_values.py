@@ -39,17 +39,21 @@ policy:
 """
 
 
-def found(text: str) -> list[Finding]:
+def findings_in(text: str) -> list[Finding]:
     return list(check(with_chart_values(read_documents(text, "values.yaml")), KNOWN))
 
 
 def test_classes_and_policy_of_values_are_judged_where_they_are_written() -> None:
-    assert [(one.line, one.code) for one in found(VALUES)] == [(13, "selector"), (20, "config"), (23, "policy")]
+    assert [(finding.line, finding.code) for finding in findings_in(VALUES)] == [
+        (13, "selector"),
+        (20, "config"),
+        (23, "policy"),
+    ]
 
 
 def test_values_that_are_right_say_nothing() -> None:
     right = VALUES.replace("drivr", "driver").replace("Both", "MPS").replace("dynamic", "Dynamic")
-    assert found(right) == []
+    assert findings_in(right) == []
 
 
 def test_a_class_that_is_none_is_told_and_ends_nothing() -> None:
@@ -61,7 +65,7 @@ def test_a_class_that_is_none_is_told_and_ends_nothing() -> None:
         ("deviceClasses: {extra: none}", []),
         ("deviceClasses: [1]", []),
     ):
-        assert [one.code for one in found(text)] == codes, text
+        assert [finding.code for finding in findings_in(text)] == codes, text
 
 
 def test_devices_are_published_as_the_policy_of_the_values_says() -> None:
@@ -71,11 +75,11 @@ def test_devices_are_published_as_the_policy_of_the_values_says() -> None:
 
 
 def test_values_of_other_charts_and_objects_are_left_alone() -> None:
-    assert found("policy: {enabled: true, attributes: [a]}\nresources: {}\n") == []
+    assert findings_in("policy: {enabled: true, attributes: [a]}\nresources: {}\n") == []
     kind = "apiVersion: example.com/v1\nkind: Settings\nmetadata: {name: a}\n"
-    assert found(kind + "deviceClasses: {extra: [{name: Wrong Name}]}\n") == []
+    assert findings_in(kind + "deviceClasses: {extra: [{name: Wrong Name}]}\n") == []
 
 
 def test_the_defaults_are_right() -> None:
     chart = Path(__file__).parents[3] / "charts" / "gpu-dra-driver"
-    assert found((chart / "values.yaml").read_text()) == []
+    assert findings_in((chart / "values.yaml").read_text()) == []

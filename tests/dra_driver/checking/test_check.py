@@ -29,7 +29,7 @@ KNOWN = Knowledge(36, MODELS, CLASSES)
 NO_DEVICES = Knowledge(36, Sites((), 0), CLASSES)
 
 
-def found(text: str, knowledge: Knowledge = KNOWN) -> tuple[Finding, ...]:
+def findings_in(text: str, knowledge: Knowledge = KNOWN) -> tuple[Finding, ...]:
     reading = read_documents(text, "f.yaml")
     policies = policies_for(reading.documents)
     if policies and knowledge is KNOWN:
@@ -583,18 +583,18 @@ STORIES = (
 
 @rows("story", STORIES)
 def test_what_is_wrong_is_found_at_its_place(story: Story) -> None:
-    findings = found(story.bad, story.knowledge)
-    said = [one for one in findings if one.code == story.code.name]
-    assert said, findings
+    findings = findings_in(story.bad, story.knowledge)
+    of_code = [finding for finding in findings if finding.code == story.code.name]
+    assert of_code, findings
     lines = story.bad.split("\n")
-    assert lines[said[0].line - 1][said[0].column - 1 :].startswith(story.at)
-    assert story.says in f"{said[0].message} {said[0].fix}"
-    assert said[0].severity is story.code.severity or story.code.otherwise
+    assert lines[of_code[0].line - 1][of_code[0].column - 1 :].startswith(story.at)
+    assert story.says in f"{of_code[0].message} {of_code[0].fix}"
+    assert of_code[0].severity is story.code.severity or story.code.otherwise
 
 
 @rows("story", STORIES)
 def test_put_right_it_is_found_no_more(story: Story) -> None:
-    assert [one for one in found(story.good, story.knowledge) if one.code == story.code.name] == []
+    assert [finding for finding in findings_in(story.good, story.knowledge) if finding.code == story.code.name] == []
 
 
 def test_every_code_has_a_story() -> None:
@@ -602,11 +602,11 @@ def test_every_code_has_a_story() -> None:
 
 
 def test_a_claim_that_is_right_is_clean() -> None:
-    assert found(TEMPLATE + "---\n" + pod(GPU, USE)) == ()
+    assert findings_in(TEMPLATE + "---\n" + pod(GPU, USE)) == ()
 
 
 def test_where_it_is_known_which_nodes_there_are_a_misfit_is_an_error() -> None:
-    (only,) = found(claim("count: 9"), replace(KNOWN, certain=True))
+    (only,) = findings_in(claim("count: 9"), replace(KNOWN, certain=True))
     assert (only.code, only.severity) == ("never-fits", Severity.ERROR)
 
 
@@ -622,14 +622,16 @@ def test_where_it_is_known_which_nodes_there_are_a_misfit_is_an_error() -> None:
     ],
 )
 def test_a_misspelled_name_is_an_error_and_one_that_may_be_somewhere_else_is_not(text: str, severity: Severity) -> None:
-    assert [one.severity for one in found(text) if one.code in ("misnamed", "unknown-attribute")] == [severity]
+    assert [finding.severity for finding in findings_in(text) if finding.code in ("misnamed", "unknown-attribute")] == [
+        severity
+    ]
 
 
 def test_in_a_cluster_what_is_missing_is_an_error_and_what_is_there_is_not() -> None:
     empty = replace(KNOWN, existing={})
-    (only,) = found(pod(GPU, USE), empty)
+    (only,) = findings_in(pod(GPU, USE), empty)
     assert (only.code, only.severity) == ("not-found", Severity.ERROR)
-    assert found(pod(GPU, USE), replace(KNOWN, existing={"ResourceClaimTemplate": {("default", "train")}})) == ()
+    assert findings_in(pod(GPU, USE), replace(KNOWN, existing={"ResourceClaimTemplate": {("default", "train")}})) == ()
 
 
 def in_cluster(*inventories: NodeInventorySpec) -> Knowledge:
@@ -637,7 +639,7 @@ def in_cluster(*inventories: NodeInventorySpec) -> Knowledge:
     policy = PublishingPolicy.of(
         {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", "passthrough": [{}]}, about="test"
     )
-    makers = [partial(site_of_inventory, one, policy, CURRENT, "gpu.nvidia.com") for one in inventories]
+    makers = [partial(site_of_inventory, inventory, policy, CURRENT, "gpu.nvidia.com") for inventory in inventories]
     return Knowledge(36, Sites(makers, len(makers)), CLASSES, certain=True, existing={})
 
 
@@ -665,18 +667,18 @@ VIRTUAL = claim().replace("ClassName: gpu", "ClassName: vfio.gpu")
 def test_in_a_cluster_it_is_known_what_gpus_behind_switches_lack(
     text: str, nodes: list[NodeInventorySpec], says: str | None
 ) -> None:
-    findings = [one for one in found(text, in_cluster(*nodes)) if one.code == "fabric-partition"]
-    assert [one.severity for one in findings] == ([] if says is None else [Severity.WARNING])
+    findings = [finding for finding in findings_in(text, in_cluster(*nodes)) if finding.code == "fabric-partition"]
+    assert [finding.severity for finding in findings] == ([] if says is None else [Severity.WARNING])
     assert says is None or says in f"{findings[0].message} {findings[0].fix}"
 
 
 def test_with_models_that_are_chosen_a_virtual_machine_behind_switches_is_told_and_a_partition_fits() -> None:
     knowledge = replace(KNOWN, certain=True)
-    (only,) = found(VIRTUAL, knowledge)
+    (only,) = findings_in(VIRTUAL, knowledge)
     assert (only.code, only.field) == ("fabric-partition", "spec.devices.requests[0].exactly")
     for size in (1, 2, 4, 8):
-        assert found(claim(f"count: {size}", claim=ON_PARTITION % size), knowledge) == ()
-    assert found(claim("count: 4"), knowledge) == ()
+        assert findings_in(claim(f"count: {size}", claim=ON_PARTITION % size), knowledge) == ()
+    assert findings_in(claim("count: 4"), knowledge) == ()
 
 
 def test_requests_that_can_be_had_alone_but_not_together_are_told_so() -> None:
@@ -685,37 +687,37 @@ def test_requests_that_can_be_had_alone_but_not_together_are_told_so() -> None:
         ONE_REQUEST.replace("com}", f"com, selectors: [{{cel: {{expression: '{text}'}}}}]}}") % name
         for name, text in zip("ab", expressions, strict=True)
     ]
-    (only,) = found(TWO % ", ".join(requests))
+    (only,) = findings_in(TWO % ", ".join(requests))
     assert (only.code, only.field) == ("never-fits", "spec.spec.devices.requests")
     assert "all together fit no node" in only.message
 
 
 def test_a_request_for_another_drivers_devices_is_not_ours_to_judge() -> None:
     text = claim().replace("gpu.nvidia.com", "compute-domain-default-channel.nvidia.com")
-    assert found(text) == ()
+    assert findings_in(text) == ()
 
 
 def test_a_compute_instance_that_is_asked_for_by_name_can_be_had() -> None:
     selector = f"selectors:|- cel: {{expression: '{ATTRIBUTE}.profile == \"%s\"'}}"
     mig = claim(selector).replace("deviceClassName: gpu", "deviceClassName: mig")
-    assert found(mig % "1c.3g.40gb") == ()
-    assert [one.code for one in found(mig % "1c.9g.40gb")] == ["never-fits"]
+    assert findings_in(mig % "1c.3g.40gb") == ()
+    assert [finding.code for finding in findings_in(mig % "1c.9g.40gb")] == ["never-fits"]
 
 
 def test_of_all_partitions_nobody_knows_how_many_there_will_be() -> None:
-    assert found(claim("allocationMode: All").replace("deviceClassName: gpu", "deviceClassName: mig")) == ()
+    assert findings_in(claim("allocationMode: All").replace("deviceClassName: gpu", "deviceClassName: mig")) == ()
 
 
 def test_beside_a_request_for_all_the_others_are_still_judged() -> None:
     every = "    - {name: every, exactly: {deviceClassName: mig.nvidia.com, allocationMode: All}}\n"
-    (only,) = found(claim("count: 9") + every)
+    (only,) = findings_in(claim("count: 9") + every)
     assert only.field == "spec.devices.requests[0].exactly.count"
 
 
 def test_of_a_list_of_alternatives_each_one_says_why_it_cannot_be_had() -> None:
     alternatives = ["{name: a, deviceClassName: gpu.nvidia.com, count: 9}"]
     alternatives += ["{name: b, deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 900Gi}}}"]
-    many, much = found(TWO % f"{{name: gpu, firstAvailable: [{', '.join(alternatives)}]}}")
+    many, much = findings_in(TWO % f"{{name: gpu, firstAvailable: [{', '.join(alternatives)}]}}")
     assert many.field == "spec.spec.devices.requests[0].firstAvailable[0].count"
     assert "no known node has more than 8" in many.message
     assert much.field == "spec.spec.devices.requests[0].firstAvailable[1]"
@@ -725,7 +727,7 @@ def test_of_a_list_of_alternatives_each_one_says_why_it_cannot_be_had() -> None:
 
 def test_a_gpu_beside_a_request_of_another_driver_is_still_judged() -> None:
     nic = "    - {name: nic, exactly: {deviceClassName: compute-domain-daemon.nvidia.com}}\n"
-    (only,) = found(claim("count: 9") + nic)
+    (only,) = findings_in(claim("count: 9") + nic)
     assert only.code == "never-fits"
 
 
@@ -735,8 +737,8 @@ def test_a_config_of_the_class_completes_that_of_the_claim() -> None:
     selectors = f"  selectors: [{{cel: {{expression: '{ATTRIBUTE}.type == \"gpu\"'}}}}]\n"
     settings = config("kind: GpuConfig, sharing: {mpsConfig: {multiUser: true}}", "[gpu]")
     claim_of_mine = settings.replace("deviceClassName: gpu.nvidia.com", "deviceClassName: mine")
-    assert found(DEVICE_CLASS + selectors + shared + "---\n" + claim_of_mine) == ()
-    (missing,) = found(DEVICE_CLASS + selectors + "---\n" + claim_of_mine)
+    assert findings_in(DEVICE_CLASS + selectors + shared + "---\n" + claim_of_mine) == ()
+    (missing,) = findings_in(DEVICE_CLASS + selectors + "---\n" + claim_of_mine)
     assert missing.code == "config"
     assert missing.field == "spec.devices.config[0].opaque.parameters.sharing.strategy"
 
@@ -745,55 +747,62 @@ def test_a_config_that_fits_only_some_of_the_devices_is_a_warning() -> None:
     both = config("kind: GpuConfig", "[gpu]").replace(
         "deviceClassName: gpu.nvidia.com", "deviceClassName: isolated.gpu.nvidia.com"
     )
-    (only,) = found(both)
+    (only,) = findings_in(both)
     assert (only.code, only.severity) == ("config-kind", Severity.WARNING)
     assert "on devices of type mig" in only.message
 
 
 def test_of_an_object_that_is_defined_twice_both_definitions_are_judged() -> None:
     bad = claim("count: 0")
-    assert [one.code for one in found(bad + "---\n" + bad)] == ["invalid-value", "defined-twice", "invalid-value"]
+    assert [finding.code for finding in findings_in(bad + "---\n" + bad)] == [
+        "invalid-value",
+        "defined-twice",
+        "invalid-value",
+    ]
 
 
 def test_a_misspelled_field_is_not_missed_as_well() -> None:
-    (only,) = found(claim().replace("- name: gpu", "- nme: gpu"))
+    (only,) = findings_in(claim().replace("- name: gpu", "- nme: gpu"))
     assert (only.code, only.fix) == ("unknown-field", "write `name`")
 
 
 def test_what_is_not_for_kubernetes_is_passed_over() -> None:
-    assert found("replicaCount: 1\nimage: {tag: x}\n---\nkind: Kustomization\nresources: [a]\n") == ()
+    assert findings_in("replicaCount: 1\nimage: {tag: x}\n---\nkind: Kustomization\nresources: [a]\n") == ()
 
 
 def test_a_selector_that_fails_on_some_models_only_is_a_note_until_they_are_said_to_be_there() -> None:
     """A GB10 has no memory of its own."""
     text = selecting('device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("10Gi")) > 0')
     sites = sites_of_models(["t4", "gb10"])
-    (note,) = found(text, Knowledge(36, sites, CLASSES))
-    (warning,) = found(text, Knowledge(36, sites, CLASSES, certain=True))
+    (note,) = findings_in(text, Knowledge(36, sites, CLASSES))
+    (warning,) = findings_in(text, Knowledge(36, sites, CLASSES, certain=True))
     assert (note.code, note.severity) == ("selector-fails", Severity.INFO)
     assert warning.severity is Severity.WARNING
     assert "gb10" in warning.message
 
 
 def test_a_selector_that_binds_a_domain_is_understood() -> None:
-    findings = found(selecting('cel.bind(g, device.attributes["gpu.nvidia.com"], has(g.productname))'))
+    findings = findings_in(selecting('cel.bind(g, device.attributes["gpu.nvidia.com"], has(g.productname))'))
     assert "did you mean `productName`?" in findings[-1].message
 
 
 def test_a_field_of_v1beta1_is_placed_where_it_is_written_there() -> None:
-    findings = found(BETA % "device.nothing")
-    assert [one.field for one in findings if one.code == "selector"] == [
+    findings = findings_in(BETA % "device.nothing")
+    assert [finding.field for finding in findings if finding.code == "selector"] == [
         "spec.devices.requests[0].selectors[0].cel.expression"
     ]
 
 
 def test_an_empty_expression_is_none() -> None:
-    (only,) = found(selecting(""), NO_DEVICES)
+    (only,) = findings_in(selecting(""), NO_DEVICES)
     assert (only.code, only.message) == ("selector", "the expression is empty")
 
 
 def test_a_function_of_the_next_version_is_refused_for_the_older_server() -> None:
-    assert any(one.code == "selector" for one in found(selecting("[1].includes(1)"), replace(NO_DEVICES, minor=36)))
+    assert any(
+        finding.code == "selector"
+        for finding in findings_in(selecting("[1].includes(1)"), replace(NO_DEVICES, minor=36))
+    )
 
 
 SLICE = """\
@@ -823,7 +832,7 @@ spec:
     ],
 )
 def test_slices_are_judged_by_the_rules_of_the_server(text: str, field: str, line: int) -> None:
-    (error,) = [one for one in found(text) if one.code == "invalid-value"]
+    (error,) = [finding for finding in findings_in(text) if finding.code == "invalid-value"]
     assert (error.field, error.line, error.severity) == (field, line, Severity.ERROR)
 
 
@@ -838,13 +847,13 @@ spec:
 
 
 def test_a_taint_rule_is_of_the_version_that_its_server_has() -> None:
-    assert found(TAINT_RULE % ("v1beta2", "NoSchedule")) == ()
-    assert found(TAINT_RULE % ("v1", "NoSchedule"), replace(NO_DEVICES, minor=37)) == ()
-    (newer,) = found(TAINT_RULE % ("v1", "NoSchedule"))
+    assert findings_in(TAINT_RULE % ("v1beta2", "NoSchedule")) == ()
+    assert findings_in(TAINT_RULE % ("v1", "NoSchedule"), replace(NO_DEVICES, minor=37)) == ()
+    (newer,) = findings_in(TAINT_RULE % ("v1", "NoSchedule"))
     assert (newer.code, newer.fix) == ("api-version", "write `apiVersion: resource.k8s.io/v1beta2`")
-    (older,) = found(TAINT_RULE % ("v1beta2", "NoSchedule"), replace(NO_DEVICES, minor=37))
+    (older,) = findings_in(TAINT_RULE % ("v1beta2", "NoSchedule"), replace(NO_DEVICES, minor=37))
     assert (older.code, older.fix) == ("deprecated-api", "write `apiVersion: resource.k8s.io/v1`")
-    (wrong,) = found(TAINT_RULE % ("v1beta2", "Never"))
+    (wrong,) = findings_in(TAINT_RULE % ("v1beta2", "Never"))
     assert wrong.field == "spec.taint.effect"
 
 
@@ -857,6 +866,8 @@ def test_operators_have_kinds_of_the_names_that_kubernetes_has() -> None:
     batch = f"apiVersion: batch/v1\n{job}spec: {{template: {{spec: %s}}}}\n"
     right, wrong = pod % "{name: gpu}", pod % "{name: other}"
     missing = ["not-found"]
-    assert [one.code for one in found(volcano % right + "---\n" + batch % right)] == missing * 2
-    assert "unknown-claim" in [one.code for one in found(volcano % wrong)]
-    assert [one.code for one in found((batch % right).replace("batch/v1", "batch.k8s.io/v1"))] == ["api-version"]
+    assert [finding.code for finding in findings_in(volcano % right + "---\n" + batch % right)] == missing * 2
+    assert "unknown-claim" in [finding.code for finding in findings_in(volcano % wrong)]
+    assert [finding.code for finding in findings_in((batch % right).replace("batch/v1", "batch.k8s.io/v1"))] == [
+        "api-version"
+    ]

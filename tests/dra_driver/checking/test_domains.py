@@ -39,15 +39,15 @@ SAID = {
 }
 
 
-@rows("spec, said", SAID.items())
-def test_the_form_and_the_name_of_the_template_are_checked(spec: str, said: list[str]) -> None:
+@rows("spec, sentences", SAID.items())
+def test_the_form_and_the_name_of_the_template_are_checked(spec: str, sentences: list[str]) -> None:
     text = f"apiVersion: resource.nvidia.com/v1beta1\nkind: ComputeDomain\nmetadata: {{name: train}}\nspec: {spec}\n"
-    assert [sentence(one) for one in check(read_documents(text, "f"), Knowledge())] == said
+    assert [sentence(finding) for finding in check(read_documents(text, "f"), Knowledge())] == sentences
 
 
 def test_a_domain_without_a_spec_or_with_a_name_that_is_none_is_refused() -> None:
     text = "apiVersion: resource.nvidia.com/v1beta1\nkind: ComputeDomain\nmetadata: {name: Train_it}\n"
-    fields = {one.field: one.code for one in check(read_documents(text, "f"), Knowledge())}
+    fields = {finding.field: finding.code for finding in check(read_documents(text, "f"), Knowledge())}
     assert fields == {"spec": "missing-field", "metadata.name": "invalid-value"}
 
 
@@ -71,7 +71,7 @@ spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nv
 
 
 def codes(*texts: str) -> list[str]:
-    return [one.code for one in check(read_documents("---\n".join(texts), "f"), CERTAIN)]
+    return [finding.code for finding in check(read_documents("---\n".join(texts), "f"), CERTAIN)]
 
 
 def test_a_pod_can_name_the_template_that_a_domain_of_the_files_will_have() -> None:
@@ -80,8 +80,8 @@ def test_a_pod_can_name_the_template_that_a_domain_of_the_files_will_have() -> N
 
 
 def test_a_name_that_another_template_has_is_an_error_at_the_domain() -> None:
-    found = check(read_documents("---\n".join((domain("train", "channel"), TEMPLATE)), "f"), CERTAIN)
-    (taken,) = found
+    findings = check(read_documents("---\n".join((domain("train", "channel"), TEMPLATE)), "f"), CERTAIN)
+    (taken,) = findings
     assert (taken.code, taken.line) == ("template-name-taken", 4)
     assert "ResourceClaimTemplate channel in f:6 has this name" in taken.message
     assert codes(domain("train", "channel"), domain("serve", "channel")) == ["template-name-taken"]

@@ -36,9 +36,9 @@ spec:
 """
 
 
-def found(text: str, knowledge: Knowledge = KNOWN) -> list[tuple[str, str]]:
+def findings_in(text: str, knowledge: Knowledge = KNOWN) -> list[tuple[str, str]]:
     findings: tuple[Finding, ...] = check(read_documents(text, "f.yaml"), knowledge)
-    return [(one.code, one.field) for one in findings]
+    return [(finding.code, finding.field) for finding in findings]
 
 
 CONFIG = "spec.devices.config[0].opaque"
@@ -46,15 +46,15 @@ EXPRESSION = "spec.devices.requests[0].exactly.selectors[0].cel.expression"
 
 
 def test_a_driver_of_another_name_is_ours_and_the_usual_one_is_not() -> None:
-    assert found(claim(OTHER)) == [("config", f"{CONFIG}.parameters.sharing.strategy")]
-    assert found(claim("gpu.nvidia.com")) == []
+    assert findings_in(claim(OTHER)) == [("config", f"{CONFIG}.parameters.sharing.strategy")]
+    assert findings_in(claim("gpu.nvidia.com")) == []
     right = claim(OTHER, kind="MigDeviceConfig").replace("Sharing", "MPS")
-    assert found(right) == [("config-kind", f"{CONFIG}.parameters.kind")], "the class has whole GPUs only"
+    assert findings_in(right) == [("config-kind", f"{CONFIG}.parameters.kind")], "the class has whole GPUs only"
 
 
 def test_attributes_are_those_of_a_driver_of_another_name() -> None:
     reads = f"device.attributes['{OTHER}'].productNam == 'x'"
-    assert ("unknown-attribute", EXPRESSION) in found(claim("other.example", expression=reads))
+    assert ("unknown-attribute", EXPRESSION) in findings_in(claim("other.example", expression=reads))
 
 
 def test_attributes_that_a_policy_in_force_adds_are_known() -> None:
@@ -62,12 +62,12 @@ def test_attributes_that_a_policy_in_force_adds_are_known() -> None:
     text = claim("other.example", expression=reads)
     rule: JsonObject = {"attributes": [{"values": {"rack": "r1"}}]}
     policy = PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rule})
-    assert found(text) == [("unknown-attribute", EXPRESSION)]
-    assert found(text, replace(KNOWN, policies=(policy,))) == []
+    assert findings_in(text) == [("unknown-attribute", EXPRESSION)]
+    assert findings_in(text, replace(KNOWN, policies=(policy,))) == []
 
 
 def test_sites_that_are_not_complete_do_not_tell_what_fits_nowhere() -> None:
     never = claim("other.example", expression=f"device.attributes['{OTHER}'].productName == 'nothing'")
-    assert found(never) == []
+    assert findings_in(never) == []
     failing = claim("other.example", expression=f"device.attributes['{OTHER}'].profile == '1g.10gb'")
-    assert found(failing) == [("selector-fails", EXPRESSION)]
+    assert findings_in(failing) == [("selector-fails", EXPRESSION)]

@@ -32,7 +32,7 @@ def gpu_policy(spec: str, name: str = "ml") -> str:
     return f"apiVersion: dra.gpu/v1alpha1\nkind: GpuPolicy\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n"
 
 
-def found(text: str, knowledge: Knowledge = KNOWN) -> tuple[Finding, ...]:
+def findings_in(text: str, knowledge: Knowledge = KNOWN) -> tuple[Finding, ...]:
     return check(read_documents(text, "policy.yaml"), knowledge)
 
 
@@ -46,23 +46,25 @@ def found(text: str, knowledge: Knowledge = KNOWN) -> tuple[Finding, ...]:
     ],
 )
 def test_a_gpu_policy_with_a_mistake_is_found_at_its_field(spec: str, field: str) -> None:
-    (only,) = found(gpu_policy(spec))
+    (only,) = findings_in(gpu_policy(spec))
     assert (only.code, only.severity, only.field) == ("policy", Severity.ERROR, field)
 
 
 def test_a_gpu_policy_needs_a_name_that_the_api_takes() -> None:
-    assert [one.field for one in found(gpu_policy("publish: false", "ML!"))] == ["metadata.name"]
-    assert [one.field for one in found("apiVersion: dra.gpu/v1alpha1\nkind: GpuPolicy\nmetadata: 7\n")] == ["metadata"]
+    assert [finding.field for finding in findings_in(gpu_policy("publish: false", "ML!"))] == ["metadata.name"]
+    assert [
+        finding.field for finding in findings_in("apiVersion: dra.gpu/v1alpha1\nkind: GpuPolicy\nmetadata: 7\n")
+    ] == ["metadata"]
 
 
 def test_another_version_of_the_api_is_named() -> None:
-    (only,) = found(gpu_policy("publish: false").replace("v1alpha1", "v1"))
+    (only,) = findings_in(gpu_policy("publish: false").replace("v1alpha1", "v1"))
     assert (only.code, only.field, only.fix) == ("api-version", "apiVersion", "write `apiVersion: dra.gpu/v1alpha1`")
 
 
 def test_what_a_gate_makes_the_driver_ignore_is_a_warning() -> None:
     off = replace(KNOWN, gates=Gates.parse("DynamicMIG=false"))
-    (only,) = found(gpu_policy("mig: {mode: Dynamic}"), off)
+    (only,) = findings_in(gpu_policy("mig: {mode: Dynamic}"), off)
     assert (only.field, only.severity) == ("spec.mig", Severity.WARNING) and "DynamicMIG" in only.message
 
 
@@ -70,4 +72,4 @@ def test_attributes_of_several_gpu_policies_are_known_to_selectors() -> None:
     policies = (
         gpu_policy("attributes: {rack: {string: r1}}", "a") + "---\n" + gpu_policy("attributes: {tier: {int: 1}}", "b")
     )
-    assert found(policies + "---\n" + CLAIM) == ()
+    assert findings_in(policies + "---\n" + CLAIM) == ()

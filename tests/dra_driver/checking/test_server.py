@@ -27,7 +27,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from tests.dra_driver.checking.test_shipped import mutated
 
-KINDS = {one.kind: one for one in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, PODS)}
+KINDS = {kind.kind: kind for kind in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, PODS)}
 FORM = {"missing-field", "invalid-value", "too-much", "duplicate", "wrong-type", "selector"}
 NOTHING = Knowledge(36, Sites((), 0), {})
 
@@ -77,12 +77,14 @@ async def test_the_server_refuses_exactly_what_has_an_error_of_form(
     refused = 0
     for obj in objects:
         text = json.dumps(obj)
-        errors = [one for one in check(read_documents(text, "f"), NOTHING) if one.severity is Severity.ERROR]
+        errors = [
+            finding for finding in check(read_documents(text, "f"), NOTHING) if finding.severity is Severity.ERROR
+        ]
         answer = await refusal(kube, obj)
         refused += answer is not None
         if answer is not None:
             assert errors, (answer, text)
         else:
-            form = [one for one in errors if one.code in FORM and not is_stricter_on_purpose(one)]
+            form = [finding for finding in errors if finding.code in FORM and not is_stricter_on_purpose(finding)]
             assert form == [], text
     assert refused > len(objects) / 10

@@ -23,7 +23,7 @@ EXAMPLES = sorted(
 )
 CLASS_FILES = sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml"))
 TEXTS = [path.read_text() for folder in EXAMPLES for path in sorted(folder.glob("*.yaml"))]
-DOCUMENTS = [one.obj for text in TEXTS for one in read_documents(text, "f").documents]
+DOCUMENTS = [document.obj for text in TEXTS for document in read_documents(text, "f").documents]
 CLASSES = classes()
 FEW = Knowledge(36, sites_of_models(["a30", "t4"]), CLASSES)
 

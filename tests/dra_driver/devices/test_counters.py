@@ -29,17 +29,17 @@ COMPUTE_INSTANCES = {
 
 def counted(facts: GpuFacts, **rules: object) -> tuple[GpuCounters | None, tuple[Offer, ...]]:
     policy = PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}, about="test")
-    found = offers(inventory_spec("node-a", [facts]), policy, {}).offers
-    return gpu_counters(facts, found), found
+    offered = offers(inventory_spec("node-a", [facts]), policy, {}).offers
+    return gpu_counters(facts, offered), offered
 
 
 @cache
 def of_model(model: str, parts: bool, shares: int = 0) -> tuple[GpuCounters, tuple[Offer, ...]]:
     rule = {"mode": "Dynamic", **({"computeInstances": COMPUTE_INSTANCES[model]} if parts else {})}
     sharing = [{"strategy": "TimeSlicing", "replicas": shares}] if shares else []
-    counters, found = counted(gpu_of(model), mig=[rule], sharing=sharing)
+    counters, offered = counted(gpu_of(model), mig=[rule], sharing=sharing)
     assert counters is not None
-    return counters, found
+    return counters, offered
 
 
 def fits(counters: GpuCounters, names: Iterable[str]) -> bool:
@@ -77,9 +77,9 @@ def refusal(model: str, devices: list[Offer]) -> str | None:
 def test_counters_allow_what_the_hardware_accepts_and_nothing_else(data: st.DataObject) -> None:
     model = data.draw(st.sampled_from(MODELS))
     parts = data.draw(st.booleans()) if model in COMPUTE_INSTANCES else False
-    counters, found = of_model(model, parts, shares=data.draw(st.sampled_from([0, 2, 3])))
+    counters, offered = of_model(model, parts, shares=data.draw(st.sampled_from([0, 2, 3])))
     taken: list[Offer] = []
-    for offer in data.draw(st.lists(st.sampled_from(found), unique_by=lambda offer: offer.name, max_size=40)):
+    for offer in data.draw(st.lists(st.sampled_from(offered), unique_by=lambda offer: offer.name, max_size=40)):
         allowed = fits(counters, [item.name for item in (*taken, offer)])
         reason = refusal(model, [*taken, offer])
         assert allowed == (reason is None), (model, [item.name for item in taken], offer.name, reason)
@@ -89,14 +89,14 @@ def test_counters_allow_what_the_hardware_accepts_and_nothing_else(data: st.Data
 
 @rows("model", MODELS)
 def test_the_gpu_takes_the_whole_set(model: str) -> None:
-    counters, found = of_model(model, parts=False)
+    counters, offered = of_model(model, parts=False)
     assert counters.consumption[gpu_of(model).name] == counters.totals
     profiles = table_profiles(model)
     assert counters.totals["memory"] == max(profile.memory_bytes for profile in profiles)
     assert counters.totals["multiprocessors"] == max(profile.multiprocessors for profile in profiles)
     slices = [counters.totals[f"memory-slice-{number}"] for number in range(memory_slices(profiles))]
     assert slices == [1] * load_mig_table(model).memory_slices
-    assert len(counters.consumption) == len(found)
+    assert len(counters.consumption) == len(offered)
 
 
 @rows("model", MODELS)
@@ -119,8 +119,8 @@ NAMED = {
 def test_the_combinations_that_a_right_table_has(model: str) -> None:
     """Source: the sum checks of the MIG reference."""
     single, double, two, three, four, media = NAMED[model]
-    counters, found = of_model(model, parts=False)
-    names = {(offer.partition.profile, offer.partition.start): offer.name for offer in found if offer.partition}
+    counters, offered = of_model(model, parts=False)
+    names = {(offer.partition.profile, offer.partition.start): offer.name for offer in offered if offer.partition}
 
     def together(*places: tuple[str, int]) -> bool:
         return fits(counters, [names[place] for place in places])
@@ -137,16 +137,16 @@ def test_the_combinations_that_a_right_table_has(model: str) -> None:
 def test_the_instances_of_somebody_else_are_not_in_the_totals() -> None:
     foreign = gpu_instance("3g.40gb", 4, 4)
     facts = gpu_of("h100-80", mig=table_mig("h100-80", enabled=True, instances=[foreign]))
-    counters, found = counted(facts, mig=[{"mode": "Dynamic"}])
+    counters, offered = counted(facts, mig=[{"mode": "Dynamic"}])
     assert counters is not None
     assert counters.totals["multiprocessors"] == 132 - 60
     assert not any(f"memory-slice-{number}" in counters.totals for number in (4, 5, 6, 7))
     assert all(amounts.keys() <= counters.totals.keys() for amounts in counters.consumption.values())
     media = gpu_instance("1g.10gb+me", 6, 1)
-    _, found = counted(
+    _, offered = counted(
         gpu_of("h100-80", mig=table_mig("h100-80", enabled=True, instances=[media])), mig=[{"mode": "Dynamic"}]
     )
-    assert not any(offer.partition is not None and offer.partition.profile == "1g.10gb+me" for offer in found)
+    assert not any(offer.partition is not None and offer.partition.profile == "1g.10gb+me" for offer in offered)
 
 
 def test_devices_that_cannot_get_in_each_others_way_have_no_counters() -> None:
@@ -161,19 +161,19 @@ def test_partitions_have_counters_if_and_only_if_the_hardware_refuses_all_of_the
     names = [profile.name for profile in table_profiles(model)]
     offered = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     rule = {"mode": "Dynamic", "profiles": offered, "wholeGpu": False}
-    counters, found = counted(gpu_of(model), mig=[rule])
-    assert found
-    assert (counters is None) is (refusal(model, list(found)) is None)
+    counters, partitions = counted(gpu_of(model), mig=[rule])
+    assert partitions
+    assert (counters is None) is (refusal(model, list(partitions)) is None)
 
 
 def test_partitions_of_one_profile_fit_beside_each_other_and_not_beside_the_whole_gpu() -> None:
     rule = {"mode": "Dynamic", "profiles": ["1g.10gb"]}
-    counters, found = counted(gpu_of("h100-80"), mig=[rule])
+    counters, offered = counted(gpu_of("h100-80"), mig=[rule])
     assert counters is not None
-    assert [offer.kind for offer in found].count(DeviceKind.GPU) == 1
-    counters, found = counted(gpu_of("h100-80"), mig=[{**rule, "wholeGpu": False}])
+    assert [offer.kind for offer in offered].count(DeviceKind.GPU) == 1
+    counters, offered = counted(gpu_of("h100-80"), mig=[{**rule, "wholeGpu": False}])
     assert counters is None
-    assert [offer.kind for offer in found] == [DeviceKind.MIG] * 7
+    assert [offer.kind for offer in offered] == [DeviceKind.MIG] * 7
 
 
 def test_a_gpu_its_shares_and_its_twin_for_virtual_machines_share_one_counter() -> None:
@@ -200,13 +200,13 @@ def test_each_shared_mig_device_has_a_counter_of_its_own() -> None:
 
 
 def test_parts_of_one_gpu_instance_lie_side_by_side_and_nothing_else_beside_them() -> None:
-    counters, found = of_model("h100-80", parts=True)
+    counters, offered = of_model("h100-80", parts=True)
     parts = {
         (item.partition.start, item.partition.compute_slices, item.partition.compute_start): item.name
-        for item in found
+        for item in offered
         if isinstance(item.partition, Partition) and item.partition.compute_slices
     }
     assert fits(counters, [parts[0, 1, 0], parts[0, 1, 1], parts[0, 1, 2], parts[4, 2, 0], parts[4, 1, 2]])
     assert not fits(counters, [parts[0, 2, 0], parts[0, 1, 1]])
-    whole = next(item.name for item in found if item.partition == Partition("2g.20gb", 2, 2))
+    whole = next(item.name for item in offered if item.partition == Partition("2g.20gb", 2, 2))
     assert not fits(counters, [parts[0, 1, 2], whole])

@@ -163,8 +163,8 @@ def test_before_volta_time_slices_multi_user_and_limits_are_refused_and_plain_mp
 
 
 def test_a_gpu_that_does_not_tell_its_capability_is_promised_nothing() -> None:
-    for told in ("", "9", "N/A", "9.x", "-1.0"):
-        assert unsupported(gpu(cudaComputeCapability=told), DeviceKind.GPU, "TimeSlicing") is not None
+    for capability in ("", "9", "N/A", "9.x", "-1.0"):
+        assert unsupported(gpu(cudaComputeCapability=capability), DeviceKind.GPU, "TimeSlicing") is not None
     for enough in ("7.0", "12.1"):
         assert unsupported(gpu(cudaComputeCapability=enough), DeviceKind.GPU, "TimeSlicing") is None
 

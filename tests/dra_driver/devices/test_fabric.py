@@ -15,8 +15,8 @@ def linked(number: int, *peers: int, **facts: object) -> GpuFacts:
 
 
 def domains(*gpus: GpuFacts) -> dict[int, str]:
-    found = nvlink_domains(gpus)
-    return {item.minor: found[item.uuid] for item in gpus if item.uuid in found}
+    names = nvlink_domains(gpus)
+    return {item.minor: names[item.uuid] for item in gpus if item.uuid in names}
 
 
 def test_without_nvlink_there_are_no_domains() -> None:
@@ -24,8 +24,8 @@ def test_without_nvlink_there_are_no_domains() -> None:
 
 
 def test_pairs_are_domains_of_their_own_named_after_their_smallest_uuid() -> None:
-    found = domains(linked(0, 1), linked(1, 0), linked(2, 3), linked(3, 2))
-    assert found == {0: gpu_uuid(0), 1: gpu_uuid(0), 2: gpu_uuid(2), 3: gpu_uuid(2)}
+    by_minor = domains(linked(0, 1), linked(1, 0), linked(2, 3), linked(3, 2))
+    assert by_minor == {0: gpu_uuid(0), 1: gpu_uuid(0), 2: gpu_uuid(2), 3: gpu_uuid(2)}
 
 
 def test_a_gpu_whose_peers_are_all_gone_is_alone_and_in_no_domain() -> None:
@@ -63,7 +63,7 @@ def test_a_gpu_in_mig_mode_is_in_no_domain_and_the_others_stay_in_theirs() -> No
 @given(st.sets(st.frozensets(st.integers(0, 5), min_size=2, max_size=2)))
 def test_in_a_domain_everybody_reaches_everybody(links: set[frozenset[int]]) -> None:
     gpus = [linked(number, *(min(pair - {number}) for pair in links if number in pair)) for number in range(6)]
-    found = domains(*gpus)
-    for one, name in found.items():
-        others = {number for number, other in found.items() if other == name and number != one}
-        assert others and all(frozenset((one, other)) in links for other in others)
+    names = domains(*gpus)
+    for minor, name in names.items():
+        others = {number for number, other in names.items() if other == name and number != minor}
+        assert others and all(frozenset((minor, other)) in links for other in others)

@@ -35,8 +35,8 @@ def gpu(number: int = 0, **facts: object) -> Offer:
         "memoryBytes": 80 * GIB,
         "mig": MigFacts(enabled=False, pending=False),
     }
-    found = GpuFacts.of(known | facts)
-    return Offer(found.name, DeviceKind.GPU, found)
+    typed = GpuFacts.of(known | facts)
+    return Offer(typed.name, DeviceKind.GPU, typed)
 
 
 def old() -> Offer:

@@ -44,8 +44,8 @@ def test_escalating_wins_over_ignoring() -> None:
 
 def test_pods_are_evicted_only_where_the_policy_says_so_and_never_for_a_check_that_is_due() -> None:
     conditions = [a_condition("GpuLost"), a_condition("NotValidated")]
-    assert [one.effect for one in taints(conditions, HealthPolicy(), DRIVER)] == ["NoSchedule", "NoSchedule"]
-    effects = {one.key: one.effect for one in taints(conditions, HealthPolicy(evict=True), DRIVER)}
+    assert [taint.effect for taint in taints(conditions, HealthPolicy(), DRIVER)] == ["NoSchedule", "NoSchedule"]
+    effects = {taint.key: taint.effect for taint in taints(conditions, HealthPolicy(evict=True), DRIVER)}
     assert effects == {"gpu.nvidia.com/gpu-lost": "NoExecute", "gpu.nvidia.com/not-validated": "NoSchedule"}
 
 

@@ -27,8 +27,8 @@ def limited(
     gpus: Sequence[GpuFacts], features: ServerFeatures = ALL_FEATURES, **rules: Any
 ) -> list[tuple[str | None, str, list[str]]]:
     """Rule, reason and GPUs."""
-    found = published_offline(inventory_spec("node-a", gpus), policy(**rules), {}, "uid", features)[0].limitations
-    return [(one.rule, one.reason, one.gpus) for one in found]
+    limitations = published_offline(inventory_spec("node-a", gpus), policy(**rules), {}, "uid", features)[0].limitations
+    return [(limitation.rule, limitation.reason, limitation.gpus) for limitation in limitations]
 
 
 DYNAMIC = {"mode": "Dynamic"}
@@ -109,45 +109,48 @@ def test_a_rule_for_all_gpus_that_can_be_partitioned_says_nothing_of_those_that_
 
 
 def test_equal_rules_are_told_apart() -> None:
-    assert limited(PAIR, mig=[DYNAMIC, DYNAMIC]) == [("mig[1]", "ResetNeeded", [one.name for one in PAIR])]
+    assert limited(PAIR, mig=[DYNAMIC, DYNAMIC]) == [("mig[1]", "ResetNeeded", [facts.name for facts in PAIR])]
 
 
 def test_equal_gpus_are_one_limitation_with_commands_for_all_of_them() -> None:
-    (found,) = published_offline(inventory_spec("node-a", PAIR), policy(mig=[DYNAMIC]), {}, "uid")[0].limitations
-    assert "nvidia-smi -i 0000:10:00.0,0000:11:00.0 -mig 1" in found.fix and "drain node-a" in found.fix
-    assert str(found).startswith("mig[0]: 2 GPUs: only the whole GPU is offered because MIG mode is off")
-    assert PAIR[0].name not in found.message
+    (limitation,) = published_offline(inventory_spec("node-a", PAIR), policy(mig=[DYNAMIC]), {}, "uid")[0].limitations
+    assert "nvidia-smi -i 0000:10:00.0,0000:11:00.0 -mig 1" in limitation.fix and "drain node-a" in limitation.fix
+    assert str(limitation).startswith("mig[0]: 2 GPUs: only the whole GPU is offered because MIG mode is off")
+    assert PAIR[0].name not in limitation.message
 
 
 def test_a_mode_that_waits_for_the_reset_is_said_so() -> None:
     pending = gpu(0, mig=mig(switchable=False, pending=True))
-    (found,) = published_offline(inventory_spec("node-a", [pending]), policy(mig=[DYNAMIC]), {}, "uid")[0].limitations
-    assert (found.reason, found.subject) == ("ResetNeeded", f"GPU {pending.name}")
-    assert "is set to on and waits for a reset" in found.message
+    published = published_offline(inventory_spec("node-a", [pending]), policy(mig=[DYNAMIC]), {}, "uid")
+    (limitation,) = published[0].limitations
+    assert (limitation.reason, limitation.subject) == ("ResetNeeded", f"GPU {pending.name}")
+    assert "is set to on and waits for a reset" in limitation.message
 
 
 def test_more_channels_than_the_driver_has_are_a_limitation_of_the_other_driver() -> None:
     spec = inventory_spec("node-a", []).model_copy(update={"imex": ImexFacts(channels=2, program=True)})
     (gpus, domains) = published_offline(spec, policy(computeDomains=[{"channels": 4}]), {}, "uid")
     assert gpus.limitations == ()
-    (found,) = domains.limitations
-    assert (found.rule, found.reason, found.gpus) == ("computeDomains[0]", "FewerChannels", [])
-    assert "2 channels" in str(found) and "asks for 4" in str(found)
+    (limitation,) = domains.limitations
+    assert (limitation.rule, limitation.reason, limitation.gpus) == ("computeDomains[0]", "FewerChannels", [])
+    assert "2 channels" in str(limitation) and "asks for 4" in str(limitation)
 
 
 def test_texts_and_numbers_are_bounded() -> None:
     rules = policy()
     notes = [Note(LimitationCause.NO_SHARING, f"{number} " + "x" * 3000, gpu(number)) for number in range(200)]
-    found = limitations_of(notes, rules, GPU_DRIVER, "node-a")
-    assert len(found) == 50 and max(len(one.message) for one in found) == 1024
-    status = wanted_status(NOTHING, GPU_DRIVER, [one.model_copy(update={"rule": "mig[0]"}) for one in found], NOON)
+    limitations = limitations_of(notes, rules, GPU_DRIVER, "node-a")
+    assert len(limitations) == 50 and max(len(limitation.message) for limitation in limitations) == 1024
+    status = wanted_status(
+        NOTHING, GPU_DRIVER, [limitation.model_copy(update={"rule": "mig[0]"}) for limitation in limitations], NOON
+    )
     assert len(status.conditions[0].message) == 1024
 
 
 @rows("cause", list(LimitationCause))
 def test_every_cause_says_what_ends_it(cause: LimitationCause) -> None:
-    (found,) = limitations_of([Note(cause, "text", gpu(0))], policy(), GPU_DRIVER, "node-a")
-    assert found.fix and "{" not in found.fix and cause.meaning.endswith(".")
+    (limitation,) = limitations_of([Note(cause, "text", gpu(0))], policy(), GPU_DRIVER, "node-a")
+    assert limitation.fix and "{" not in limitation.fix and cause.meaning.endswith(".")
 
 
 LIMITATION = Limitation(driver=GPU_DRIVER, rule="mig[0]", reason="ResetNeeded", gpus=["gpu-1"], message="m", fix="f")
@@ -170,10 +173,10 @@ def test_the_condition_ends_when_all_is_followed_and_keeps_its_time_otherwise() 
     first = wanted_status(NOTHING, GPU_DRIVER, [LIMITATION], NOON)
     other = LIMITATION.model_copy(update={"reason": "NoMig"})
     changed = wanted_status(first, GPU_DRIVER, [other], LATER)
-    assert [(one.reason, one.last_transition_time) for one in changed.conditions] == [("NoMig", NOON)]
+    assert [(condition.reason, condition.last_transition_time) for condition in changed.conditions] == [("NoMig", NOON)]
     ended = wanted_status(changed, GPU_DRIVER, [], LATER)
     assert ended.limitations == []
-    assert [(one.status, one.reason, one.last_transition_time) for one in ended.conditions] == [
+    assert [(condition.status, condition.reason, condition.last_transition_time) for condition in ended.conditions] == [
         ("True", "Followed", LATER)
     ]
     assert wanted_status(ended, GPU_DRIVER, [], "2026-01-02T00:00:00Z") is ended
@@ -183,12 +186,12 @@ def test_what_another_driver_says_stays_while_somebody_publishes_it() -> None:
     other = "other.example"
     first = wanted_status(NOTHING, other, [LIMITATION.model_copy(update={"driver": other})], NOON)
     both = wanted_status(first, GPU_DRIVER, [LIMITATION], LATER, [other])
-    assert [one.driver for one in both.limitations] == [GPU_DRIVER, other]
+    assert [limitation.driver for limitation in both.limitations] == [GPU_DRIVER, other]
     assert wanted_status(both, GPU_DRIVER, [], LATER, [other]).conditions[0].status == "False"
     alone = wanted_status(both, GPU_DRIVER, [], LATER)
     assert (alone.limitations, alone.conditions[0].status) == ([], "True")
 
 
 def test_what_no_rule_asks_for_breaks_no_rule() -> None:
-    found = wanted_status(NOTHING, GPU_DRIVER, [LIMITATION.model_copy(update={"rule": None})], NOON)
-    assert found.limitations and found.conditions[0].status == "True"
+    status = wanted_status(NOTHING, GPU_DRIVER, [LIMITATION.model_copy(update={"rule": None})], NOON)
+    assert status.limitations and status.conditions[0].status == "True"

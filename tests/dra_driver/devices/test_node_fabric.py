@@ -39,6 +39,6 @@ def test_without_a_fabric_beyond_the_machine_there_is_no_clique_and_no_problem(g
     ],
 )
 def test_one_gpu_that_differs_makes_the_fabric_of_its_node_unusable(other: GpuFacts, reason: str) -> None:
-    found = fabric_of([registered(0), other])
-    assert found.reason == reason
-    assert found.problem
+    fabric = fabric_of([registered(0), other])
+    assert fabric.reason == reason
+    assert fabric.problem

@@ -87,8 +87,8 @@ def plant(kube: FakeKube) -> None:
 
 def _pod_specs(it: Installation) -> Iterator[Obj]:
     for plural in ("daemonsets", "deployments"):
-        yield from (one["spec"]["template"]["spec"] for one in it.objects[plural].values())
-    yield from (one["spec"] for one in it.objects["pods"].values())
+        yield from (workload["spec"]["template"]["spec"] for workload in it.objects[plural].values())
+    yield from (pod["spec"] for pod in it.objects["pods"].values())
 
 
 async def bundled(kube: FakeKube, folder: Path, *, anonymous: bool = False, lines: int = 100) -> Path:
@@ -114,30 +114,32 @@ async def test_no_planted_secret_is_in_it(kube: FakeKube, tmp_path: Path) -> Non
         assert planted not in everything
     assert "<redacted>" in everything
     assert "the end" in contents(path)[f"gpu-dra-bundle/logs/{NAMESPACE}/plugin-gpu-1/plugin.log"]
-    assert not [one for one in kube.asked if "secret" in one]
+    assert not [request for request in kube.asked if "secret" in request]
 
 
 async def test_what_was_planted_was_there_to_be_found(kube: FakeKube) -> None:
     """The test before could not fail otherwise."""
     plant(kube)
-    kept = json.dumps([obj for _, obj in kube.installation.kept()])
+    stored_text = json.dumps([obj for _, obj in kube.installation.kept()])
     for planted in PLANTED[:1]:
-        assert kept.count(planted) > 50
+        assert stored_text.count(planted) > 50
 
 
 async def test_it_has_objects_logs_metrics_versions_and_what_the_doctor_says(kube: FakeKube, tmp_path: Path) -> None:
     kube.installation.pod()["status"]["containerStatuses"][0]["restartCount"] = 1
     kube.texts[log_of("plugin-gpu-1", previous=True)] = "the run before"
-    found = {
+    files = {
         name.removeprefix("gpu-dra-bundle/"): text for name, text in contents(await bundled(kube, tmp_path)).items()
     }
-    assert {name for name in found if not name.startswith(("logs/", "cluster/"))} == {
+    assert {name for name in files if not name.startswith(("logs/", "cluster/"))} == {
         *("README.txt", "bundle.json", "doctor.json", "doctor.txt", "errors.txt"),
         f"metrics/{NAMESPACE}/controller-0.txt",
     }
-    nodes = json.loads(found["cluster/nodes.json"])
-    assert [(one["metadata"]["name"], one["kind"]) for one in nodes] == [(name, "Node") for name in (*NODES, "plain")]
-    assert {name.partition(".")[0] for name in found if name.startswith("cluster/")} == {
+    nodes = json.loads(files["cluster/nodes.json"])
+    assert [(node["metadata"]["name"], node["kind"]) for node in nodes] == [
+        (name, "Node") for name in (*NODES, "plain")
+    ]
+    assert {name.partition(".")[0] for name in files if name.startswith("cluster/")} == {
         f"cluster/{plural}"
         for plural in (
             *("nodes", "nodeinventories", "resourceslices", "resourceclaims", "deviceclasses", "pods", "facts"),
@@ -145,10 +147,10 @@ async def test_it_has_objects_logs_metrics_versions_and_what_the_doctor_says(kub
             *("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
         )
     }
-    assert found[f"logs/{NAMESPACE}/plugin-gpu-1/plugin.previous.log"] == "the run before\n"
-    assert "logs/team-a/train/main.log" not in found
-    assert json.loads(found["doctor.json"])["counts"]["ok"] == len(shipped_checks())
-    assert json.loads(found["bundle.json"]) == {
+    assert files[f"logs/{NAMESPACE}/plugin-gpu-1/plugin.previous.log"] == "the run before\n"
+    assert "logs/team-a/train/main.log" not in files
+    assert json.loads(files["doctor.json"])["counts"]["ok"] == len(shipped_checks())
+    assert json.loads(files["bundle.json"]) == {
         "format": 1,
         "release": RELEASE,
         "time": NOW.isoformat(),
@@ -159,14 +161,14 @@ async def test_it_has_objects_logs_metrics_versions_and_what_the_doctor_says(kub
 async def test_what_could_not_be_read_is_listed_and_stops_nothing(kube: FakeKube, tmp_path: Path) -> None:
     kube.refuse = {"resourceslices", "create resourceslices", log_of("plugin-gpu-1")}
     kube.fail = {"leases": Unreachable("etcd is slow", status=503)}
-    found = contents(await bundled(kube, tmp_path))
-    errors = found["gpu-dra-bundle/errors.txt"].splitlines()
+    files = contents(await bundled(kube, tmp_path))
+    errors = files["gpu-dra-bundle/errors.txt"].splitlines()
     assert "resourceslices: you may not list resourceslices.resource.k8s.io" in errors
     assert "leases: etcd is slow" in errors
-    assert any(one.startswith(f"logs/{NAMESPACE}/plugin-gpu-1/plugin.log: ") for one in errors)
-    assert any(one.startswith(f"metrics/{NAMESPACE}/controller-1.txt: ") for one in errors)
-    assert any("create resourceslices.resource.k8s.io" in one for one in errors)
-    assert f"gpu-dra-bundle/logs/{NAMESPACE}/plugin-gpu-2/plugin.log" in found
+    assert any(error.startswith(f"logs/{NAMESPACE}/plugin-gpu-1/plugin.log: ") for error in errors)
+    assert any(error.startswith(f"metrics/{NAMESPACE}/controller-1.txt: ") for error in errors)
+    assert any("create resourceslices.resource.k8s.io" in error for error in errors)
+    assert f"gpu-dra-bundle/logs/{NAMESPACE}/plugin-gpu-2/plugin.log" in files
 
 
 @pytest.mark.parametrize("anonymous", [False, True])
@@ -182,9 +184,9 @@ async def test_the_doctor_finds_in_it_what_it_finds_in_the_cluster(
     it.slice()["spec"]["pool"]["resourceSliceCount"] = 2
     it.policy(publihs=[])
     it.objects["leases"]["controller"]["spec"]["renewTime"] = (NOW - timedelta(minutes=5)).isoformat()
-    live = [(one.check, one.verdict, one.trouble) for one in examined(shipped_checks(), it.cluster)]
+    live = [(finding.check, finding.verdict, finding.trouble) for finding in examined(shipped_checks(), it.cluster)]
     later = report_of_bundle(await bundled(kube, tmp_path, anonymous=anonymous))
-    assert [(one.check, one.verdict, one.trouble) for one in later.findings] == live
+    assert [(finding.check, finding.verdict, finding.trouble) for finding in later.findings] == live
     assert len({trouble for _, _, trouble in live if trouble}) >= 8
 
 
@@ -200,8 +202,8 @@ async def test_no_name_is_in_it_when_names_are_replaced(kube: FakeKube, tmp_path
         " asked by 10.1.2.3; slice 00000-gpu.nvidia.com-gpu-1-x7k2p, serial 1652922000123, from fd00:10:2:0:0:0:0:1"
     )
     path = await bundled(kube, tmp_path, anonymous=True)
-    found = contents(path)
-    everything = "\n".join([*found, *(text for name, text in found.items() if not name.endswith("README.txt"))])
+    files = contents(path)
+    everything = "\n".join([*files, *(text for name, text in files.items() if not name.endswith("README.txt"))])
     for name in (
         *NODES,
         "team-a",
@@ -216,8 +218,8 @@ async def test_no_name_is_in_it_when_names_are_replaced(kube: FakeKube, tmp_path
         assert not re.search(rf"(?<![A-Za-z]){re.escape(name)}(?![A-Za-z])", everything), name
     assert f":{NAMESPACE}:" not in everything
     assert f"/{NAMESPACE}/" not in everything
-    (log,) = [text for name, text in found.items() if name.endswith("/plugin.log") and "for namespace" in text]
-    inventory = json.loads(found["gpu-dra-bundle/cluster/nodeinventories.dra.gpu.json"])[0]
+    (log,) = [text for name, text in files.items() if name.endswith("/plugin.log") and "for namespace" in text]
+    inventory = json.loads(files["gpu-dra-bundle/cluster/nodeinventories.dra.gpu.json"])[0]
     node, gpu = inventory["metadata"]["name"], inventory["spec"]["gpus"][0]
     assert node.startswith("node-")
     assert f"{node}: GPU {gpu['uuid']} ({gpu['name']})" in log
@@ -230,12 +232,12 @@ async def test_no_name_is_in_it_when_names_are_replaced(kube: FakeKube, tmp_path
 async def test_the_same_cluster_gives_the_same_archive(kube: FakeKube, tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
-    one, other = [await bundled(kube, tmp_path / name) for name in "ab"]
-    assert one.read_bytes() == other.read_bytes()
-    with tarfile.open(one) as tar:
+    archive, other = [await bundled(kube, tmp_path / name) for name in "ab"]
+    assert archive.read_bytes() == other.read_bytes()
+    with tarfile.open(archive) as tar:
         assert [member.name for member in tar] == sorted(member.name for member in tar)
         assert {member.mode for member in tar} == {0o600}
-    assert one.stat().st_mode & 0o777 == 0o600
+    assert archive.stat().st_mode & 0o777 == 0o600
 
 
 async def test_of_long_logs_the_end_is_kept_and_of_too_many_those_that_are_not_well(tmp_path: Path) -> None:
@@ -247,12 +249,12 @@ async def test_of_long_logs_the_end_is_kept_and_of_too_many_those_that_are_not_w
     pods = tuple(pod for pod in kube.installation.cluster.pods.items if pod.program is not None)
     await Logs(kube, made, lines=10, most_bytes=1000, total_bytes=1500).read(pods)
     made.pack(tmp_path / "b", release=RELEASE, time=NOW)
-    found = contents(tmp_path / "b")
-    log = found[f"gpu-dra-bundle/logs/{NAMESPACE}/plugin-gpu-2/plugin.log"]
+    files = contents(tmp_path / "b")
+    log = files[f"gpu-dra-bundle/logs/{NAMESPACE}/plugin-gpu-2/plugin.log"]
     assert log.startswith("(earlier lines are left out")
     assert log.endswith("last of plugin-gpu-2\n")
     assert len(log) < 1200
-    errors = found["gpu-dra-bundle/errors.txt"]
+    errors = files["gpu-dra-bundle/errors.txt"]
     assert errors.count("left out: all logs together are too long") == 2
 
 

@@ -19,22 +19,22 @@ from dra_driver.slices.features import ServerFeatures
 from kubelet_plugin.reporting.events import Reason
 
 CHECKS = shipped_checks()
-TROUBLES = {f"{check.name}/{one.code}": one for check in CHECKS for one in check.troubles}
+TROUBLES = {f"{check.name}/{trouble.code}": trouble for check in CHECKS for trouble in check.troubles}
 
 
 def troubles(installation: Installation) -> list[Diagnosis]:
-    return [one for one in examined(CHECKS, installation.cluster) if one.verdict is not Verdict.OK]
+    return [finding for finding in examined(CHECKS, installation.cluster) if finding.verdict is not Verdict.OK]
 
 
 def codes(installation: Installation) -> set[str]:
-    return {f"{one.check}/{one.trouble}" for one in troubles(installation)}
+    return {f"{finding.check}/{finding.trouble}" for finding in troubles(installation)}
 
 
 @dataclass(frozen=True)
 class Case:
     """What is done to a healthy installation, and the troubles that are found then, these and no others."""
 
-    found: frozenset[str]
+    expected: frozenset[str]
     break_it: Callable[[Installation], object]
 
 
@@ -43,9 +43,9 @@ DOMAINS = "compute-domain-kubelet-plugin"
 """A program of NVIDIA's own driver."""
 
 
-def finds(*found: str) -> Callable[[Callable[[Installation], object]], Callable[[Installation], object]]:
+def finds(*names: str) -> Callable[[Callable[[Installation], object]], Callable[[Installation], object]]:
     def remember(break_it: Callable[[Installation], object]) -> Callable[[Installation], object]:
-        CASES.append(Case(frozenset(found), break_it))
+        CASES.append(Case(frozenset(names), break_it))
         return break_it
 
     return remember
@@ -116,7 +116,7 @@ ASKED_BEFORE = {
     "claim-deletions",
 }
 """Checks that have an answer before anything of the driver is there."""
-_MOOT = [f"{one.name}/" for one in CHECKS if one.name not in ASKED_BEFORE]
+_MOOT = [f"{check.name}/" for check in CHECKS if check.name not in ASKED_BEFORE]
 
 
 @finds("installation/not-installed", *_MOOT)
@@ -192,8 +192,8 @@ def condition(kind: str, severity: str, **fields: Any) -> Obj:
     return {"type": kind, "severity": severity, "message": "it says so", "since": "2026-03-01T10:00:00Z", **fields}
 
 
-def sick(it: Installation, one: Obj) -> None:
-    it.inventory()["spec"]["gpus"][0]["health"] = {"healthy": False, "conditions": [one]}
+def sick(it: Installation, health_condition: Obj) -> None:
+    it.inventory()["spec"]["gpus"][0]["health"] = {"healthy": False, "conditions": [health_condition]}
 
 
 @finds("leftovers/mig-unused")
@@ -265,8 +265,8 @@ def test_why_no_pod_could_be_asked_for_its_release_is_told() -> None:
     it = Installation()
     it.container("deployments")["image"] = BY_DIGEST
     it.know(releases=SeenKind((), Unread("metrics of pods", "forbidden", "get pods/proxy")))
-    (found,) = troubles(it)
-    assert "no pod answered a request for its metrics: you may not get pods/proxy" in found.sentence
+    (finding,) = troubles(it)
+    assert "no pod answered a request for its metrics: you may not get pods/proxy" in finding.sentence
 
 
 def gates_of_kubelet(it: Installation, **gates: bool) -> None:
@@ -288,7 +288,7 @@ def test_a_gate_that_is_off_on_both_sides_is_told_of_the_server_alone() -> None:
 
 
 @rows(
-    "version, told, off",
+    "version, gates, off",
     [
         ("v1.36.0", {"AllBeta": False}, {"DRAExtendedResource", "ResourceHealthStatus"}),
         ("v1.36.0", {"AllBeta": False, "DRAExtendedResource": True}, {"ResourceHealthStatus"}),
@@ -299,13 +299,13 @@ def test_a_gate_that_is_off_on_both_sides_is_told_of_the_server_alone() -> None:
         ("v1.35.0", {"AllBeta": True}, {"DRAExtendedResource", "ResourceHealthStatus"}),
     ],
 )
-def test_all_gates_of_a_stage_can_be_told_at_once(version: str, told: Mapping[str, bool], off: set[str]) -> None:
+def test_all_gates_of_a_stage_can_be_told_at_once(version: str, gates: Mapping[str, bool], off: set[str]) -> None:
     """The gate's own setting goes first, and AllBeta says nothing of what is stable or still alpha."""
     it = Installation()
     it.node(NODES[0])["status"]["nodeInfo"]["kubeletVersion"] = version
-    gates_of_kubelet(it, **told)
-    found = [one.sentence for one in examined(CHECKS, it.cluster) if one.check == "kubelet-gates"]
-    assert {word for one in found for word in one.split() if word in GATES_OF_KUBELETS} == off
+    gates_of_kubelet(it, **gates)
+    sentences = [finding.sentence for finding in examined(CHECKS, it.cluster) if finding.check == "kubelet-gates"]
+    assert {word for sentence in sentences for word in sentence.split() if word in GATES_OF_KUBELETS} == off
 
 
 GATES_OF_KUBELETS = ("DRAExtendedResource", "KubeletPodResourcesDynamicResources", "ResourceHealthStatus")
@@ -319,9 +319,9 @@ def who_may_not_ask_kubelets(it: Installation) -> None:
 def test_who_may_not_ask_kubelets_is_not_told_to_get_that_permission() -> None:
     it = Installation()
     who_may_not_ask_kubelets(it)
-    (found,) = [one for one in examined(CHECKS, it.cluster) if one.check == "kubelet-gates"]
-    assert found.verdict is Verdict.SKIPPED and found.sentence.endswith("not checked: you may not get nodes/proxy")
-    assert "Do not grant get nodes/proxy" in found.fix
+    (finding,) = [each for each in examined(CHECKS, it.cluster) if each.check == "kubelet-gates"]
+    assert finding.verdict is Verdict.SKIPPED and finding.sentence.endswith("not checked: you may not get nodes/proxy")
+    assert "Do not grant get nodes/proxy" in finding.fix
 
 
 # -- slices
@@ -353,8 +353,8 @@ def invalid_policy(it: Installation) -> None:
 
 def webhook(it: Installation, *, bundle: str = "Q0E=", answer: SeenKind[WebhookAnswer]) -> None:
     service = {"namespace": NAMESPACE, "name": "gpu-dra-webhook"}
-    one = {"name": "refuse.dra.gpu", "clientConfig": {"service": service, "caBundle": bundle}}
-    configuration = {"metadata": {"name": "gpu-dra-webhook", "uid": "uid-webhook"}, "webhooks": [one]}
+    hook = {"name": "refuse.dra.gpu", "clientConfig": {"service": service, "caBundle": bundle}}
+    configuration = {"metadata": {"name": "gpu-dra-webhook", "uid": "uid-webhook"}, "webhooks": [hook]}
     it.add("validatingwebhookconfigurations", configuration)
     it.know(webhook_answer=answer)
 
@@ -370,8 +370,8 @@ def webhook_that_asks_nothing(it: Installation) -> None:
 
 def bundle_until(*left: timedelta) -> str:
     """As the controller writes it, of authorities that expire so long from now."""
-    made = [new_certificate(["x"], NOW, Lifetimes(one, one)) for one in left]
-    return b64encode("".join(pem for one in made for pem in one.authority).encode()).decode()
+    made = [new_certificate(["x"], NOW, Lifetimes(lifetime, lifetime)) for lifetime in left]
+    return b64encode("".join(pem for certificate in made for pem in certificate.authority).encode()).decode()
 
 
 @finds("webhook/unreachable")
@@ -441,8 +441,8 @@ def operator(it: Installation) -> None:
 @finds("counter-sets/slow")
 def many_nodes_with_partitions(it: Installation) -> None:
     it.grow(28)
-    for found in it.objects["resourceslices"].values():
-        found["spec"]["sharedCounters"] = [{"name": "counters"}]
+    for published in it.objects["resourceslices"].values():
+        published["spec"]["sharedCounters"] = [{"name": "counters"}]
 
 
 @finds()
@@ -542,7 +542,7 @@ def test_what_was_told_of_a_gpu_is_over_when_it_is_well(reason: Reason) -> None:
 
 
 def event(it: Installation, kind: str, reason: Reason, time: str, note: str = "", name: str = "train") -> None:
-    told = {
+    fields = {
         "metadata": {"name": f"{name}.{reason.word}", "namespace": "team-a", "uid": f"uid-{name}-{reason.word}"},
         "type": reason.type,
         "reason": reason.word,
@@ -551,7 +551,7 @@ def event(it: Installation, kind: str, reason: Reason, time: str, note: str = ""
         "eventTime": f"2026-03-01T{time}:00.000000Z",
         "involvedObject": {"kind": kind, "namespace": "team-a", "name": name},
     }
-    it.add("events", told)
+    it.add("events", fields)
 
 
 # -- ComputeDomains
@@ -721,48 +721,50 @@ SIMPLE = (
     ("claims/device-gone", by(put, "resourceslices slice-gpu-1", "spec.devices.0.name", "gpu-another")),
 )
 """What is found, and the one change that is needed for it; the cases that need more are functions above."""
-CASES += [Case(frozenset(found.split()), break_it) for found, break_it in SIMPLE]
+CASES += [Case(frozenset(names.split()), break_it) for names, break_it in SIMPLE]
 
 
 # -- what is true of all of them
 
 
 def test_a_healthy_installation_is_well_by_every_check() -> None:
-    found = examined(CHECKS, Installation().cluster)
-    assert [one for one in found if one.verdict is not Verdict.OK] == []
-    assert [one.check for one in found] == [one.name for one in CHECKS]
+    judged = examined(CHECKS, Installation().cluster)
+    assert [finding for finding in judged if finding.verdict is not Verdict.OK] == []
+    assert [finding.check for finding in judged] == [check.name for check in CHECKS]
 
 
 @rows("case", CASES)
 def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
     installation = Installation()
     case.break_it(installation)
-    found = troubles(installation)
-    assert {f"{one.check}/{one.trouble}" for one in found} == case.found
-    for one in found:
-        assert one.sentence, one
-        assert one.fix or one.sentence in ("not installed", "no program of this driver runs"), one
-        assert "{" not in one.sentence, one
-        assert "NAMESPACE" not in one.fix, "the namespace that the installation is in is known"
+    reported = troubles(installation)
+    assert {f"{each.check}/{each.trouble}" for each in reported} == case.expected
+    for finding in reported:
+        assert finding.sentence, finding
+        assert finding.fix or finding.sentence in ("not installed", "no program of this driver runs"), finding
+        assert "{" not in finding.sentence, finding
+        assert "NAMESPACE" not in finding.fix, "the namespace that the installation is in is known"
 
 
 def test_without_a_deployment_of_the_controller_its_pods_tell_the_namespace() -> None:
     installation = Installation()
     webhook_that_asks_nothing(installation)
     installation.objects["deployments"] = installation.objects["daemonsets"] = {}
-    assert f"kubectl -n {NAMESPACE} logs of the controller pods" in " ".join(one.fix for one in troubles(installation))
+    assert f"kubectl -n {NAMESPACE} logs of the controller pods" in " ".join(
+        finding.fix for finding in troubles(installation)
+    )
 
 
 def test_every_trouble_is_provoked_by_a_case() -> None:
-    provoked = {code for case in CASES for code in case.found if not code.endswith("/")}
+    provoked = {code for case in CASES for code in case.expected if not code.endswith("/")}
     assert provoked == set(TROUBLES)
 
 
 def test_all_that_may_not_be_read_is_told_in_one_sentence() -> None:
     lacking = {part: SeenKind((), Unread(part, "forbidden", f"list {part}")) for part in ("claims", "pods", "nodes")}
     cluster = replace(Installation().cluster, **lacking)
-    (found,) = [one for one in examined(CHECKS, cluster) if one.check == "claims"]
-    assert found.sentence == "you may not list claims, list nodes, list pods"
+    (finding,) = [each for each in examined(CHECKS, cluster) if each.check == "claims"]
+    assert finding.sentence == "you may not list claims, list nodes, list pods"
 
 
 @pytest.mark.parametrize(
@@ -772,16 +774,19 @@ def test_all_that_may_not_be_read_is_told_in_one_sentence() -> None:
 def test_what_may_not_be_read_is_unknown_with_the_permission_that_is_missing(check: Any, part: str) -> None:
     unread = Unread(part, "forbidden", f"list {part}")
     cluster = replace(Installation().cluster, **{part: SeenKind((), unread)})
-    (found,) = check.findings(cluster)
-    assert (found.verdict, found.check) == (Verdict.UNKNOWN, check.name)
-    assert f"list {part}" in found.sentence
-    assert f"list {part}" in found.fix
+    (finding,) = check.findings(cluster)
+    assert (finding.verdict, finding.check) == (Verdict.UNKNOWN, check.name)
+    assert f"list {part}" in finding.sentence
+    assert f"list {part}" in finding.fix
 
 
 def test_what_could_not_be_read_for_another_reason_says_which() -> None:
     cluster = replace(Installation().cluster, classes=SeenKind((), Unread("deviceclasses", "no answer in time")))
-    (found,) = [one for one in examined(CHECKS, cluster) if one.check == "device-classes"]
-    assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, "deviceclasses could not be read: no answer in time")
+    (finding,) = [each for each in examined(CHECKS, cluster) if each.check == "device-classes"]
+    assert (finding.verdict, finding.sentence) == (
+        Verdict.UNKNOWN,
+        "deviceclasses could not be read: no answer in time",
+    )
 
 
 # -- where the driver is not installed
@@ -794,7 +799,7 @@ def bare() -> Installation:
 
 
 def test_where_nothing_of_the_driver_is_there_it_is_said_once_and_how_to_install_it() -> None:
-    (problem,) = [one for one in troubles(bare()) if one.verdict is not Verdict.SKIPPED]
+    (problem,) = [finding for finding in troubles(bare()) if finding.verdict is not Verdict.SKIPPED]
     assert (problem.check, problem.verdict) == ("installation", Verdict.PROBLEM)
     assert "the driver is not installed" in problem.sentence
     assert "2 of 3 nodes have a GPU label" in problem.sentence
@@ -806,9 +811,13 @@ def test_what_can_be_asked_before_the_driver_is_installed_is() -> None:
     old_kubelet(installation)
     runtime_without_cdi(installation)
     old_server(installation)
-    found = {f"{one.check}/{one.trouble}" for one in troubles(installation) if one.verdict is not Verdict.SKIPPED}
-    assert {"installation/not-installed", "server-version/too-old", "container-runtime/no-cdi"} <= found
-    assert any(one.startswith("kubelets/") for one in found)
+    names = {
+        f"{finding.check}/{finding.trouble}"
+        for finding in troubles(installation)
+        if finding.verdict is not Verdict.SKIPPED
+    }
+    assert {"installation/not-installed", "server-version/too-old", "container-runtime/no-cdi"} <= names
+    assert any(name.startswith("kubelets/") for name in names)
 
 
 KINDS = sorted(Installation().objects.keys() - {"nodes", "resourceclaims", "configmaps", "leases", "namespaces"})
@@ -821,10 +830,10 @@ RUNNING = ("daemonsets", "deployments", "pods")
 def test_whatever_runs_of_an_installation_is_judged_as_one(plural: str) -> None:
     installation = bare()
     installation.objects[plural] = Installation().objects[plural]
-    found = codes(installation)
-    assert "installation/not-installed" not in found
-    assert found.isdisjoint(_MOOT)
-    assert any(one.verdict is Verdict.PROBLEM for one in troubles(installation))
+    reported = codes(installation)
+    assert "installation/not-installed" not in reported
+    assert reported.isdisjoint(_MOOT)
+    assert any(finding.verdict is Verdict.PROBLEM for finding in troubles(installation))
 
 
 LEFT = {
@@ -840,7 +849,7 @@ LEFT = {
 def test_what_is_left_of_an_installation_of_which_nothing_runs_is_one_problem(plural: str) -> None:
     installation = bare()
     installation.objects[plural] = Installation().objects[plural]
-    (problem,) = [one for one in troubles(installation) if one.verdict is not Verdict.SKIPPED]
+    (problem,) = [finding for finding in troubles(installation) if finding.verdict is not Verdict.SKIPPED]
     assert (problem.check, problem.trouble, problem.verdict) == ("installation", "left-over", Verdict.PROBLEM)
     assert LEFT[plural] in problem.fix
 
@@ -850,10 +859,10 @@ def test_a_release_that_was_removed_half_way_is_one_problem() -> None:
     installation = Installation()
     for plural in (*RUNNING, "resourceclaims"):
         installation.objects[plural] = {}
-    assert {one.verdict for one in troubles(installation)} == set(), "programs can run by other means"
-    for one in installation.objects["customresourcedefinitions"].values():
-        one["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Helm"}
-    (problem,) = [one for one in troubles(installation) if one.verdict is not Verdict.SKIPPED]
+    assert {finding.verdict for finding in troubles(installation)} == set(), "programs can run by other means"
+    for definition in installation.objects["customresourcedefinitions"].values():
+        definition["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Helm"}
+    (problem,) = [finding for finding in troubles(installation) if finding.verdict is not Verdict.SKIPPED]
     assert problem.trouble == "left-over" and "kubectl delete deviceclass " in problem.fix
 
 
@@ -861,8 +870,8 @@ def test_who_may_not_see_pods_is_not_told_that_nothing_runs() -> None:
     installation = bare()
     installation.objects["deviceclasses"] = Installation().objects["deviceclasses"]
     hidden = replace(installation.cluster, pods=SeenKind((), Unread("pods", "forbidden", "list pods")))
-    found = {one.check: one for one in examined(CHECKS, hidden)}
-    assert found["installation"].verdict is Verdict.OK and found["plugin-nodes"].verdict is not Verdict.SKIPPED
+    by_check = {finding.check: finding for finding in examined(CHECKS, hidden)}
+    assert by_check["installation"].verdict is Verdict.OK and by_check["plugin-nodes"].verdict is not Verdict.SKIPPED
 
 
 def test_what_nvidias_own_driver_shares_with_ours_does_not_make_an_installation() -> None:
@@ -875,26 +884,28 @@ def test_what_nvidias_own_driver_shares_with_ours_does_not_make_an_installation(
     slices = there["resourceslices"]["slice-gpu-1"]
     slices["metadata"]["labels"] = {}
     installation.add("resourceslices", slices)
-    assert {one.check for one in troubles(installation) if one.verdict is not Verdict.SKIPPED} == {"installation"}
+    assert {finding.check for finding in troubles(installation) if finding.verdict is not Verdict.SKIPPED} == {
+        "installation"
+    }
 
 
 def test_without_the_nodes_it_is_known_all_the_same_that_nothing_is_installed() -> None:
     cluster = replace(bare().cluster, nodes=SeenKind((), Unread("nodes", "forbidden", "list nodes")))
-    found = {one.check: one for one in examined(CHECKS, cluster)}
-    assert found["installation"].verdict is Verdict.PROBLEM
-    assert "label" not in found["installation"].sentence
-    assert (found["crds"].verdict, found["crds"].sentence) == (Verdict.SKIPPED, "not installed")
+    by_check = {finding.check: finding for finding in examined(CHECKS, cluster)}
+    assert by_check["installation"].verdict is Verdict.PROBLEM
+    assert "label" not in by_check["installation"].sentence
+    assert (by_check["crds"].verdict, by_check["crds"].sentence) == (Verdict.SKIPPED, "not installed")
 
 
 def test_who_may_not_see_what_is_installed_is_not_told_that_nothing_is() -> None:
     cluster = bare().cluster
     refused = Unread("customresourcedefinitions", "forbidden", "list customresourcedefinitions.apiextensions.k8s.io")
     hidden = replace(cluster, definitions=SeenKind((), refused))
-    unknown = {one.check: one for one in examined(CHECKS, replace(hidden, server=ServerSeen("v1.36.2")))}
+    unknown = {finding.check: finding for finding in examined(CHECKS, replace(hidden, server=ServerSeen("v1.36.2")))}
     assert unknown["installation"].verdict is Verdict.UNKNOWN
     assert unknown["plugin-nodes"].verdict is Verdict.PROBLEM
     # The groups that the server serves are for everybody to see.
-    assert {one.check: one for one in examined(CHECKS, hidden)}["installation"].verdict is Verdict.PROBLEM
+    assert {finding.check: finding for finding in examined(CHECKS, hidden)}["installation"].verdict is Verdict.PROBLEM
 
 
 # -- what is quiet on purpose
@@ -984,8 +995,8 @@ def test_a_domain_that_was_just_made_needs_no_status() -> None:
 
 def test_a_class_of_another_driver_name_is_compared_under_that_name() -> None:
     def renamed(it: Installation) -> None:
-        for one in it.objects["deviceclasses"].values():
-            for selector in one["spec"]["selectors"]:
+        for device_class in it.objects["deviceclasses"].values():
+            for selector in device_class["spec"]["selectors"]:
                 expression = selector["cel"]["expression"].replace("'gpu.nvidia.com'", "'gpu.example.com'")
                 selector["cel"]["expression"] = expression
         it.container("daemonsets")["args"].append("--driver-name=gpu.example.com")

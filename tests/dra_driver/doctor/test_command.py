@@ -28,8 +28,8 @@ from dra_driver.terminal import Status, plain_errors
 
 
 def troubles(text: str) -> set[str]:
-    found = json.loads(text)["findings"]
-    return {f"{one['check']}/{one['trouble']}" for one in found if one["verdict"] not in ("ok", "skipped")}
+    findings = json.loads(text)["findings"]
+    return {f"{entry['check']}/{entry['trouble']}" for entry in findings if entry["verdict"] not in ("ok", "skipped")}
 
 
 async def test_a_cluster_that_runs_is_well_and_what_is_broken_in_it_is_found(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ async def test_a_cluster_that_runs_is_well_and_what_is_broken_in_it_is_found(tmp
             status, text = await dractl("doctor", "--strict", *options)
             assert troubles(text) == set()
             assert status == Status.DONE
-            verdicts = {one["check"]: one["verdict"] for one in json.loads(text)["findings"]}
+            verdicts = {entry["check"]: entry["verdict"] for entry in json.loads(text)["findings"]}
             assert verdicts.pop("kubelet-gates") == "skipped", "simulated kubelets have no configuration to tell"
             assert set(verdicts.values()) == {"ok"}
             assert len(json.loads(text)["findings"]) == len(shipped_checks())
@@ -93,7 +93,7 @@ def test_what_the_chart_installs_is_known_and_its_roles_are_enough(tmp_path: Pat
     assert troubles(text) == {"plugin-pods/missing", "inventories/missing", "controller/down", "leader/no-lease"}
     for kind, needs in (("DaemonSet", OF_THE_PLUGIN), ("Deployment", OF_THE_CONTROLLER)):
         account = release.one(kind)["spec"]["template"]["spec"]["serviceAccountName"]
-        missing = {(one.verb, one.group, one.resource) for one in needs} - granted(release, account)
+        missing = {(need.verb, need.group, need.resource) for need in needs} - granted(release, account)
         assert missing == set(), kind
 
 
@@ -107,13 +107,13 @@ def gpu_node(name: str) -> JsonObject:
 
 def granted(release: Release, account: str) -> set[tuple[str, str, str]]:
     """Verb, group and resource of all rules that are bound to it."""
-    found = set()
+    rights = set()
     for binding in (*release.all("ClusterRoleBinding"), *release.all("RoleBinding")):
         if account in {subject["name"] for subject in binding["subjects"]}:
             for rule in release.one(binding["roleRef"]["kind"], binding["roleRef"]["name"])["rules"]:
                 names = (rule["verbs"], rule["apiGroups"], rule["resources"])
-                found |= {(verb, group, one) for verb in names[0] for group in names[1] for one in names[2]}
-    return found
+                rights |= {(verb, group, resource) for verb in names[0] for group in names[1] for resource in names[2]}
+    return rights
 
 
 async def test_on_an_empty_cluster_it_says_how_to_install(api_server: SimulatedApiServer, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_mistakes_in_what_is_asked_end_with_status_2(
     file = tmp_path / "file"
     file.write_text("no bundle")
     with pytest.raises(SystemExit) as ended, plain_errors():
-        app([str(file) if one == "FILE" else one for one in arguments], standalone_mode=False)
+        app([str(file) if word == "FILE" else word for word in arguments], standalone_mode=False)
     assert ended.value.code == Status.USAGE
     assert capsys.readouterr().err.startswith("error: ")
 

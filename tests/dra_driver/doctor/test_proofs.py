@@ -38,7 +38,7 @@ def device(kind: str, *, sharing: str = "exclusive", uuid: str | None = f"GPU-{U
 def asked(
     what: Any, *devices: Device, also: tuple[ProofChange, ...] = (), why: str | None = None
 ) -> ProofRequest | Proof:
-    return request_for(what, [ProofDevice(one, why) for one in devices], also, GPU_DRIVER)
+    return request_for(what, [ProofDevice(name, why) for name in devices], also, GPU_DRIVER)
 
 
 def test_shapes_are_those_of_the_page() -> None:
@@ -54,7 +54,7 @@ def test_each_shape_asks_for_what_the_node_has() -> None:
         asked("mig", made, also=(ProofChange.MIG,)),
         asked("shared", share),
     ]
-    assert [one.device_class for one in requests if isinstance(one, ProofRequest)] == [
+    assert [request.device_class for request in requests if isinstance(request, ProofRequest)] == [
         *("gpu.nvidia.com", "mig.nvidia.com", "mig.nvidia.com", "shared.gpu.nvidia.com"),
     ]
     with_daemon = asked("shared", gpu)
@@ -112,11 +112,11 @@ SLICE = ResourceSlice.of(
 )
 
 
-def claim(name: str = "gpu-69a54c71", **told: str) -> JsonObject:
+def claim(name: str = "gpu-69a54c71", **data: str) -> JsonObject:
     result = {"request": "gpu", "driver": GPU_DRIVER, "pool": "gpu-1", "device": name}
     status: JsonObject = {"allocation": {"devices": {"results": [result]}}}
-    if told:
-        status["devices"] = [{"driver": GPU_DRIVER, "pool": "gpu-1", "device": name, "data": told}]
+    if data:
+        status["devices"] = [{"driver": GPU_DRIVER, "pool": "gpu-1", "device": name, "data": data}]
     return {"metadata": {"name": "c", "namespace": "default"}, "spec": {}, "status": status}
 
 
@@ -126,7 +126,7 @@ def ended(message: str, code: int = 0) -> JsonObject:
 
 
 def report(*uuids: str, user: int = 0, **more: str) -> str:
-    return json.dumps({"user": user, "devices": [{"uuid": one, "name": "H100"} for one in uuids], **more})
+    return json.dumps({"user": user, "devices": [{"uuid": uuid, "name": "H100"} for uuid in uuids], **more})
 
 
 def verdict(pod: JsonObject, of: JsonObject | None = None, *, shape: Any = ROOT, events: tuple[str, ...] = ()) -> Proof:
@@ -144,9 +144,9 @@ def test_exactly_the_claims_gpu_passes() -> None:
 
 def test_a_mig_device_that_was_made_is_known_by_what_the_plugin_told() -> None:
     mig = "5002fc67-c07a-508a-8001-a1feb4ec3189"
-    told = claim("made", uuid=f"GPU-{UUID}", migUUID=f"MIG-{mig}")
-    assert verdict(ended(report(mig)), told).outcome is Verdict.PASS
-    assert verdict(ended(report(UUID)), told).outcome is Verdict.FAIL
+    with_data = claim("made", uuid=f"GPU-{UUID}", migUUID=f"MIG-{mig}")
+    assert verdict(ended(report(mig)), with_data).outcome is Verdict.PASS
+    assert verdict(ended(report(UUID)), with_data).outcome is Verdict.FAIL
     assert verdict(ended(report(mig)), claim("made")).outcome is Verdict.NOT_TRIED, "nobody says which it is"
 
 

@@ -30,7 +30,7 @@ async def read(kube: FakeKube) -> ClusterView:
 
 
 def verdicts(cluster: ClusterView) -> dict[str, Verdict]:
-    return {one.check: one.verdict for one in examined(shipped_checks(), cluster)}
+    return {finding.check: finding.verdict for finding in examined(shipped_checks(), cluster)}
 
 
 async def test_what_is_read_is_what_there_is() -> None:
@@ -47,22 +47,22 @@ async def test_what_is_read_is_what_there_is() -> None:
 
 async def test_only_where_domains_are_kept_accounts_need_permissions_for_them() -> None:
     kube = FakeKube(Installation())
-    both = {one.who for one in (await read(kube)).account_access.items if one.resource == "computedomains"}
+    both = {access.who for access in (await read(kube)).account_access.items if access.resource == "computedomains"}
     assert both == {account("plugin"), account("controller")}
     kube.installation.container("deployments")["args"].append("--feature-gates=ComputeDomains=false")
-    one = {one.who for one in (await read(kube)).account_access.items if one.resource == "computedomains"}
-    assert one == {account("plugin")}
+    accounts = {access.who for access in (await read(kube)).account_access.items if access.resource == "computedomains"}
+    assert accounts == {account("plugin")}
 
 
 async def test_secrets_are_never_asked_for_and_nothing_is_changed() -> None:
     kube = FakeKube(Installation())
     await read(kube)
-    assert not [one for one in kube.asked if "secret" in one]
-    assert {one.split()[0] for one in kube.asked} <= {"list", "get", "create", "GET", "POST"}
-    assert {one for one in kube.asked if one.startswith("create")} == {"create resourceslices"}
+    assert not [request for request in kube.asked if "secret" in request]
+    assert {request.split()[0] for request in kube.asked} <= {"list", "get", "create", "GET", "POST"}
+    assert {request for request in kube.asked if request.startswith("create")} == {"create resourceslices"}
 
 
-@rows("source", [one for one in LISTED_KINDS if one.field is not None])
+@rows("source", [kind for kind in LISTED_KINDS if kind.field is not None])
 async def test_a_kind_that_may_not_be_listed_is_unknown_and_the_rest_is_known(source: ObservedKind) -> None:
     kube = FakeKube(Installation())
     plural, field = source.resource.plural, source.field
@@ -72,12 +72,12 @@ async def test_a_kind_that_may_not_be_listed_is_unknown_and_the_rest_is_known(so
     unread = cluster.unread(field)
     assert unread is not None
     assert (unread.permission or "").startswith(f"list {plural}")
-    found = verdicts(cluster)
-    assert Verdict.UNKNOWN in found.values()
-    assert found["server-version"] is Verdict.OK
+    by_check = verdicts(cluster)
+    assert Verdict.UNKNOWN in by_check.values()
+    assert by_check["server-version"] is Verdict.OK
     for check in shipped_checks():
         if field in check.reads:
-            assert found[check.name] is Verdict.UNKNOWN
+            assert by_check[check.name] is Verdict.UNKNOWN
 
 
 async def test_a_server_that_fails_for_one_kind_is_not_a_missing_permission() -> None:
@@ -127,7 +127,7 @@ async def test_who_may_not_use_the_proxy_is_refused_once() -> None:
     kube.refuse = {CONFIGZ.format(node) for node in NODES}
     unread = (await read(kube)).kubelets.unread
     assert unread is not None and unread.permission == "get nodes/proxy"
-    assert len([one for one in kube.asked if "configz" in one]) == 1
+    assert len([request for request in kube.asked if "configz" in request]) == 1
 
 
 @pytest.mark.parametrize("name", ["@sha256:0123", ":main"])
@@ -135,7 +135,7 @@ async def test_a_pod_tells_the_release_that_its_image_does_not(name: str) -> Non
     installation = Installation()
     kube = FakeKube(installation)
     await read(kube)
-    assert not [one for one in kube.asked if "/pods/" in one], "images with tags tell"
+    assert not [request for request in kube.asked if "/pods/" in request], "images with tags tell"
     installation.container("deployments")["image"] = f"registry.example/gpu-dra-driver{name}"
     metrics = f'gpu_dra_build_info{{component="controller",version="{RELEASE}"}} 1.0'
     path = "/api/v1/namespaces/gpu-dra/pods/controller-0:8080/proxy/metrics"
@@ -176,9 +176,9 @@ async def test_of_pods_that_are_not_ours_only_who_uses_which_claim_is_kept() -> 
     installation.pod("train")["spec"]["containers"][0]["env"] = [{"name": "A", "value": "b"}]
     stranger = {"metadata": {"name": "web", "namespace": "shop", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}
     installation.add("pods", stranger)
-    kept = {obj["metadata"]["name"]: obj for source, obj in installation.kept() if source.field == "pods"}
-    assert "web" not in kept
-    assert kept["train"]["spec"] == {
+    pods = {obj["metadata"]["name"]: obj for source, obj in installation.kept() if source.field == "pods"}
+    assert "web" not in pods
+    assert pods["train"]["spec"] == {
         "containers": [],
         "nodeName": "gpu-1",
         "resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}],
@@ -188,10 +188,10 @@ async def test_of_pods_that_are_not_ours_only_who_uses_which_claim_is_kept() -> 
 async def test_an_object_that_makes_no_sense_is_left_out_with_a_note() -> None:
     installation = Installation()
     installation.inventory("gpu-2")["spec"] = {"nodeName": 3}
-    one = reader(FakeKube(installation))
-    cluster, _ = await one.read()
+    cluster_reader = reader(FakeKube(installation))
+    cluster, _ = await cluster_reader.read()
     assert [inventory.spec.node_name for inventory in cluster.inventories.items] == ["gpu-1"]
-    assert "NodeInventory gpu-2 is left out" in one.objects.notes[0]
+    assert "NodeInventory gpu-2 is left out" in cluster_reader.objects.notes[0]
 
 
 async def test_facts_survive_being_written() -> None:
@@ -206,10 +206,10 @@ async def test_facts_survive_being_written() -> None:
 
 
 async def test_whoever_waits_is_told_for_what() -> None:
-    one = reader(FakeKube(Installation()))
-    assert progress(one) == "reading on; 0 answers so far"
-    one.waiting += ["pods", "nodes", "pods"]
-    assert progress(one) == "reading nodes, pods; 0 answers so far"
+    cluster_reader = reader(FakeKube(Installation()))
+    assert progress(cluster_reader) == "reading on; 0 answers so far"
+    cluster_reader.waiting += ["pods", "nodes", "pods"]
+    assert progress(cluster_reader) == "reading nodes, pods; 0 answers so far"
 
 
 def test_a_claims_test_of_time_does_not_depend_on_when_it_is_run() -> None:
@@ -217,5 +217,5 @@ def test_a_claims_test_of_time_does_not_depend_on_when_it_is_run() -> None:
     installation = Installation()
     later = replace(installation.facts, time=NOW.replace(year=2027))
     installation.facts = later
-    found = verdicts(installation.cluster)
-    assert found["leader"] is Verdict.PROBLEM
+    by_check = verdicts(installation.cluster)
+    assert by_check["leader"] is Verdict.PROBLEM

@@ -38,15 +38,17 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def verdicts(kubeconfig: Path) -> dict[str, set[str]]:
     outcome = run("doctor", "--kubeconfig", str(kubeconfig), "-o", "json")
-    found: dict[str, set[str]] = {}
-    for one in json.loads(outcome.stdout)["findings"]:
-        found.setdefault(one["check"], set()).add(one["trouble"] or one["verdict"])
-    return found
+    by_check: dict[str, set[str]] = {}
+    for finding in json.loads(outcome.stdout)["findings"]:
+        by_check.setdefault(finding["check"], set()).add(finding["trouble"] or finding["verdict"])
+    return by_check
 
 
 def test_an_administrator_hears_of_all_that_is_missing_and_of_nothing_else(kubeconfig: Path) -> None:
     """Nothing runs: there is no kubelet. The API server keeps our slices, and lets our accounts do their work."""
-    wrong = {check: found for check, found in verdicts(kubeconfig).items() if not found <= {"ok", "not-looked-at"}}
+    wrong = {
+        check: outcomes for check, outcomes in verdicts(kubeconfig).items() if not outcomes <= {"ok", "not-looked-at"}
+    }
     assert wrong == {
         "container-runtime": {"unknown-runtime"},
         "plugin-pods": {"missing"},
@@ -70,8 +72,10 @@ def test_a_user_without_rights_hears_which_are_missing(kubeconfig: Path, tmp_pat
     config["users"][0]["user"] = {"token": Cluster(kubeconfig).kube(token)}
     reader = tmp_path / "kubeconfig"
     reader.write_text(yaml.safe_dump(config))
-    found = verdicts(reader)
-    known = {check for check, verdict in found.items() if verdict == {"ok"}}
+    by_check = verdicts(reader)
+    known = {check for check, verdict in by_check.items() if verdict == {"ok"}}
     assert known == {"server-version", "dra-api"}
-    assert found["your-permissions"] == {"lacking"}
-    assert all(verdict == {"unknown"} for check, verdict in found.items() if check not in (*known, "your-permissions"))
+    assert by_check["your-permissions"] == {"lacking"}
+    assert all(
+        verdict == {"unknown"} for check, verdict in by_check.items() if check not in (*known, "your-permissions")
+    )

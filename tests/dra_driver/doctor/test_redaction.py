@@ -108,9 +108,9 @@ def test_values_of_variables_go_and_where_they_come_from_stays() -> None:
         {"name": "PLAIN", "value": "anything"},
         {"name": "FROM", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
     ]
-    found = redacted(an_object(spec={"containers": [{"name": "c", "env": env}], "initContainers": [{"env": env[:1]}]}))
-    assert found["spec"]["containers"][0]["env"] == [{"name": "PLAIN", "value": REDACTED}, env[1]]
-    assert found["spec"]["initContainers"][0]["env"][0]["value"] == REDACTED
+    pod = redacted(an_object(spec={"containers": [{"name": "c", "env": env}], "initContainers": [{"env": env[:1]}]}))
+    assert pod["spec"]["containers"][0]["env"] == [{"name": "PLAIN", "value": REDACTED}, env[1]]
+    assert pod["spec"]["initContainers"][0]["env"][0]["value"] == REDACTED
 
 
 def test_annotations_of_others_and_managed_fields_go() -> None:
@@ -130,7 +130,7 @@ def test_annotations_of_others_and_managed_fields_go() -> None:
 
 
 def test_of_config_maps_only_the_policy_stays() -> None:
-    found = redacted(
+    config_map = redacted(
         {
             "kind": "ConfigMap",
             "metadata": {"name": "a"},
@@ -138,8 +138,8 @@ def test_of_config_maps_only_the_policy_stays() -> None:
             "binaryData": {"x": SECRET},
         }
     )
-    assert found["data"] == {"policy.yaml": f"kind: PublishingPolicy # password: {REDACTED}", "other": REDACTED}
-    assert "binaryData" not in found
+    assert config_map["data"] == {"policy.yaml": f"kind: PublishingPolicy # password: {REDACTED}", "other": REDACTED}
+    assert "binaryData" not in config_map
 
 
 def test_command_lines_lose_what_follows_a_flag_for_a_secret() -> None:
@@ -147,15 +147,15 @@ def test_command_lines_lose_what_follows_a_flag_for_a_secret() -> None:
         "args": ["--token", SECRET, f"--password={SECRET}", "--workers=4"],
         "command": ["run", "-auth", SECRET],
     }
-    found = redacted(an_object(spec={"containers": [container]}))["spec"]["containers"][0]
-    assert found["args"] == ["--token", REDACTED, f"--password={REDACTED}", "--workers=4"]
-    assert found["command"] == ["run", "-auth", REDACTED]
+    container_after = redacted(an_object(spec={"containers": [container]}))["spec"]["containers"][0]
+    assert container_after["args"] == ["--token", REDACTED, f"--password={REDACTED}", "--workers=4"]
+    assert container_after["command"] == ["run", "-auth", REDACTED]
 
 
 def test_headers_fields_of_that_name_and_authorities_go() -> None:
     probe = {"httpGet": {"path": "/healthz", "httpHeaders": [{"name": "X", "value": SECRET}]}}
     webhook = {"clientConfig": {"caBundle": "Q0E=", "service": {"name": "w"}}}
-    found = redacted(an_object(spec={"probe": probe, "password": SECRET, "secretName": "a", "webhooks": [webhook]}))
-    assert SECRET not in json.dumps(found)
-    assert found["spec"]["secretName"] == "a"
-    assert found["spec"]["webhooks"][0]["clientConfig"] == {"caBundle": REDACTED, "service": {"name": "w"}}
+    obj = redacted(an_object(spec={"probe": probe, "password": SECRET, "secretName": "a", "webhooks": [webhook]}))
+    assert SECRET not in json.dumps(obj)
+    assert obj["spec"]["secretName"] == "a"
+    assert obj["spec"]["webhooks"][0]["clientConfig"] == {"caBundle": REDACTED, "service": {"name": "w"}}

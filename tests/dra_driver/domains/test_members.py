@@ -16,8 +16,8 @@ def of(seen: ObservedDomain) -> Membership:
     return membership(seen, MAX)
 
 
-def indices(found: Membership) -> dict[str, int]:
-    return {one.node: one.index for one in found.members}
+def indices(state: Membership) -> dict[str, int]:
+    return {joined.node: joined.index for joined in state.members}
 
 
 def test_a_node_joins_because_a_claim_has_its_channel_and_leaves_with_the_last_of_them() -> None:
@@ -29,7 +29,7 @@ def test_a_node_joins_because_a_claim_has_its_channel_and_leaves_with_the_last_o
 
 
 @pytest.mark.parametrize(
-    ("seen", "reason", "said"),
+    ("seen", "reason", "message"),
     [
         (observed(uses=[use("a")]), DomainReason.NODE_GONE, "has left the cluster"),
         (observed(uses=[use("a")], nodes=[node("a", OTHER)]), DomainReason.NODE_IN_OTHER_DOMAIN, OTHER),
@@ -45,11 +45,11 @@ def test_a_node_joins_because_a_claim_has_its_channel_and_leaves_with_the_last_o
         ),
     ],
 )
-def test_a_node_that_cannot_join_is_kept_out_with_the_reason(seen: ObservedDomain, reason: str, said: str) -> None:
-    (kept,) = of(seen).kept_out
-    assert kept.reason == reason
-    assert said in kept.message
-    assert kept.node not in of(seen).join
+def test_a_node_that_cannot_join_is_kept_out_with_the_reason(seen: ObservedDomain, reason: str, message: str) -> None:
+    (refused,) = of(seen).kept_out
+    assert refused.reason == reason
+    assert message in refused.message
+    assert refused.node not in of(seen).join
 
 
 def test_what_is_in_the_way_is_not_asked_of_a_node_that_is_in_already() -> None:
@@ -62,9 +62,9 @@ def test_each_clique_has_its_own_room_and_nodes_without_one_need_none() -> None:
     cliques = ["r.0", "r.0", "r.0", "r.1", "", ""]
     nodes = [node(name, clique=clique) for name, clique in zip(names, cliques, strict=True)]
     alone = [node(f"x{number}", clique="") for number in range(MAX + 2)]
-    every = observed(uses=[use(one.name) for one in (*nodes, *alone)], nodes=[*nodes, *alone])
+    every = observed(uses=[use(each.name) for each in (*nodes, *alone)], nodes=[*nodes, *alone])
     assert of(every).kept_out == ()
-    assert set(of(every).join) == {one.name for one in (*nodes, *alone)}
+    assert set(of(every).join) == {each.name for each in (*nodes, *alone)}
 
 
 def test_of_more_nodes_than_a_clique_may_have_the_first_by_name_join_and_one_takes_the_place_of_one_that_left() -> None:
@@ -83,7 +83,7 @@ def test_a_node_whose_daemon_still_ends_takes_room_and_keeps_its_index() -> None
         daemons=[daemon("a", deleting=True), daemon("b"), daemon("c")],
     )
     assert indices(of(seen)) == {"a": 0, "b": 1, "c": 2}
-    assert [one.reason for one in of(seen).kept_out] == [DomainReason.CLIQUE_FULL]
+    assert [refused.reason for refused in of(seen).kept_out] == [DomainReason.CLIQUE_FULL]
     ended = observed(seen.domain, uses=seen.channel_uses, nodes=seen.nodes.values(), daemons=[daemon("b"), daemon("c")])
     assert of(ended).join == ("d",)
     joined = observed(seen.domain, uses=seen.channel_uses, nodes=[member(name) for name in "bcd"])
@@ -100,7 +100,7 @@ def test_indices_are_given_for_each_clique_and_anew_in_another_one() -> None:
     status = known(entry("a", 0, "r.0"), entry("b", 1, "r.0"), entry("c", 0, "r.1"))
     moved = [member("a", "r.0"), member("b", "r.1"), member("c", "r.1")]
     seen = observed(domain(status=status), uses=[use(name) for name in "abc"], nodes=moved)
-    assert {(one.node, one.clique, one.index) for one in of(seen).members} == {
+    assert {(joined.node, joined.clique, joined.index) for joined in of(seen).members} == {
         ("a", "r.0", 0),
         ("b", "r.1", 1),
         ("c", "r.1", 0),
@@ -115,7 +115,10 @@ def test_a_node_that_is_gone_or_whose_fabric_is_not_complete_stays_in_its_place(
         nodes=[member("b", "", "GPU x is InProgress")],
         daemons=[daemon("a"), daemon("b")],
     )
-    assert {(one.node, one.clique, one.index) for one in of(seen).members} == {("a", "r.0", 1), ("b", "r.0", 2)}
+    assert {(joined.node, joined.clique, joined.index) for joined in of(seen).members} == {
+        ("a", "r.0", 1),
+        ("b", "r.0", 2),
+    }
 
 
 def test_two_entries_with_one_index_are_put_right() -> None:
@@ -128,7 +131,7 @@ def test_two_entries_with_one_index_are_put_right() -> None:
 def test_the_order_in_which_things_are_seen_does_not_matter() -> None:
     nodes = [member("a"), node("b"), node("c", OTHER), member("d", "r.1")]
     answers = {
-        repr(of(observed(uses=[use(one.name) for one in order], nodes=order, daemons=[daemon("a"), daemon("d")])))
+        repr(of(observed(uses=[use(each.name) for each in order], nodes=order, daemons=[daemon("a"), daemon("d")])))
         for order in permutations(nodes)
     }
     assert len(answers) == 1

@@ -146,13 +146,13 @@ def test_one_pods_loss_costs_the_same_in_a_domain_of_any_size(nodes: int) -> Non
 @pytest.mark.parametrize("nodes", [2, 18, 64])
 def test_a_nodes_replacement_costs_the_same_in_a_domain_of_any_size(nodes: int) -> None:
     world, _ = writes_until_ready(nodes)
-    before = {one.name: one.index for one in world.domains["train"].status.nodes}
+    before = {node_status.name: node_status.index for node_status in world.domains["train"].status.nodes}
     world.writes = 0
     del world.nodes["node-000"], world.pods["pod-0"]
     world.nodes["node-new"] = NodeObject("rack.0")
     assert world.schedule("pod-new", "train", "node-new", attribute_known=False)
     world.settle()
-    after = {one.name: one.index for one in world.domains["train"].status.nodes}
+    after = {node_status.name: node_status.index for node_status in world.domains["train"].status.nodes}
     assert world.domains["train"].status.status == "Ready"
     place, clique_mates = after.pop("node-new"), {"node-001": after.get("node-001"), "node-002": after.get("node-002")}
     assert place not in clique_mates.values()

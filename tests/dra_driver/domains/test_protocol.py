@@ -47,12 +47,12 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(domain=domains)
     def delete(self, domain: str) -> None:
-        found = self.world.domains.get(domain)
-        if found is not None and not found.finalizer:
+        target = self.world.domains.get(domain)
+        if target is not None and not target.finalizer:
             del self.world.domains[domain]
-        elif found is not None:
-            found.deleting = True
-            found.version += 1
+        elif target is not None:
+            target.deleting = True
+            target.version += 1
 
     @rule(domain=domains, node=st.sampled_from(NODES), attribute_known=st.booleans())
     def pod_is_given_a_node(self, domain: str, node: str, attribute_known: bool) -> None:
@@ -149,7 +149,7 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def no_two_daemons_run_in_one_place(self) -> None:
-        places = [(one.domain, *one.place) for one in self.world.daemons if one.place is not None]
+        places = [(daemon.domain, *daemon.place) for daemon in self.world.daemons if daemon.place is not None]
         assert len(set(places)) == len(places), places
 
     @invariant()

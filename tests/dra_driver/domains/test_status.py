@@ -20,23 +20,26 @@ def of(seen: ObservedDomain, *, host_imex: bool = False) -> ComputeDomainStatus:
     return domain_status(seen, membership(seen, MAX), NOW, host_imex=host_imex)
 
 
-def condition(found: ComputeDomainStatus, type_: str) -> Condition:
-    return next(one for one in found.conditions if one.type == type_)
+def condition(status: ComputeDomainStatus, type_: str) -> Condition:
+    return next(each for each in status.conditions if each.type == type_)
 
 
 TWO = observed(uses=[use("a"), use("b")], nodes=[member("a"), member("b")], daemons=[daemon("a"), daemon("b")])
 
 
 def test_a_domain_is_ready_when_every_node_that_its_pods_are_on_has_a_daemon_that_is() -> None:
-    found = of(TWO)
-    assert (found.status, found.ready_nodes, found.observed_generation) == ("Ready", "2/2", 3)
-    assert condition(found, READY).reason == "AllNodesReady"
-    assert [(one.name, one.index, one.ip_address, one.status, one.message) for one in found.nodes] == [
+    status = of(TWO)
+    assert (status.status, status.ready_nodes, status.observed_generation) == ("Ready", "2/2", 3)
+    assert condition(status, READY).reason == "AllNodesReady"
+    assert [
+        (node_status.name, node_status.index, node_status.ip_address, node_status.status, node_status.message)
+        for node_status in status.nodes
+    ] == [
         ("a", 0, "10.0.0.a", "Ready", None),
         ("b", 1, "10.0.0.b", "Ready", None),
     ]
-    assert {one.type for one in found.conditions} == {READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE}
-    assert {one.status for one in found.conditions} == {"True"}
+    assert {each.type for each in status.conditions} == {READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE}
+    assert {each.status for each in status.conditions} == {"True"}
 
 
 def seen(**changes: object) -> ObservedDomain:
@@ -68,9 +71,9 @@ NOT_READY = {
 
 @rows("reason, case", NOT_READY.items())
 def test_a_domain_that_is_not_ready_says_why(reason: str, case: tuple[ObservedDomain, str]) -> None:
-    found = of(case[0])
-    ready = condition(found, READY)
-    assert (found.status, ready.status, ready.reason) == ("NotReady", "False", reason)
+    status = of(case[0])
+    ready = condition(status, READY)
+    assert (status.status, ready.status, ready.reason) == ("NotReady", "False", reason)
     assert case[1] in ready.message
 
 
@@ -91,20 +94,20 @@ def test_what_is_as_it_should_be_has_a_reason_too(reason: str, case: tuple[Obser
 
 def test_every_reason_is_provoked_here() -> None:
     assert set(DomainReason) == NOT_READY.keys() | INFORMATION.keys()
-    assert {DomainReason(one) for one, (_, type_) in INFORMATION.items() if type_ != READY} == OF_PARTS
+    assert {DomainReason(word) for word, (_, type_) in INFORMATION.items() if type_ != READY} == OF_PARTS
 
 
 def test_another_domain_is_named_where_its_name_is_known() -> None:
     other = replace(node("b", OTHER), domain="rivals/eval")
-    found = condition(of(seen(nodes=[member("a"), other])), READY)
-    assert found.message == "node b is in ComputeDomain rivals/eval until its pods end"
+    ready = condition(of(seen(nodes=[member("a"), other])), READY)
+    assert ready.message == "node b is in ComputeDomain rivals/eval until its pods end"
 
 
 def test_pods_that_no_node_fits_are_told_from_pods_that_there_are_not() -> None:
     assert "pods are those that name ResourceClaimTemplate train-channel" in condition(of(observed()), READY).message
-    for number, said in ((1, "a pod"), (3, "3 pods")):
-        found = condition(of(replace(observed(), unplaced=number)), READY)
-        assert (found.reason, found.message.partition(" of the domain")[0]) == ("NoNodes", f"no node fits: {said}")
+    for number, subject in ((1, "a pod"), (3, "3 pods")):
+        ready = condition(of(replace(observed(), unplaced=number)), READY)
+        assert (ready.reason, ready.message.partition(" of the domain")[0]) == ("NoNodes", f"no node fits: {subject}")
 
 
 DAEMONS = {
@@ -116,41 +119,44 @@ DAEMONS = {
 }
 
 
-@pytest.mark.parametrize(("said", "pod"), DAEMONS.items())
-def test_a_node_says_what_its_daemon_lacks(said: str, pod: ObservedDaemon | None) -> None:
-    found = of(seen(daemons=[daemon("a"), *([pod] if pod is not None else [])]))
-    assert (found.ready_nodes, found.nodes[1].status) == ("1/2", "NotReady")
-    assert said in str(found.nodes[1].message)
+@pytest.mark.parametrize(("message", "pod"), DAEMONS.items())
+def test_a_node_says_what_its_daemon_lacks(message: str, pod: ObservedDaemon | None) -> None:
+    status = of(seen(daemons=[daemon("a"), *([pod] if pod is not None else [])]))
+    assert (status.ready_nodes, status.nodes[1].status) == ("1/2", "NotReady")
+    assert message in str(status.nodes[1].message)
 
 
 @pytest.mark.parametrize("pod", DAEMONS.values(), ids=DAEMONS)
 def test_what_the_node_knows_of_its_daemons_trouble_is_told_while_it_is_not_ready(pod: ObservedDaemon | None) -> None:
     busy = replace(member("b"), imex_problem="nvidia-imex (812, nvidia-imex.service) manages the node's fabric")
-    found = of(seen(nodes=[member("a"), busy], daemons=[daemon("a"), *([pod] if pod is not None else [])]))
-    assert str(found.nodes[1].message).endswith(": nvidia-imex (812, nvidia-imex.service) manages the node's fabric")
-    assert "nvidia-imex (812" in condition(found, READY).message
+    status = of(seen(nodes=[member("a"), busy], daemons=[daemon("a"), *([pod] if pod is not None else [])]))
+    assert str(status.nodes[1].message).endswith(": nvidia-imex (812, nvidia-imex.service) manages the node's fabric")
+    assert "nvidia-imex (812" in condition(status, READY).message
     well = of(seen(nodes=[member("a"), busy], daemons=[daemon("a"), daemon("b")]))
     assert well.nodes[1].message is None
 
 
 def test_a_member_that_is_leaving_is_shown_and_is_missed_by_nobody() -> None:
-    found = of(observed(uses=[use("a")], nodes=[member("a"), node("b")], daemons=[daemon("a"), daemon("b")]))
-    assert (found.status, found.ready_nodes) == ("Ready", "1/1")
-    assert [(one.name, one.message) for one in found.nodes] == [("a", None), ("b", "it is leaving the domain")]
+    status = of(observed(uses=[use("a")], nodes=[member("a"), node("b")], daemons=[daemon("a"), daemon("b")]))
+    assert (status.status, status.ready_nodes) == ("Ready", "1/1")
+    assert [(node_status.name, node_status.message) for node_status in status.nodes] == [
+        ("a", None),
+        ("b", "it is leaving the domain"),
+    ]
 
 
 def test_a_member_whose_fabric_breaks_is_not_ready_and_keeps_its_place() -> None:
-    found = of(seen(nodes=[member("a"), member("b", problem="GPU x is InProgress")]))
-    assert condition(found, READY).reason == "DaemonsNotReady"
-    assert condition(found, FABRIC_COMPLETE).reason == "FabricIncomplete"
-    assert "node b: GPU x is InProgress" in condition(found, FABRIC_COMPLETE).message
+    status = of(seen(nodes=[member("a"), member("b", problem="GPU x is InProgress")]))
+    assert condition(status, READY).reason == "DaemonsNotReady"
+    assert condition(status, FABRIC_COMPLETE).reason == "FabricIncomplete"
+    assert "node b: GPU x is InProgress" in condition(status, FABRIC_COMPLETE).message
 
 
 def test_the_worst_reason_comes_first_and_messages_name_three_and_count_the_rest() -> None:
     names = "abcdefg"
     nodes = [node(name, OTHER) for name in names[:5]]
-    found = of(observed(uses=[use(name) for name in names], nodes=[*nodes, node("f", problem="broken")]))
-    ready = condition(found, READY)
+    status = of(observed(uses=[use(name) for name in names], nodes=[*nodes, node("f", problem="broken")]))
+    ready = condition(status, READY)
     assert ready.reason == "NodeGone", "g: somebody has to delete its pods"
     assert ready.message.count("node ") == 3
     assert ready.message.endswith("and 4 more")
@@ -159,37 +165,37 @@ def test_the_worst_reason_comes_first_and_messages_name_three_and_count_the_rest
 def test_host_imex_counts_what_nodes_say_instead_of_pods() -> None:
     says = {"a": True, "b": False, "c": None}
     nodes = [replace(member(name), imex_ready=ready, address=f"192.0.2.{name}") for name, ready in says.items()]
-    found = of(observed(uses=[use(name) for name in says], nodes=nodes), host_imex=True)
-    assert [(one.name, one.status, one.ip_address) for one in found.nodes] == [
+    status = of(observed(uses=[use(name) for name in says], nodes=nodes), host_imex=True)
+    assert [(node_status.name, node_status.status, node_status.ip_address) for node_status in status.nodes] == [
         ("a", "Ready", "192.0.2.a"),
         ("b", "NotReady", "192.0.2.b"),
         ("c", "NotReady", ""),
     ]
-    assert found.ready_nodes == "1/3"
+    assert status.ready_nodes == "1/3"
 
 
 def test_a_condition_keeps_the_time_since_when_it_is_so() -> None:
     before = of(TWO).model_copy(
         update={
             "conditions": [
-                one.model_copy(update={"last_transition_time": "2025-01-01T00:00:00Z"}) for one in of(TWO).conditions
+                each.model_copy(update={"last_transition_time": "2025-01-01T00:00:00Z"}) for each in of(TWO).conditions
             ]
         }
     )
     same = of(seen(subject=domain(status=before)))
-    assert {one.last_transition_time for one in same.conditions} == {"2025-01-01T00:00:00Z"}
+    assert {each.last_transition_time for each in same.conditions} == {"2025-01-01T00:00:00Z"}
     changed = of(seen(subject=domain(status=before), daemons=[daemon("a")]))
     assert condition(changed, READY).last_transition_time == NOW
     assert condition(changed, NODES_JOINED).last_transition_time == "2025-01-01T00:00:00Z"
 
 
 @pytest.mark.parametrize(
-    ("left", "said"),
+    ("left", "message"),
     [
         (observed(domain(deleting=True), uses=[use("a", None, "worker-0")]), "team/claim-a on node a (pod worker-0)"),
         (observed(domain(deleting=True), nodes=[member("a")], daemons=[daemon("a")]), "daemons' pods to end on a"),
         (observed(domain(deleting=True)), "its objects are being deleted"),
     ],
 )
-def test_a_domain_that_goes_says_what_it_waits_for(left: ObservedDomain, said: str) -> None:
-    assert said in condition(of(left), READY).message
+def test_a_domain_that_goes_says_what_it_waits_for(left: ObservedDomain, message: str) -> None:
+    assert message in condition(of(left), READY).message

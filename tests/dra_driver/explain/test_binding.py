@@ -20,7 +20,7 @@ def explained(*conditions: tuple[str, str], reserved: bool = True, **more: Any) 
     """Of a pod without a node, whose claim has these conditions."""
     device = result("gpu-0-mig-1", pool="node-1", **({**BINDS, **more}))
     waiting = claim()
-    said = [
+    own_conditions = [
         {"type": kind, "status": value, "reason": "HardwareError", "message": "in use"} for kind, value in conditions
     ]
     status: JsonObject = {"allocation": allocation(device)}
@@ -28,12 +28,12 @@ def explained(*conditions: tuple[str, str], reserved: bool = True, **more: Any) 
         status["reservedFor"] = [{"resource": "pods", "name": "pod", "uid": UID}]
     if conditions:
         identity = {name: device[name] for name in ("driver", "pool", "device")}
-        status["devices"] = [{**identity, "conditions": said}]
+        status["devices"] = [{**identity, "conditions": own_conditions}]
     waiting["status"] = status
     user = pod()
     user["metadata"] |= {"uid": UID}
     user["spec"].pop("nodeName", None)
-    loaded = world_of([*(one.obj for one in shipped_classes()), waiting, user])
+    loaded = world_of([*(shipped.obj for shipped in shipped_classes()), waiting, user])
     assert loaded.problems == ()
     return explain_pod(loaded.world, ("default", "pod"))
 
@@ -74,7 +74,7 @@ def test_a_pod_that_does_not_wait_for_a_node_is_judged_as_any_other(explanation:
 def test_a_claim_alone_says_it_too() -> None:
     waiting = claim()
     waiting["status"] = {"allocation": allocation(result("gpu-0", **BINDS))}
-    loaded = world_of([*(one.obj for one in shipped_classes()), waiting])
+    loaded = world_of([*(shipped.obj for shipped in shipped_classes()), waiting])
     explanation = explain_claim(loaded.world, ("default", "gpu"))
     assert explanation.answer is Answer.ALLOCATED
     assert "node-prepares" in codes(explanation)

@@ -132,7 +132,7 @@ def test_a_claim_that_is_not_valid_is_not_called_missing() -> None:
     ],
 )
 def test_the_advice_is_for_what_is_wrong_with_the_selector(expression: str, advice: str) -> None:
-    finding = next(one for one in explained(_claim(exactly("gpu", expression)), claim_of="claim").findings)
+    finding = next(each for each in explained(_claim(exactly("gpu", expression)), claim_of="claim").findings)
     assert finding.code == "selector-error" and advice in finding.fix
 
 
@@ -148,7 +148,7 @@ def test_the_code_of_a_combination_does_not_depend_on_names() -> None:
 
 def test_a_missing_class_is_found_once() -> None:
     given = explained(_claim(exactly("gpu", class_name="none")), claim_of="claim")
-    assert [one.code for one in given.findings] == ["missing-class"]
+    assert [finding.code for finding in given.findings] == ["missing-class"]
 
 
 def test_a_class_that_nvidias_driver_had_is_not_to_be_created() -> None:
@@ -168,7 +168,7 @@ def test_slices_that_were_replaced_are_called_so() -> None:
     newer["metadata"]["name"], newer["spec"]["nodeName"] = "newer", "node-2"
     newer["spec"]["pool"] = {**newer["spec"]["pool"], "generation": 2}
     given = explained(newer, _claim(exactly(count=3)), claim_of="claim", slices=2)
-    group = next(one for one in given.groups if one.nodes == ("node-1",))
+    group = next(each for each in given.groups if each.nodes == ("node-1",))
     assert group.code is ReasonCode.POOL
     assert group.text == f"pool {DRIVER}/node-1 has a newer generation of slices, and none of them is for this node"
 
@@ -186,5 +186,5 @@ def test_a_selector_is_explained_by_the_cel_of_the_scheduler_in_question() -> No
     expression = f"device.driver == 'other' && device.attributes['{DRIVER}'].links.exists(link, link == 'a')"
     given = [device_class().to_wire() | {"kind": "DeviceClass"}, _slice(), _claim(exactly("gpu", expression))]
     lists = replace(world_of(given).world, behavior=Behavior.of(36, list_attributes=True))
-    found = [finding.code for finding in explain_claim(lists, ("default", "claim")).findings]
-    assert "invalid-claim" not in found, "it is valid for this scheduler"
+    codes = [finding.code for finding in explain_claim(lists, ("default", "claim")).findings]
+    assert "invalid-claim" not in codes, "it is valid for this scheduler"

@@ -26,7 +26,7 @@ def _device() -> CelDevice:
 
 
 @rows(
-    "expression, said",
+    "expression, parts",
     [
         (f"{MEMORY}.compareTo(quantity('100Gi')) >= 0", ["memory 79.6Gi < 100Gi"]),
         (f"quantity('100Gi').compareTo({MEMORY}) <= 0", ["memory 79.6Gi < 100Gi"]),
@@ -55,8 +55,8 @@ def _device() -> CelDevice:
         ("false", ["the selector is just false"]),
     ],
 )
-def test_the_part_that_decides_is_said_with_its_values(expression: str, said: list[str]) -> None:
-    assert [part.explanation for part in failing_parts(expression, _device())] == said
+def test_the_part_that_decides_is_said_with_its_values(expression: str, parts: list[str]) -> None:
+    assert [part.explanation for part in failing_parts(expression, _device())] == parts
 
 
 def test_a_selector_that_holds_has_no_failing_part() -> None:
@@ -83,9 +83,11 @@ _COMPARED = st.sampled_from(
 _EXPRESSIONS = st.recursive(
     _COMPARED,
     lambda inner: (
-        st.tuples(inner, st.sampled_from(["&&", "||"]), inner).map(lambda one: f"({one[0]} {one[1]} {one[2]})")
-        | inner.map(lambda one: f"!({one})")
-        | st.tuples(inner, inner, inner).map(lambda one: f"({one[0]} ? {one[1]} : {one[2]})")
+        st.tuples(inner, st.sampled_from(["&&", "||"]), inner).map(
+            lambda operands: f"({operands[0]} {operands[1]} {operands[2]})"
+        )
+        | inner.map(lambda operand: f"!({operand})")
+        | st.tuples(inner, inner, inner).map(lambda operands: f"({operands[0]} ? {operands[1]} : {operands[2]})")
     ),
     max_leaves=8,
 )
@@ -95,7 +97,7 @@ _EXPRESSIONS = st.recursive(
 def test_there_is_a_failing_part_exactly_when_the_selector_is_false(expression: str) -> None:
     parts = failing_parts(expression, _device())
     assert bool(parts) != compile_selector(expression).matches(_device())
-    assert all(" ".join(expression[one.start : one.end].split()) == one.text for one in parts)
+    assert all(" ".join(expression[part.start : part.end].split()) == part.text for part in parts)
 
 
 @given(bound=st.integers(0, 200), sign=st.sampled_from([">=", ">", "<", "<=", "=="]))

@@ -31,7 +31,7 @@ def wanting(device_class: str = "gpu.nvidia.com", *selectors: str) -> JsonObject
     wanted = claim()
     exactly = wanted["spec"]["devices"]["requests"][0]["exactly"]
     exactly["deviceClassName"] = device_class
-    exactly["selectors"] = [{"cel": {"expression": one}} for one in selectors]
+    exactly["selectors"] = [{"cel": {"expression": selector}} for selector in selectors]
     return wanted
 
 
@@ -43,10 +43,10 @@ def slices(node: str = "node-1", *devices: Obj) -> JsonObject:
 
 def findings(*objects: JsonObject) -> list[tuple[str, str, str]]:
     """About, text and fix of those about the policy."""
-    loaded = world_of([*(one.obj for one in shipped_classes()), *objects])
+    loaded = world_of([*(shipped.obj for shipped in shipped_classes()), *objects])
     assert loaded.problems == ()
-    found = explain_claim(loaded.world, ("default", "gpu")).findings
-    return [(one.about, one.text, one.fix) for one in found if one.code == "policy-not-followed"]
+    reported = explain_claim(loaded.world, ("default", "gpu")).findings
+    return [(finding.about, finding.text, finding.fix) for finding in reported if finding.code == "policy-not-followed"]
 
 
 def test_a_gpu_that_changes_when_claims_are_gone_is_named_with_its_policy_and_the_claims() -> None:
@@ -57,9 +57,9 @@ def test_a_gpu_that_changes_when_claims_are_gone_is_named_with_its_policy_and_th
         (PROFILE, ["GPU gpu-0 changes because of GpuPolicy ml when claims team/a, team/b are gone"]),
         (wanting(), []),
     ):
-        loaded = world_of([*(one.obj for one in shipped_classes()), wanted, slices(), inventory])
-        found = explain_claim(loaded.world, ("default", "gpu")).findings
-        assert [(one.about, one.text) for one in found if one.code == "policy-waits"] == [
+        loaded = world_of([*(shipped.obj for shipped in shipped_classes()), wanted, slices(), inventory])
+        reported = explain_claim(loaded.world, ("default", "gpu")).findings
+        assert [(finding.about, finding.text) for finding in reported if finding.code == "policy-waits"] == [
             ("node node-1", text) for text in texts
         ]
 
@@ -87,8 +87,8 @@ LARGE = wanting("gpu.nvidia.com", "device.capacity['gpu.nvidia.com'].memory.comp
 def test_a_rule_is_named_to_those_whom_it_would_help(
     wanted: JsonObject, rules: list[str | None], rule: str | None
 ) -> None:
-    found = findings(wanted, slices(), limited("node-1", rule))
-    assert bool(found) == (rule in rules)
+    advice = findings(wanted, slices(), limited("node-1", rule))
+    assert bool(advice) == (rule in rules)
 
 
 def test_a_rule_for_shares_is_named_when_the_device_is_in_use() -> None:
@@ -100,7 +100,7 @@ def test_a_rule_for_shares_is_named_when_the_device_is_in_use() -> None:
 
 def test_nodes_with_the_same_limitation_are_named_together() -> None:
     nodes = [f"node-{number}" for number in range(1, 7)]
-    objects = [one for node in nodes for one in (slices(node), limited(node, "mig[0]", gpus=["gpu-0", "gpu-1"]))]
+    objects = [obj for node in nodes for obj in (slices(node), limited(node, "mig[0]", gpus=["gpu-0", "gpu-1"]))]
     assert findings(MIG, *objects) == [
         (
             "node node-1, node-2, node-3 and 3 more",
@@ -117,6 +117,8 @@ def test_who_fits_hears_of_no_rule() -> None:
 def test_an_extended_resource_of_a_mig_profile_is_one_that_mig_would_serve() -> None:
     waits = pod("waits", [], node_name=None)
     waits["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/mig-1g.10gb": "1"}}
-    world = world_of([*(one.obj for one in shipped_classes()), waits, slices(), limited("node-1", "mig[0]")]).world
-    codes = [one.code for one in explain_pod(world, ("default", "waits")).findings]
+    world = world_of(
+        [*(shipped.obj for shipped in shipped_classes()), waits, slices(), limited("node-1", "mig[0]")]
+    ).world
+    codes = [finding.code for finding in explain_pod(world, ("default", "waits")).findings]
     assert codes == ["unknown-resource", "policy-not-followed"]

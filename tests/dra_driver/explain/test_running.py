@@ -45,7 +45,7 @@ def cluster(*gpus: GpuFacts, evict: bool = False, inventory: bool = True, **chan
     return loaded.world
 
 
-def told(explanation: Explanation) -> list[tuple[str, bool]]:
+def codes_of(explanation: Explanation) -> list[tuple[str, bool]]:
     return [(finding.code, finding.stops) for finding in explanation.findings]
 
 
@@ -54,7 +54,7 @@ def test_a_dead_gpu_of_a_running_pod_is_named_with_what_follows_and_what_to_do()
     world = cluster(faulty(79), metadata={"ownerReferences": [owner]})
     explanation = explain_pod(world, ("default", "train"))
     name = gpu(0).name
-    assert (explanation.answer, told(explanation)) == (Answer.SCHEDULED, [("device-unhealthy", True)])
+    assert (explanation.answer, codes_of(explanation)) == (Answer.SCHEDULED, [("device-unhealthy", True)])
     assert headline(explanation) == (
         f"Pod default/train is on node node-1, but device {name} of node node-1: Xid 79: the GPU fell off the bus; the"
         " machine must be restarted."
@@ -67,27 +67,27 @@ def test_a_dead_gpu_of_a_running_pod_is_named_with_what_follows_and_what_to_do()
     evicted = explain_pod(cluster(faulty(79), evict=True), ("default", "train"))
     assert "The pod is being evicted." in evicted.findings[0].fix
     assert "create it again" in evicted.findings[0].fix
-    assert told(explain_claim(world, HELD)) == [("device-unhealthy", True)]
+    assert codes_of(explain_claim(world, HELD)) == [("device-unhealthy", True)]
 
 
 def test_the_claim_of_an_extended_resource_is_looked_at_too() -> None:
     world = cluster(faulty(79), pod={"extendedResourceClaimStatus": {"resourceClaimName": "gpu"}})
     user = world.pods["default", "train"].with_spec(resource_claims=[])
-    assert told(explain_pod(world.with_pod(user), user.key)) == [("device-unhealthy", True)]
+    assert codes_of(explain_pod(world.with_pod(user), user.key)) == [("device-unhealthy", True)]
 
 
 def test_a_fault_of_a_program_is_none_and_a_warning_does_not_stop_it() -> None:
-    assert told(explain_pod(cluster(faulty(31)), ("default", "train"))) == []
+    assert codes_of(explain_pod(cluster(faulty(31)), ("default", "train"))) == []
     degraded = explain_pod(cluster(faulty(94)), ("default", "train"))
-    assert told(degraded) == [("device-degraded", False)]
+    assert codes_of(degraded) == [("device-degraded", False)]
     assert headline(degraded) == "Pod default/train runs on node node-1, with all its devices."
 
 
 def test_a_fault_of_another_gpu_or_mig_device_does_not_concern_the_pod() -> None:
-    assert told(explain_pod(cluster(gpu(0), faulty(79, number=1)), ("default", "train"))) == []
+    assert codes_of(explain_pod(cluster(gpu(0), faulty(79, number=1)), ("default", "train"))) == []
     condition = xid_condition(48, since=SINCE, instance="MIG-other")
     other = gpu(0, health=HealthFacts(conditions=[condition]))
-    assert told(explain_pod(cluster(other), ("default", "train"))) == [("device-unhealthy", True)], (
+    assert codes_of(explain_pod(cluster(other), ("default", "train"))) == [("device-unhealthy", True)], (
         "it has the whole GPU"
     )
 
@@ -110,7 +110,7 @@ def test_a_claim_that_is_not_prepared_is_why_a_pod_does_not_start(reason: str, s
     state = {"phase": "Pending"}
     world = cluster(gpu(0), pod=state, claim=reported(type="Ready", reason=reason, message="the GPU is in use"))
     explanation = explain_pod(world, ("default", "train"))
-    assert told(explanation) == [("not-prepared", stops)]
+    assert codes_of(explanation) == [("not-prepared", stops)]
     assert (headline(explanation) == "Pod default/train is on node node-1, with all its devices.") is not stops
 
 
@@ -126,14 +126,14 @@ def test_a_claim_that_is_not_prepared_is_why_a_pod_does_not_start(reason: str, s
 def test_a_container_that_does_not_run_is_named(waiting: str, last: Any, advice: str | None) -> None:
     status = {"name": "main", "restartCount": 3, "state": {"waiting": {"reason": waiting}}, "lastState": last or {}}
     explanation = explain_pod(cluster(gpu(0), pod={"containerStatuses": [status]}), ("default", "train"))
-    assert told(explanation) == ([("container-waits", True)] if advice else [])
+    assert codes_of(explanation) == ([("container-waits", True)] if advice else [])
     assert advice is None or advice in explanation.findings[0].fix
 
 
 def test_a_pod_that_failed_says_which_container_and_one_that_ends_what_it_waits_for() -> None:
     ended = {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     failed = explain_pod(cluster(gpu(0), pod={"phase": "Failed", "containerStatuses": [ended]}), ("default", "train"))
-    assert (failed.answer, told(failed)) == (Answer.DONE, [("container-failed", True)])
+    assert (failed.answer, codes_of(failed)) == (Answer.DONE, [("container-failed", True)])
     assert headline(failed) == (
         "Pod default/train has failed: container main of pod default/train ended with status 137 (OOMKilled)."
     )
@@ -142,13 +142,13 @@ def test_a_pod_that_failed_says_which_container_and_one_that_ends_what_it_waits_
     without = replace(cluster(gpu(0), pod={"phase": "Succeeded"}), claims={})
     assert explain_pod(without, ("default", "train")).claims == ()
     ends = explain_pod(cluster(gpu(0), metadata={"deletionTimestamp": SINCE}), ("default", "train"))
-    assert told(ends) == [("pod-ends", False)]
+    assert codes_of(ends) == [("pod-ends", False)]
 
 
 def test_a_node_that_is_down_comes_first() -> None:
     down = node() | {"status": {"conditions": [{"type": "Ready", "status": "Unknown", "message": "no heartbeat"}]}}
     explanation = explain_pod(cluster(faulty(79), node=down), ("default", "train"))
-    assert [code for code, _ in told(explanation)] == ["node-not-ready", "device-unhealthy"]
+    assert [code for code, _ in codes_of(explanation)] == ["node-not-ready", "device-unhealthy"]
 
 
 def test_a_node_says_who_has_its_gpus_and_which_are_unhealthy() -> None:
@@ -156,7 +156,7 @@ def test_a_node_says_who_has_its_gpus_and_which_are_unhealthy() -> None:
     explanation = explain_node(cluster(gpu(0), faulty(79, 94, number=1), node=down), "node-1")
     assert explanation.answer is Answer.UNHEALTHY
     assert headline(explanation) == "Node node-1 has 2 GPUs (NVIDIA H100 80GB HBM3): 1 used, 1 unhealthy."
-    assert [code for code, _ in told(explanation)] == ["device-unhealthy", "device-degraded", "cordoned"]
+    assert [code for code, _ in codes_of(explanation)] == ["device-unhealthy", "device-degraded", "cordoned"]
     assert "Pods that have it keep it." in explanation.findings[0].fix
     assert sentences(explanation)[3].startswith("  default/gpu, allocated: node-1/gpu-")
     assert explain_node(cluster(gpu(0)), "node-1").answer is Answer.HEALTHY
@@ -198,8 +198,8 @@ def test_of_a_workload_as_many_pods_fit_as_there_is_room_for_at_once(count: int,
     known = cluster(gpu(0), gpu(1), gpu(2))
     extra = world_of([template, *pods_of_workload(workload, replicas=100)]).world
     world = World(**{**known.__dict__, "templates": extra.templates, "pods": {**known.pods, **extra.pods}})
-    (found,) = owned_pods(world)
-    explained = explain_workload(world, found)
+    (owned,) = owned_pods(world)
+    explained = explain_workload(world, owned)
     waits = 12 - fit
     fits = [f"{fit} {'fits' if fit == 1 else 'fit'} now"][: fit > 0]
     assert explained.headline == f"Job default/train has 12 pods: {', '.join([f'{waits} wait', *fits])}."

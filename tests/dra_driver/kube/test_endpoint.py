@@ -81,13 +81,13 @@ def test_several_files_count_together_as_they_do_for_kubectl(tmp_path: Path) -> 
     """The first that says something says it; files that are not there are passed over."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        found = yaml.safe_load(kubeconfig(tmp_path / name, {"token": name}).read_text())
+        config = yaml.safe_load(kubeconfig(tmp_path / name, {"token": name}).read_text())
         for kind, entry in (("contexts", "context"), ("clusters", "cluster"), ("users", "user")):
-            found[kind][0]["name"] = name
+            config[kind][0]["name"] = name
             if kind == "contexts":
-                found[kind][0][entry] = {"cluster": name, "user": name}
-        found["current-context"] = name
-        (tmp_path / name / "config").write_text(yaml.safe_dump(found))
+                config[kind][0][entry] = {"cluster": name, "user": name}
+        config["current-context"] = name
+        (tmp_path / name / "config").write_text(yaml.safe_dump(config))
     files = [tmp_path / name / "config" for name in ("gone", "one", "two")]
     assert endpoint_from(files).token() == "Bearer one"
     assert endpoint_from(files, "two").token() == "Bearer two"

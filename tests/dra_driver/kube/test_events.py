@@ -51,7 +51,7 @@ class Writes:
 
     async def merge_patch(self, resource: Resource, name: str, patch: JsonObject, *, namespace: str) -> JsonObject:
         self._refuse()
-        assert name in [one["metadata"]["name"] for one in self.created]
+        assert name in [event["metadata"]["name"] for event in self.created]
         self.patched.append(patch)
         return patch
 
@@ -76,7 +76,7 @@ async def test_what_began_before_a_restart_is_not_told_anew_by_the_next_process(
     events.tell(began)
     events.tell(began)
     await events.write()
-    assert sorted(one.get("series", {}).get("count", 1) for one in await events_of(kube)) == [1, 2]
+    assert sorted(event.get("series", {}).get("count", 1) for event in await events_of(kube)) == [1, 2]
 
 
 async def test_what_is_told_again_is_the_series_of_one_event(api_server: SimulatedApiServer, kube: Kube) -> None:
@@ -131,7 +131,7 @@ async def test_one_object_cannot_flood_for_one_reason() -> None:
         events.tell(news(f"at {number}"))
     events.tell(news("another", reason="GpuHealthy"))
     await events.write()
-    assert [one["note"] for one in writes.created] == ["at 0", "at 1", "at 2", "at 3", "at 4", "another"]
+    assert [event["note"] for event in writes.created] == ["at 0", "at 1", "at 2", "at 3", "at 4", "another"]
     assert events.dropped == {"object": 45}
 
 

@@ -112,12 +112,12 @@ async def lease(kube: Kube) -> JsonObject:
 
 
 async def test_the_first_candidate_leads_and_the_second_waits(kube: Kube, time: Time) -> None:
-    one, two = Candidate(kube, time, "one"), Candidate(kube, time, "two")
-    async with running(one):
+    first, second = Candidate(kube, time, "one"), Candidate(kube, time, "two")
+    async with running(first):
         await time.passes(1)
-        async with running(two):
+        async with running(second):
             await time.passes(60)
-            assert (one.working, two.working) == (True, False)
+            assert (first.working, second.working) == (True, False)
             spec = await lease(kube)
             assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("one", 15, 0)
             assert spec["acquireTime"].startswith("2026-11-21T12:00:00")
@@ -127,19 +127,19 @@ async def test_the_first_candidate_leads_and_the_second_waits(kube: Kube, time: 
 async def test_who_cannot_ask_for_the_lease_is_not_ready_and_who_waits_for_it_is(
     api_server: ObservedApiServer, kube: Kube, time: Time
 ) -> None:
-    one, two = Candidate(kube, time, "one"), Candidate(kube, time, "two")
-    assert one.election.problem() == "the lease has not been read yet"
-    async with running(one):
+    first, second = Candidate(kube, time, "one"), Candidate(kube, time, "two")
+    assert first.election.problem() == "the lease has not been read yet"
+    async with running(first):
         await time.passes(1)
-        async with running(two):
+        async with running(second):
             await time.passes(6)
-            assert (one.election.problem(), two.election.problem()) == (None, None)
+            assert (first.election.problem(), second.election.problem()) == (None, None)
             api_server.fail_next("*", "/leases", 500, times=1000, message="away")
             await time.passes(6)
-            assert "away" in str(one.election.problem()) and "away" in str(two.election.problem())
+            assert "away" in str(first.election.problem()) and "away" in str(second.election.problem())
             api_server.clear_faults()
             await time.passes(6)
-            assert (one.election.problem(), two.election.problem()) == (None, None)
+            assert (first.election.problem(), second.election.problem()) == (None, None)
 
 
 async def test_at_rest_the_lease_is_all_that_is_written(api_server: ObservedApiServer, kube: Kube, time: Time) -> None:
@@ -155,10 +155,10 @@ async def test_at_rest_the_lease_is_all_that_is_written(api_server: ObservedApiS
 async def test_a_leader_that_stops_gives_the_lease_back_and_another_takes_over_without_waiting(
     kube: Kube, time: Time
 ) -> None:
-    one, two = Candidate(kube, time, "one"), Candidate(kube, time, "two")
-    async with running(two), running(one):
+    first, second = Candidate(kube, time, "one"), Candidate(kube, time, "two")
+    async with running(second), running(first):
         await time.passes(20)
-        assert one.working != two.working
+        assert first.working != second.working
     assert (await lease(kube))["holderIdentity"] == ""
     async with running(Candidate(kube, time, "three")) as _:
         await time.passes(3)
@@ -185,32 +185,32 @@ async def test_a_leader_that_died_is_respected_for_the_duration_of_its_lease(kub
     dead = {"holderIdentity": "dead", "leaseDurationSeconds": 15, "renewTime": "1999-01-01T00:00:00.000000Z"}
     obj = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "test"}, "spec": dead}
     await kube.create(LEASES, obj, namespace="default")
-    two = Candidate(kube, time, "two")
-    async with running(two):
+    second = Candidate(kube, time, "two")
+    async with running(second):
         await time.passes(14)
-        assert not two.working, "the time in the lease is another machine's and proves nothing"
+        assert not second.working, "the time in the lease is another machine's and proves nothing"
         await time.passes(6)
-        assert two.working
+        assert second.working
     assert (await lease(kube))["leaseTransitions"] == 1
 
 
 async def test_a_leader_that_cannot_renew_stops_before_another_may_begin(
     api_server: ObservedApiServer, kube: Kube, time: Time
 ) -> None:
-    one = Candidate(kube, time, "one")
-    async with running(one):
+    candidate = Candidate(kube, time, "one")
+    async with running(candidate):
         await time.passes(5)
-        assert one.working
+        assert candidate.working
         api_server.fail_next("*", "/leases", 500, times=1000)
         await time.passes(8)
-        assert one.working, "a server may be away for a moment"
+        assert candidate.working, "a server may be away for a moment"
         await time.passes(4)
-        assert not one.working
-        assert one.election.failure is not None
+        assert not candidate.working
+        assert candidate.election.failure is not None
         api_server.clear_faults()
         await time.passes(5)
-        assert one.working and one.terms == 2
-        assert one.election.failure is None
+        assert candidate.working and candidate.terms == 2
+        assert candidate.election.failure is None
 
 
 async def test_a_term_is_counted_from_before_the_request_for_others_see_it_before_its_answer(
@@ -229,15 +229,17 @@ async def test_a_term_is_counted_from_before_the_request_for_others_see_it_befor
             return answer
 
     async with Slow(Endpoint(api_server.url)) as kube:
-        one = Candidate(kube, time, "one")
-        async with running(one):
+        candidate = Candidate(kube, time, "one")
+        async with running(candidate):
             while not kube.answers:
                 await time.passes(1)
             written_s = kube.answers[0]
             await time.passes(written_s + 9.9 - time.now_s)
-            assert one.working
+            assert candidate.working
             await time.passes(0.2)
-            assert not one.working, "others take over 15 s after the lease was written, whenever that was answered"
+            assert not candidate.working, (
+                "others take over 15 s after the lease was written, whenever that was answered"
+            )
 
 
 async def test_an_api_server_that_does_not_answer_is_told_of_in_time(api_server: ObservedApiServer) -> None:
@@ -261,38 +263,38 @@ async def test_others_respect_a_lease_for_longer_than_its_holder_works(
     kube: Kube, time: Time, lease_s: float, renew_s: float
 ) -> None:
     """Also where it is given in parts of a second, which leases do not have."""
-    one = Candidate(kube, time, "one", LeaseTimes(lease_s=lease_s, renew_s=renew_s, retry_s=0.5))
-    async with running(one):
+    candidate = Candidate(kube, time, "one", LeaseTimes(lease_s=lease_s, renew_s=renew_s, retry_s=0.5))
+    async with running(candidate):
         await time.passes(1)
         assert (await lease(kube))["leaseDurationSeconds"] > renew_s
 
 
 async def test_a_leader_that_lost_its_lease_stops_at_the_next_renewal(kube: Kube, time: Time) -> None:
-    one = Candidate(kube, time, "one")
-    async with running(one):
+    candidate = Candidate(kube, time, "one")
+    async with running(candidate):
         await time.passes(1)
         obj = await kube.get(LEASES, "test", "default")
         obj["spec"].update(holderIdentity="thief", leaseDurationSeconds=3600)
         await kube.replace(LEASES, obj)
         await time.passes(5)
-        assert not one.working
+        assert not candidate.working
         assert (await lease(kube))["holderIdentity"] == "thief"
 
 
 async def test_somebody_elses_note_on_the_lease_costs_no_term(kube: Kube, time: Time) -> None:
-    one = Candidate(kube, time, "one")
-    async with running(one):
+    candidate = Candidate(kube, time, "one")
+    async with running(candidate):
         await time.passes(1)
         await kube.merge_patch(LEASES, "test", {"metadata": {"labels": {"a": "b"}}}, namespace="default")
         await time.passes(10)
-        assert one.working and one.terms == 1
+        assert candidate.working and candidate.terms == 1
     assert (await kube.get(LEASES, "test", "default"))["metadata"]["labels"] == {"a": "b"}
 
 
 async def test_work_that_fails_ends_the_candidacy_and_frees_the_lease(kube: Kube, time: Time) -> None:
-    one = Candidate(kube, time, "one")
-    one.failure = NodeNotReady("broken")
-    async with running(one) as task:
+    candidate = Candidate(kube, time, "one")
+    candidate.failure = NodeNotReady("broken")
+    async with running(candidate) as task:
         await time.passes(1)
         with pytest.raises(NodeNotReady):
             await task
@@ -307,24 +309,24 @@ async def test_work_that_ends_by_itself_is_an_error(kube: Kube, time: Time) -> N
 
 
 async def test_the_lease_is_given_back_when_the_work_has_ended_and_not_before(kube: Kube, time: Time) -> None:
-    one = Candidate(kube, time, "one")
+    candidate = Candidate(kube, time, "one")
     holders = []
 
     async def slow_to_end() -> None:
         try:
-            await one.work()
+            await candidate.work()
         finally:
             await asyncio.sleep(0.01)
             holders.append((await lease(kube))["holderIdentity"])
 
-    task = asyncio.create_task(one.election.lead(slow_to_end))
+    task = asyncio.create_task(candidate.election.lead(slow_to_end))
     time.candidates.append(task)
     await time.passes(1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert holders == ["one"]
     assert (await lease(kube))["holderIdentity"] == ""
-    assert not one.election.leading
+    assert not candidate.election.leading
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -374,8 +376,8 @@ async def test_a_defect_in_renewing_ends_the_candidacy(api_server: ObservedApiSe
             return await super().replace(resource, obj, **more)
 
     async with Defective(Endpoint(api_server.url)) as defective:
-        one = Candidate(defective, time, "one")
-        async with running(one) as task:
+        candidate = Candidate(defective, time, "one")
+        async with running(candidate) as task:
             await time.passes(3)
             with pytest.raises(ZeroDivisionError):
                 await task
@@ -429,8 +431,8 @@ async def test_a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_g
             return answer
 
     async with CutShort(Endpoint(api_server.url)) as kube:
-        one = Candidate(kube, time, "one")
-        async with running(one) as task:
+        candidate = Candidate(kube, time, "one")
+        async with running(candidate) as task:
             await time.passes(1)
             passing = asyncio.create_task(time.passes(2))
             await asyncio.wait_for(kube.sent.wait(), 10)
@@ -445,11 +447,11 @@ async def test_a_server_that_is_away_at_the_start_is_waited_for(time: Time) -> N
     await server.start()
     await server.stop()
     async with Kube(Endpoint(server.url)) as kube:
-        one = Candidate(kube, time, "one")
-        async with running(one):
+        candidate = Candidate(kube, time, "one")
+        async with running(candidate):
             await time.passes(30)
-            assert not one.working
+            assert not candidate.working
             await server.start()
             await time.passes(5)
-            assert one.working
+            assert candidate.working
     await server.stop()

@@ -81,7 +81,7 @@ class Followed:
             await self.mirror.run()
         return self
 
-    def told(self) -> list[tuple[str, str | None, str | None]]:
+    def calls(self) -> list[tuple[str, str | None, str | None]]:
         return [(change.key[1], change.before, change.after) for change in self.changes]
 
 
@@ -99,7 +99,7 @@ async def test_a_listing_and_the_events_after_it_make_the_copy() -> None:
         [event("ADDED", "c", 6), event("MODIFIED", "a", 7), event("DELETED", "b", 8), event("BOOKMARK", "", 9)],
     ).run()
     assert followed.mirror.objects == {("", "a"): "7", ("", "c"): "6"}
-    assert followed.told() == [("a", None, "1"), ("b", None, "2"), ("c", None, "6"), ("a", "1", "7"), ("b", "2", None)]
+    assert followed.calls() == [("a", None, "1"), ("b", None, "2"), ("c", None, "6"), ("a", "1", "7"), ("b", "2", None)]
     assert [change.listed for change in followed.changes] == [True, True, False, False, False]
 
 
@@ -115,7 +115,7 @@ async def test_after_an_expired_position_only_what_changed_is_reported() -> None
         listing(9, obj("a", 6), obj("b", 8), obj("d", 9)),
     ).run()
     assert followed.script.positions[:4] == ["list", "5", "list", "9"]
-    assert followed.told()[4:] == [("b", "2", "8"), ("d", None, "9"), ("c", "3", None)]
+    assert followed.calls()[4:] == [("b", "2", "8"), ("d", None, "9"), ("c", "3", None)]
     assert all(change.listed for change in followed.changes[4:])
     assert len(followed.pauses) == 1, "only the end of the script paused"
 
@@ -177,9 +177,9 @@ async def test_a_position_that_expired_while_the_server_was_away_is_no_reason_to
 
 async def test_an_outage_is_told_once_and_so_is_its_end() -> None:
     away = Unreachable("refused")
-    with capture_logs() as told:
+    with capture_logs() as logs:
         await Followed(listing(5), *[away] * 5, Unreachable("no route"), [event("ADDED", "a", 6)]).run()
-    lines = [(one["log_level"], one.get("error")) for one in told if one["log_level"] != "debug"]
+    lines = [(entry["log_level"], entry.get("error")) for entry in logs if entry["log_level"] != "debug"]
     assert lines[:3] == [("warning", "refused"), ("warning", "no route"), ("info", None)]
 
 

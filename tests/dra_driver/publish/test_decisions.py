@@ -44,8 +44,8 @@ def test_a_policy_for_all_gpus_that_can_be_divided_says_nothing_of_those_that_ca
     node = inventory_spec("node-a", [A, gpu(9)])
     for spec, expected in ((DYNAMIC, []), ({**DYNAMIC, "gpus": {"names": ["*"]}}, ["NoMig"])):
         policies = [policy("all", **spec)]
-        found = offers(node, rules_of(decided(combined(policies), policies, node, {})), {})
-        assert [note.cause.reason for note in found.notes] == expected
+        node_offers = offers(node, rules_of(decided(combined(policies), policies, node, {})), {})
+        assert [note.cause.reason for note in node_offers.notes] == expected
 
 
 # -- which policy wins
@@ -62,8 +62,8 @@ def test_a_higher_priority_overrides_what_it_sets_and_nothing_else(order: Sequen
     low = policy("z", priority=1, publish=False, mig={"mode": "Dynamic"}, attributes={"a": {"int": 1}, "b": {"int": 1}})
     high = policy("a", priority=2, publish=True, attributes={"a": {"int": 2}})
     both = [(low, high)[index] for index in order]
-    found = of(decide(*both), A)
-    assert (found.publish, found.mig.mode, found.policies) == (True, "Dynamic", ["a", "z"])
+    rules = of(decide(*both), A)
+    assert (rules.publish, rules.mig.mode, rules.policies) == (True, "Dynamic", ["a", "z"])
     extra = rules_of(decide(*both)).extra_attributes("node-a", {}, A)
     assert {name: value.int_ for name, value in extra.items()} == {"a": 2, "b": 1}
 
@@ -90,8 +90,8 @@ def test_policies_select_nodes_and_gpus() -> None:
 def test_passthrough_and_mig_can_be_taken_back() -> None:
     off = policy("off", priority=1, passthrough=False, mig={"mode": "Static"})
     on = policy("on", passthrough=True, **DYNAMIC)
-    found = of(decide(on, off), A)
-    assert (found.passthrough, found.mig.mode) == (None, "Static")
+    rules = of(decide(on, off), A)
+    assert (rules.passthrough, rules.mig.mode) == (None, "Static")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ _FILES = st.fixed_dictionaries(
 def test_the_policies_of_a_file_say_what_the_file_says(file: dict[str, Any], labels: dict[str, str]) -> None:
     given_rules = PublishingPolicy.of(file)
     policies = policies_of(given_rules, "installed")
-    assert policies == [GpuPolicy.read(one.to_object()) for one in policies], "they survive the API server"
+    assert policies == [GpuPolicy.read(each.to_object()) for each in policies], "they survive the API server"
     made = combined(policies)
     node = decided(made, policies, NODE, labels)
     for rules in (made, rules_of(node)):
@@ -166,15 +166,15 @@ def test_the_policies_of_a_file_say_what_the_file_says(file: dict[str, Any], lab
 
 
 def _offered(rules: PublishingPolicy, labels: Mapping[str, str]) -> list[object]:
-    found = offers(NODE, rules, labels)
+    node_offers = offers(NODE, rules, labels)
     return [
         (
-            one.name,
-            one.kind,
-            one.partition,
-            None if one.sharing is None else (one.sharing.strategy, one.sharing.replicas),
+            offer.name,
+            offer.kind,
+            offer.partition,
+            None if offer.sharing is None else (offer.sharing.strategy, offer.sharing.replicas),
         )
-        for one in (*found.offers, *found.withheld)
+        for offer in (*node_offers.offers, *node_offers.withheld)
     ]
 
 
@@ -272,10 +272,10 @@ def test_a_gpu_that_is_lost_keeps_its_decision_while_the_node_is_in_use() -> Non
 
 
 def test_channels_in_use_stay() -> None:
-    four, one = decide(policy("p", computeDomains={"channels": 4})), decide()
-    assert settled(four, one, NODE, {}, 3).channels == 3
-    assert settled(four, one, NODE, {}, 0).channels == 1
-    assert settled(one, four, NODE, {}, 1).channels == 4
+    four, single = decide(policy("p", computeDomains={"channels": 4})), decide()
+    assert settled(four, single, NODE, {}, 3).channels == 3
+    assert settled(four, single, NODE, {}, 0).channels == 1
+    assert settled(single, four, NODE, {}, 1).channels == 4
 
 
 def test_devices_of_other_drivers_and_unknown_names_keep_nothing() -> None:

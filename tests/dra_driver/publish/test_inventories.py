@@ -31,8 +31,8 @@ def test_its_owner_is_the_node_of_its_name() -> None:
 
 @pytest.mark.parametrize("status", [None, {"conditions": 7}, {"conditions": [{"type": 7}]}])
 def test_a_status_that_makes_no_sense_is_written_again(status: Any) -> None:
-    kept = kept_inventory(stored(status=status), GPU_DRIVER)
-    assert kept.status() == NodeInventoryStatus()
+    stored_inventory = kept_inventory(stored(status=status), GPU_DRIVER)
+    assert stored_inventory.status() == NodeInventoryStatus()
 
 
 def test_its_registration_is_that_of_this_driver_and_a_time() -> None:

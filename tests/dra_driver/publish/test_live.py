@@ -79,12 +79,12 @@ async def tainted(scene: Scene, *names: str) -> bool:
 
 
 async def sharable(scene: Scene, *names: str) -> bool:
-    return [one["name"] for one in await devices(scene) if one.get("allowMultipleAllocations")] == list(names)
+    return [each["name"] for each in await devices(scene) if each.get("allowMultipleAllocations")] == list(names)
 
 
 async def waiting(scene: Scene) -> Sequence[str]:
     policy = (await scene.status("node-a")).policy
-    return [] if policy is None else [f"{one.gpu} {' '.join(one.claims)}" for one in policy.waiting]
+    return [] if policy is None else [f"{change.gpu} {' '.join(change.claims)}" for change in policy.waiting]
 
 
 async def test_a_policy_is_followed_live_and_undone_when_it_goes(scene: Scene) -> None:
@@ -195,7 +195,7 @@ async def test_the_plugin_learns_what_holds_before_anybody_can_be_given_a_device
         await scene.until(lambda: sharable(scene, A.name))
         policy = (await scene.status("node-a")).policy
         assert policy is not None and [shared.strategy for shared in policy.gpus[0].sharing] == ["TimeSlicing"]
-        offered = [(one.policy, one.kind, one.devices) for one in policy.offered]
+        offered = [(each.policy, each.kind, each.devices) for each in policy.offered]
         assert offered == [("also", "gpu-share", 1), ("shared", "gpu-share", 1)]
 
 
@@ -231,12 +231,12 @@ async def test_a_gpu_in_use_changes_when_its_claim_is_gone(
     monkeypatch.setattr("dra_driver.publish.live._LOOK_AGAIN_S", 0.05)
     made: list[LivePolicies] = []
 
-    def kept(kube: Kube, changed: Changed) -> LivePolicies:
+    def made_policies(kube: Kube, changed: Changed) -> LivePolicies:
         made.append(source(kube, changed))
         return made[-1]
 
     await scene.node("node-a", A, B)
-    async with publishing(scene, policies=kept, node_name="node-a" if source is live_on_node else None):
+    async with publishing(scene, policies=made_policies, node_name="node-a" if source is live_on_node else None):
         await scene.publishes(node_a=[A.name, B.name])
         await allocated(scene, "one", A.name)
         await allocated(scene, "admin", B.name, admin=True)
@@ -256,16 +256,16 @@ async def test_a_status_that_was_not_written_is_no_answer(scene: Scene) -> None:
     await scene.node("node-a", A)
     statuses = InventoryStatuses(scene.kube, GPU_DRIVER, None, lambda: datetime.now(UTC))
 
-    async def kept() -> KeptInventory:
+    async def current() -> KeptInventory:
         return kept_inventory(await scene.kube.get(NODE_INVENTORIES, "node-a"), GPU_DRIVER)
 
     async def says(statuses: InventoryStatuses, inventory: KeptInventory, *, publish: bool) -> bool:
         return await statuses.write(inventory, inventory.status(), (), NodePolicy(publish=publish))
 
-    old = await kept()
+    old = await current()
     assert await says(statuses, old, publish=True)
     assert not await says(statuses, old, publish=False), "it waits until the watch shows the first"
-    assert await says(statuses, await kept(), publish=True), "it says so already"
+    assert await says(statuses, await current(), publish=True), "it says so already"
     again = InventoryStatuses(scene.kube, GPU_DRIVER, None, lambda: datetime.now(UTC))
     assert not await says(again, old, publish=False), "another one has written meanwhile"
     policy = (await scene.status("node-a")).policy
@@ -428,7 +428,7 @@ async def test_a_stable_cluster_is_left_alone(scene: Scene) -> None:
 
 async def _lax(kube: Kube, definitions: Sequence[JsonObject]) -> None:
     """Every GpuPolicy is accepted from now on."""
-    (crd,) = (one for one in definitions if one["spec"]["names"]["kind"] == "GpuPolicy")
+    (crd,) = (definition for definition in definitions if definition["spec"]["names"]["kind"] == "GpuPolicy")
     for version in crd["spec"]["versions"]:
         version["schema"]["openAPIV3Schema"]["properties"]["spec"] = {
             "type": "object",

@@ -72,13 +72,13 @@ async def test_pools_tell_their_generation_and_publication_and_that_they_fail(
             client.refuses = False
             lines = await until(registry, lambda lines: f"gpu_dra_pool_generation{POOL_A} 1.0" in lines)
             lines = await until(registry, lambda lines: f"gpu_dra_pool_failing{POOL_A} 0.0" in lines)
-    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert float(found[f"gpu_dra_pool_published_timestamp_seconds{POOL_A}"]) > 1.7e9
-    assert float(found['gpu_dra_pool_retries_total{driver="gpu.nvidia.com"}']) >= 1
-    assert float(found["gpu_dra_slice_write_failures_total"]) >= 1
-    assert float(found['gpu_dra_api_requests_total{code="201",resource="resourceslices",verb="create"}']) >= 1
-    assert float(found['gpu_dra_api_requests_total{code="200",resource="nodeinventories",verb="watch"}']) >= 1
-    assert not any(name.startswith("gpu_dra_api_errors_total{") for name in found)
+    samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(samples[f"gpu_dra_pool_published_timestamp_seconds{POOL_A}"]) > 1.7e9
+    assert float(samples['gpu_dra_pool_retries_total{driver="gpu.nvidia.com"}']) >= 1
+    assert float(samples["gpu_dra_slice_write_failures_total"]) >= 1
+    assert float(samples['gpu_dra_api_requests_total{code="201",resource="resourceslices",verb="create"}']) >= 1
+    assert float(samples['gpu_dra_api_requests_total{code="200",resource="nodeinventories",verb="watch"}']) >= 1
+    assert not any(name.startswith("gpu_dra_api_errors_total{") for name in samples)
 
 
 def test_without_leading_only_that_is_told() -> None:
@@ -103,14 +103,14 @@ def test_what_is_told_is_counted_for_all_publishers_together() -> None:
         narrator.wrote("a", "update", 8)
         narrator.refused("a", Unreachable("too busy"), 1.0)
         narrator.server_keeps(ServerFeatures(taints=True))
-    found = counted(registry)
-    assert found["gpu_dra_inventories_not_understood_total"] == 2
-    assert found["gpu_dra_slices_not_stored_as_sent_total"] == 2
-    assert found["gpu_dra_plugins_asked_total"] == 2
-    assert found['gpu_dra_slice_writes_total{verb="update"}'] == 2
-    assert found["gpu_dra_slice_write_failures_total"] == 2
-    assert found['gpu_dra_api_server_keeps{feature="taints"}'] == 1
-    assert found['gpu_dra_api_server_keeps{feature="partitionable"}'] == 0
+    samples = counted(registry)
+    assert samples["gpu_dra_inventories_not_understood_total"] == 2
+    assert samples["gpu_dra_slices_not_stored_as_sent_total"] == 2
+    assert samples["gpu_dra_plugins_asked_total"] == 2
+    assert samples['gpu_dra_slice_writes_total{verb="update"}'] == 2
+    assert samples["gpu_dra_slice_write_failures_total"] == 2
+    assert samples['gpu_dra_api_server_keeps{feature="taints"}'] == 1
+    assert samples['gpu_dra_api_server_keeps{feature="partitionable"}'] == 0
 
 
 class Still:
@@ -134,8 +134,8 @@ def test_each_driver_has_its_own_pools() -> None:
         Still("compute-domain.nvidia.com", Figures(pools=1, devices=5, waiting=0, pending=0, retries=0)),
     ]
     registry.register(PublishedPools(lambda: publishers))
-    found = counted(registry)
-    assert found["gpu_dra_publishing"] == 1
+    samples = counted(registry)
+    assert samples["gpu_dra_publishing"] == 1
     gpus, domains = ('{driver="gpu.nvidia.com"}', '{driver="compute-domain.nvidia.com"}')
     figures = {
         "gpu_dra_pools": (9, 1),
@@ -145,6 +145,6 @@ def test_each_driver_has_its_own_pools() -> None:
         "gpu_dra_pool_retries_total": (4, 0),
     }
     for name, wanted in figures.items():
-        assert (found[f"{name}{gpus}"], found[f"{name}{domains}"]) == wanted, name
-    assert found['gpu_dra_pool_failing{driver="compute-domain.nvidia.com",pool="a"}'] == 1
-    assert found['gpu_dra_pool_generation{driver="gpu.nvidia.com",pool="a"}'] == 3
+        assert (samples[f"{name}{gpus}"], samples[f"{name}{domains}"]) == wanted, name
+    assert samples['gpu_dra_pool_failing{driver="compute-domain.nvidia.com",pool="a"}'] == 1
+    assert samples['gpu_dra_pool_generation{driver="gpu.nvidia.com",pool="a"}'] == 3

@@ -137,8 +137,8 @@ def test_a_policy_may_ask_for_it_only_with_partitions_on_demand_and_the_gate() -
         policy(mig={"mode": "Dynamic", "modeChange": "Always"})
     assert policy(mig={"mode": "Static", "modeChange": "Never"}).spec.mig is not None
     spec = policy(mig=WHEN_IDLE).spec
-    kept, off = spec.without(Gates.DEFAULT)
-    assert (kept.mig, off) == (None, (("mig", Feature.MIG_MODE_CHANGE),))
+    accepted, off = spec.without(Gates.DEFAULT)
+    assert (accepted.mig, off) == (None, (("mig", Feature.MIG_MODE_CHANGE),))
     assert spec.without(Gates.parse("MigModeChange=true")) == (spec, ())
     with pytest.raises(InvalidInput, match="MigModeChange needs DynamicMIG"):
         Gates.parse("MigModeChange=true,DynamicMIG=false")

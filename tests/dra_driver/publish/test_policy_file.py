@@ -63,5 +63,5 @@ def test_what_a_gate_has_switched_off_cannot_be_asked_for(feature: Feature, tmp_
     with pytest.raises(InvalidInput) as refused:
         read_policy(file, Gates.parse(f"{feature}=false"))
     assert refused.value.about == f"policy {file}"
-    assert all(f"needs feature gate {feature}, which is off" in one for one in refused.value.problems)
+    assert all(f"needs feature gate {feature}, which is off" in problem for problem in refused.value.problems)
     assert len(refused.value.problems) == (2 if feature is Feature.SHARES else 1)

@@ -77,8 +77,8 @@ async def test_one_gpu_that_changes_is_one_write(scene: Scene) -> None:
 
 async def _attribute(scene: Scene, device: str, name: str, value: int) -> bool:
     (item,) = await scene.slices()
-    found = next(each for each in item["spec"]["devices"] if each["name"] == device)
-    return bool(found["attributes"][name] == {"int": value})
+    published = next(each for each in item["spec"]["devices"] if each["name"] == device)
+    return bool(published["attributes"][name] == {"int": value})
 
 
 async def test_a_restart_of_publisher_or_plugin_writes_nothing(scene: Scene) -> None:
@@ -519,14 +519,14 @@ async def test_two_publishers_at_once_agree(scene: Scene) -> None:
     many = [_divided(number) for number in range(11)]
     await scene.node("node-a", *many)
     async with publishing(scene):
-        one = scene.publisher
+        publisher = scene.publisher
         async with publishing(scene):
             await scene.until(lambda: _count(scene, 2))
             await scene.rests()
             await scene.reports("node-a", *many[1:])
             for _ in range(3):
                 await scene.rests()
-                await scene.until(lambda: at_rest(one))
+                await scene.until(lambda: at_rest(publisher))
             names = [device["name"] for item in await scene.slices() for device in item["spec"]["devices"]]
             assert {name.partition("-mig")[0] for name in names} == {item.name for item in many[1:]}
             assert len(names) == len(set(names)) == 70
@@ -780,12 +780,12 @@ async def test_a_pool_that_cannot_be_written_is_a_span_that_failed(scene: Scene)
     recorder = Recorder()
     await scene.node("node-a", A)
     async with publishing(scene, client=Refusing, tracer=recorder.tracer):
-        await scene.until(lambda: _told(scene))
+        await scene.until(lambda: _has_reported(scene))
     failed = next(span for span in recorder.spans if span.name == "publish")
     assert dict(failed.attributes or {})["gpu_dra.outcome"] == "Rejected"
 
 
-async def _told(scene: Scene) -> bool:
+async def _has_reported(scene: Scene) -> bool:
     return bool(scene.narrator.told)
 
 
@@ -826,7 +826,7 @@ async def test_a_status_that_cannot_be_written_keeps_no_pool_from_being_publishe
     await scene.node("node-a", *EIGHT)
     scene.server.fail_next("PATCH", "/nodeinventories/node-a/status", status)
     async with publishing(scene, policy=DYNAMIC):
-        await scene.publishes(node_a=[one.name for one in EIGHT])
+        await scene.publishes(node_a=[facts.name for facts in EIGHT])
         # What time does not heal, the next change of the inventory does.
         await scene.reports("node-a", *EIGHT[:7])
         await scene.says("node-a", "ResetNeeded")

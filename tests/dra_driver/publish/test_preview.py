@@ -28,15 +28,15 @@ def previewed(*after: GpuPolicy, before: tuple[GpuPolicy, ...] = (), users: User
 
 
 def test_devices_that_appear_vanish_and_change_are_named_with_their_kind() -> None:
-    found = previewed(DYNAMIC, policy("no", gpus={"uuids": [B.uuid]}, publish=False))
-    assert set(found.appear.values()) == {"mig"} and all(name.startswith(A.name) for name in found.appear)
-    assert found.vanish == {B.name: "gpu"}
-    assert found.change == {A.name: "gpu"}, "it has counters now"
+    changes = previewed(DYNAMIC, policy("no", gpus={"uuids": [B.uuid]}, publish=False))
+    assert set(changes.appear.values()) == {"mig"} and all(name.startswith(A.name) for name in changes.appear)
+    assert changes.vanish == {B.name: "gpu"}
+    assert changes.change == {A.name: "gpu"}, "it has counters now"
     assert counted(["mig", "gpu", "mig"]) == "1 gpu, 2 mig"
     everything = policy("all", publish=False, computeDomains={"channels": 2}, health={"evict": True})
     assert previewed(everything).vanish.keys() >= {A.name, B.name}
-    for one in (policy("no", publish=False), DYNAMIC):
-        assert previewed(one).changes
+    for each in (policy("no", publish=False), DYNAMIC):
+        assert previewed(each).changes
 
 
 def test_what_is_so_already_changes_nothing() -> None:
@@ -47,9 +47,9 @@ def test_what_is_so_already_changes_nothing() -> None:
 
 
 def test_a_gpu_that_a_claim_uses_waits_and_the_devices_are_those_of_afterwards() -> None:
-    found = previewed(policy("no", publish=False), users={A.name: ["team/a"]})
-    assert found.vanish.keys() == {A.name, B.name}
-    (waiting,) = found.waiting
+    changes = previewed(policy("no", publish=False), users={A.name: ["team/a"]})
+    assert changes.vanish.keys() == {A.name, B.name}
+    (waiting,) = changes.waiting
     assert str(waiting) == f"GPU {A.name} changes because of GpuPolicy no when claims team/a are gone"
     assert previewed(policy("no", publish=False)).waiting == ()
 
@@ -81,14 +81,14 @@ def test_a_gpu_that_is_reset_first_is_shown_as_it_will_be_and_named() -> None:
     a100 = gpu(mig=mig().model_copy(update={"switchable": False}))
     node = inventory_spec("node-a", [a100])
     policies = [policy("ml", mig={"mode": "Dynamic", "modeChange": "WhenIdle"})]
-    found = preview(node, None, {}, (), policies, {}, ALL_FEATURES)
-    assert set(found.appear.values()) == {"mig"} and found.vanish == {a100.name: "gpu"}
-    assert found.not_followed == ()
-    assert [str(gpu).rpartition(" when ")[2] for gpu in found.waiting] == ["a reset has switched its MIG mode on"]
+    changes = preview(node, None, {}, (), policies, {}, ALL_FEATURES)
+    assert set(changes.appear.values()) == {"mig"} and changes.vanish == {a100.name: "gpu"}
+    assert changes.not_followed == ()
+    assert [str(gpu).rpartition(" when ")[2] for gpu in changes.waiting] == ["a reset has switched its MIG mode on"]
     held = decided(combined(policies), policies, node, {})
-    assert preview(node, held, {}, policies, policies, {}, ALL_FEATURES).appear == found.appear, "not yet switched"
+    assert preview(node, held, {}, policies, policies, {}, ALL_FEATURES).appear == changes.appear, "not yet switched"
     used = preview(node, None, {}, (), policies, {a100.name: ["team/a"]}, ALL_FEATURES)
-    assert used.appear == found.appear and used.waiting[0].claims == ["team/a"]
+    assert used.appear == changes.appear and used.waiting[0].claims == ["team/a"]
     assert a100.mig is not None
     ours = a100.mig.model_copy(update={"enabled": True, "pending": True, "switched": True})
     back = inventory_spec("node-a", [a100.model_copy(update={"mig": ours})])

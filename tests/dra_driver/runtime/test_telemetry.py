@@ -175,4 +175,4 @@ def test_what_libraries_warnings_threads_and_uncaught_errors_say_is_one_object_a
     assert "ZeroDivisionError: of a library" in library["exception"]
     assert "UserWarning: old" in warning["event"] and warning["level"] == "warning"
     assert "ZeroDivisionError" in thread["exception"] and "RuntimeError: of the\nprogram" in program["exception"]
-    assert all(one["timestamp"].endswith("Z") for one in (library, warning, thread, program))
+    assert all(line["timestamp"].endswith("Z") for line in (library, warning, thread, program))

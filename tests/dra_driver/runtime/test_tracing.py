@@ -150,7 +150,7 @@ async def test_what_is_left_at_the_end_is_sent_to_the_collector(monkeypatch: pyt
             with tracer.span("publish", {"gpu_dra.pool": "node-1"}):
                 tracer.ended("step", 0.5, "ok")
     ((resource_spans,),) = [request.resource_spans for request in collector.received]
-    about = {one.key: one.value.string_value for one in resource_spans.resource.attributes}
+    about = {attribute.key: attribute.value.string_value for attribute in resource_spans.resource.attributes}
     assert (about["service.name"], about["k8s.node.name"]) == ("gpu-dra-kubelet-plugin", "node-1")
     assert (about["deployment.environment.name"], about["service.namespace"]) == ("test", "gpus")
     step, publish = resource_spans.scope_spans[0].spans

@@ -43,8 +43,8 @@ def described(
 
 
 def device(facts: GpuFacts, policy: PublishingPolicy = EVERYTHING) -> Device:
-    (found,) = described(facts, policy=policy).devices
-    return found
+    (published,) = described(facts, policy=policy).devices
+    return published
 
 
 def values(item: Device) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def test_a_gpu_behind_shared_switches_has_its_partitions() -> None:
     """The ID 0 is one like any other; of two partitions of one size no ID would be right."""
     parts = [FabricPartitionFacts(id=id_, size=size) for id_, size in ((8, 1), (3, 2), (4, 2), (1, 4), (0, 8), (9, 6))]
     gpu_facts = FULL.model_copy(update={"fabric_partitions": parts, "module_id": 2})
-    said = values(device(gpu_facts))
-    assert {name: said.get(name) for name in FABRIC} == {
+    attributes = values(device(gpu_facts))
+    assert {name: attributes.get(name) for name in FABRIC} == {
         "partition1": 8,
         "partition2": None,
         "partition4": 1,
@@ -130,14 +130,14 @@ def test_a_gpu_behind_shared_switches_has_its_partitions() -> None:
 
 
 def test_a_gpu_that_says_little_has_what_selectors_rely_on() -> None:
-    said = values(device(gpu(0)))
-    assert said.keys() == ALWAYS
+    attributes = values(device(gpu(0)))
+    assert attributes.keys() == ALWAYS
     unknown = ("nvlinkLinks", "powerLimitWatts", "pcieGeneration", "pcieWidth")
-    assert {said[name] for name in unknown} == {0}
+    assert {attributes[name] for name in unknown} == {0}
 
 
 @pytest.mark.parametrize(
-    ("fabric", "said"),
+    ("fabric", "expected"),
     [
         (None, "none"),
         (FabricFacts(state="Completed"), "complete"),
@@ -146,8 +146,8 @@ def test_a_gpu_that_says_little_has_what_selectors_rely_on() -> None:
         (FabricFacts(state="Completed", health="Unhealthy"), "unhealthy"),
     ],
 )
-def test_a_gpu_says_whether_its_nvlink_fabric_can_be_used(fabric: FabricFacts | None, said: str) -> None:
-    assert values(device(gpu(0, fabric=fabric)))["fabric"] == said
+def test_a_gpu_says_whether_its_nvlink_fabric_can_be_used(fabric: FabricFacts | None, expected: str) -> None:
+    assert values(device(gpu(0, fabric=fabric)))["fabric"] == expected
 
 
 def test_versions_are_semver_and_strings_are_strings() -> None:
@@ -179,9 +179,9 @@ def test_devices_are_in_the_order_of_the_inventory() -> None:
     ],
 )
 def test_a_gpu_that_nobody_could_use_is_not_published_and_the_others_are(facts: dict[str, Any], reason: str) -> None:
-    found = described(gpu(1), gpu(0, **facts), gpu(2))
-    assert [item.name for item in found.devices] == [gpu(1).name, gpu(2).name]
-    assert len(found.notes) == 1 and reason in str(found.notes[0])
+    description = described(gpu(1), gpu(0, **facts), gpu(2))
+    assert [item.name for item in description.devices] == [gpu(1).name, gpu(2).name]
+    assert len(description.notes) == 1 and reason in str(description.notes[0])
 
 
 LOST = xid_condition(79, since="2026-01-01T00:00:00Z")
@@ -191,8 +191,8 @@ NO_TAINTS = replace(ALL_FEATURES, taints=False)
 
 def test_a_gpu_that_is_not_healthy_is_tainted_or_where_there_are_no_taints_not_published() -> None:
     ill = gpu(0, health=HealthFacts(healthy=False, conditions=[LOST]))
-    (found,) = described(ill).devices
-    assert [(taint.key, taint.value, taint.effect) for taint in found.taints or ()] == [
+    (published,) = described(ill).devices
+    assert [(taint.key, taint.value, taint.effect) for taint in published.taints or ()] == [
         ("gpu.nvidia.com/xid", "79", "NoSchedule")
     ]
     without = described(ill, gpu(1), features=NO_TAINTS)
@@ -202,29 +202,29 @@ def test_a_gpu_that_is_not_healthy_is_tainted_or_where_there_are_no_taints_not_p
 
 def test_a_warning_is_a_taint_without_effect_where_the_server_knows_such_taints() -> None:
     warned = gpu(0, health=HealthFacts(conditions=[WARNED]))
-    (found,) = described(warned).devices
-    assert [taint.effect for taint in found.taints or ()] == ["None"]
+    (published,) = described(warned).devices
+    assert [taint.effect for taint in published.taints or ()] == ["None"]
     for features in (NO_TAINTS, replace(ALL_FEATURES, counters_apart=False)):
-        (found,) = described(warned, features=features).devices
-        assert found.taints is None
+        (published,) = described(warned, features=features).devices
+        assert published.taints is None
 
 
 def test_a_mig_device_feels_what_befalls_its_gpu_and_itself_but_not_its_neighbour() -> None:
     parts = [compute_instance("1g.10gb", 1, number=number) for number in (0, 1)]
     instances = [gpu_instance("1g.10gb", start, 1, part) for start, part in enumerate(parts)]
     health = HealthFacts(conditions=[LOST.model_copy(update={"instance": parts[0].uuid})])
-    found = described(gpu(0, mig=mig(enabled=True, instances=instances), health=health)).devices
-    assert [bool(item.taints) for item in found] == [True, False]
-    found = described(gpu(0, mig=mig(), health=health), policy=DYNAMIC).devices
-    assert {item.name for item in found if item.taints} == {gpu(0).name}
+    devices = described(gpu(0, mig=mig(enabled=True, instances=instances), health=health)).devices
+    assert [bool(item.taints) for item in devices] == [True, False]
+    devices = described(gpu(0, mig=mig(), health=health), policy=DYNAMIC).devices
+    assert {item.name for item in devices if item.taints} == {gpu(0).name}
 
 
 DYNAMIC = PublishingPolicy(mig=[MigRule(mode="Dynamic", compute_instances=["1c.3g.40gb"])])
 
 
 def test_a_partition_has_the_attributes_and_capacities_of_nvidias_driver() -> None:
-    found = {item.name: item for item in described(gpu_of("h100-80"), policy=DYNAMIC).devices}
-    item = found[f"{gpu(0).name}-mig-3g40gb-0"]
+    devices = {item.name: item for item in described(gpu_of("h100-80"), policy=DYNAMIC).devices}
+    item = devices[f"{gpu(0).name}-mig-3g40gb-0"]
     own = values(item)
     assert own["type"] == "mig" and own["parentUUID"] == gpu(0).uuid and own["profile"] == "3g.40gb"
     assert (own["memorySlices"], own["placementStart"], own["packingRank"]) == (4, 0, 1)
@@ -239,7 +239,7 @@ def test_a_partition_has_the_attributes_and_capacities_of_nvidias_driver() -> No
         "jpegEngines": "3",
         "ofaEngines": "0",
     }
-    part = found[f"{gpu(0).name}-mig-1c3g40gb-0-2"]
+    part = devices[f"{gpu(0).name}-mig-1c3g40gb-0-2"]
     assert (values(part)["profile"], values(part)["isolation"]) == ("1c.3g.40gb", "none")
     assert (part.capacity["multiprocessors"].value, part.capacity["memory"].value) == ("16", "13482Mi")
 
@@ -300,21 +300,21 @@ def test_a_shared_gpu_says_what_a_claim_consumes(
     assert item.allow_multiple_allocations
     assert values(item)["isolation"] == isolation
     assert values(item)["sharing"] == {"TimeSlicing": "time-slicing", "MPS": "mps"}[rule["strategy"]]
-    found = {}
+    amounts = {}
     for name, amount in item.capacity.items():
         assert amount.request_policy is not None
         bounds = amount.request_policy["validRange"]
-        found[name] = (amount.value, amount.request_policy["default"], bounds["min"], bounds["max"], bounds["step"])
-    assert found == policies
+        amounts[name] = (amount.value, amount.request_policy["default"], bounds["min"], bounds["max"], bounds["step"])
+    assert amounts == policies
 
 
 def test_on_a_shared_mig_device_nothing_is_consumed_that_nobody_asked_for() -> None:
     rules = PublishingPolicy.model_validate(
         {"mig": [{"mode": "Dynamic"}], "sharing": [{"devices": "mig", "strategy": "TimeSlicing", "replicas": 4}]}
     )
-    found = described(gpu_of("h100-80"), policy=rules).devices
-    shared = [item for item in found if item.allow_multiple_allocations]
-    assert len(shared) == len(found) - 1
+    devices = described(gpu_of("h100-80"), policy=rules).devices
+    shared = [item for item in devices if item.allow_multiple_allocations]
+    assert len(shared) == len(devices) - 1
     for item in shared:
         defaults = {name: (amount.request_policy or {})["default"] for name, amount in item.capacity.items()}
         assert defaults.pop("shares") == "1"
@@ -322,11 +322,11 @@ def test_on_a_shared_mig_device_nothing_is_consumed_that_nobody_asked_for() -> N
 
 
 def test_a_separate_share_has_its_part_of_the_device() -> None:
-    found = described(
+    description = described(
         gpu(0), policy=sharing(strategy="MPS", replicas=4), features=replace(ALL_FEATURES, consumable=False)
     )
-    *shares, whole = found.devices
-    assert [item.allow_multiple_allocations for item in found.devices] == [None] * 5
+    *shares, whole = description.devices
+    assert [item.allow_multiple_allocations for item in description.devices] == [None] * 5
     assert {item.capacity["memory"].value for item in shares} == {str(Quantity.of_bytes(81559 * 2**20 // 4))}
     assert {values(item)["isolation"] for item in shares} == {"limits"}
     assert values(whole)["sharing"] == "exclusive"
@@ -354,28 +354,28 @@ def test_a_gpu_for_virtual_machines_says_how_it_is_passed_on() -> None:
 def test_what_finds_no_room_on_many_devices_is_said_once_for_each_gpu() -> None:
     crowded = adding(**{f"extra{number:02d}": number for number in range(20)})
     policy = crowded.model_copy(update={"mig": DYNAMIC.mig})
-    found = described(gpu_of("h100-80"), policy=policy)
-    texts = [str(note) for note in found.notes]
+    description = described(gpu_of("h100-80"), policy=policy)
+    texts = [str(note) for note in description.notes]
     assert len(texts) == 2 and all("no room" in text for text in texts)
     assert sum("extra19" in text for text in texts) == 1
 
 
 def test_what_the_policy_leaves_out_is_no_news() -> None:
     rules = PublishingPolicy(withhold=[Rule.model_validate({"gpus": {"uuids": [gpu(0).uuid]}})])
-    found = described(gpu(0), gpu(1), policy=rules)
-    assert [item.name for item in found.devices] == [gpu(1).name]
-    assert found.notes == ()
+    description = described(gpu(0), gpu(1), policy=rules)
+    assert [item.name for item in description.devices] == [gpu(1).name]
+    assert description.notes == ()
 
 
 def test_without_a_driver_version_there_is_none() -> None:
-    (found,) = described(gpu(0), driver=None).devices
-    assert not {"driverVersion", "cudaDriverVersion"} & found.attributes.keys()
+    (published,) = described(gpu(0), driver=None).devices
+    assert not {"driverVersion", "cudaDriverVersion"} & published.attributes.keys()
 
 
 def test_long_descriptions_are_cut_and_long_identities_left_out() -> None:
-    found = values(device(gpu(0, product_name="é" * 40, serial="s" * 65)))
-    assert found["productName"] == "é" * 32
-    assert "serial" not in found
+    attributes = values(device(gpu(0, product_name="é" * 40, serial="s" * 65)))
+    assert attributes["productName"] == "é" * 32
+    assert "serial" not in attributes
 
 
 def test_a_cut_in_the_middle_of_a_character_is_moved_before_it() -> None:
@@ -384,29 +384,29 @@ def test_a_cut_in_the_middle_of_a_character_is_moved_before_it() -> None:
 
 def test_what_is_no_version_is_left_out() -> None:
     facts = DRIVER_FACTS.model_copy(update={"version": "unknown"})
-    (found,) = described(gpu(0), driver=facts).devices
-    assert "driverVersion" not in found.attributes
+    (published,) = described(gpu(0), driver=facts).devices
+    assert "driverVersion" not in published.attributes
 
 
 def test_extra_attributes_are_added_under_the_drivers_own_domain() -> None:
-    found = values(device(gpu(0), adding(rack="r1", **{"gpu.nvidia.com/zone": "z1", "example.com/tier": 2})))
-    assert (found["rack"], found["zone"], found["example.com/tier"]) == ("r1", "z1", 2)
+    attributes = values(device(gpu(0), adding(rack="r1", **{"gpu.nvidia.com/zone": "z1", "example.com/tier": 2})))
+    assert (attributes["rack"], attributes["zone"], attributes["example.com/tier"]) == ("r1", "z1", 2)
 
 
 def test_the_drivers_own_attribute_is_never_overridden() -> None:
-    found = values(device(gpu(0), adding(**{"gpu.nvidia.com/uuid": "other"})))
-    assert found["uuid"] == gpu(0).uuid
-    assert "gpu.nvidia.com/uuid" not in found
+    attributes = values(device(gpu(0), adding(**{"gpu.nvidia.com/uuid": "other"})))
+    assert attributes["uuid"] == gpu(0).uuid
+    assert "gpu.nvidia.com/uuid" not in attributes
 
 
 def test_extra_attributes_take_the_room_of_the_least_needed_ones() -> None:
     policy = adding(**{f"extra{number:02d}": number for number in range(10)})
-    found = described(FULL, policy=policy)
-    (item,) = found.devices
+    description = described(FULL, policy=policy)
+    (item,) = description.devices
     assert len(item.attributes) + len(item.capacity) == MAX_ATTRIBUTES_AND_CAPACITIES
     assert {f"extra{number:02d}" for number in range(10)} <= item.attributes.keys()
     assert set(GPU_ATTRIBUTES) - ELSEWHERE - item.attributes.keys() == set(GPU_ATTRIBUTES[-9:])
-    (note,) = found.notes
+    (note,) = description.notes
     assert note.text.count(", ") == 8 and "no room for attributes" in note.text and note.rule is None
 
 
@@ -460,11 +460,11 @@ class TestBindingConditions:
         policy: PublishingPolicy = DYNAMIC,
     ) -> set[str]:
         spec = inventory_spec("node-a", gpus).model_copy(update={"prepares_for_binding": prepares})
-        found = described_devices(spec, policy, {}, GPU_DRIVER, features).devices
-        assert found
-        for item in found:
+        devices = described_devices(spec, policy, {}, GPU_DRIVER, features).devices
+        assert devices
+        for item in devices:
             assert (item.binding_conditions is None) == (item.binding_failure_conditions is None)
-        return {item.name for item in found if item.binding_conditions == ["BindingReady"]}
+        return {item.name for item in devices if item.binding_conditions == ["BindingReady"]}
 
     def test_partitions_that_are_made_on_demand_have_them_and_nothing_else_has(self) -> None:
         names = self.binding(gpu(0, mig=mig()), gpu(1))

@@ -50,7 +50,7 @@ def pool(*slices: Sequence[Device], counter_sets: Sequence[CounterSet] = ()) -> 
     return wanted_pool(DRIVER, NODE, layout)
 
 
-def one(item: Device) -> SliceContents:
+def contents_of(item: Device) -> SliceContents:
     return SliceContents(devices=(item,))
 
 
@@ -145,9 +145,9 @@ def test_a_duplicate_is_deleted_and_nothing_else_is_written() -> None:
 
 
 def test_two_publishers_delete_the_same_duplicate() -> None:
-    one, other = observed_slice(stored(0, A, serial=1)), observed_slice(stored(0, A, serial=2))
-    first = slice_writes(pool([A]), [one, other])
-    second = slice_writes(pool([A]), [other, one])
+    ours, other = observed_slice(stored(0, A, serial=1)), observed_slice(stored(0, A, serial=2))
+    first = slice_writes(pool([A]), [ours, other])
+    second = slice_writes(pool([A]), [other, ours])
     assert first == second == (DeleteSlice(other),)
 
 
@@ -176,7 +176,7 @@ def test_after_the_last_possible_generation_the_pool_starts_anew() -> None:
 
 def test_a_new_owner_is_written() -> None:
     """The node was deleted and came back: with the old owner the slice would be collected."""
-    wanted = wanted_pool(DRIVER, NodeRef("node-a", "another-uid"), {0: one(A)})
+    wanted = wanted_pool(DRIVER, NodeRef("node-a", "another-uid"), {0: contents_of(A)})
     assert writes_for(wanted, stored(0, A)) == [("UpdateSlice", 1)]
 
 
@@ -298,7 +298,7 @@ def test_a_created_slice_is_what_conformance_expects() -> None:
 
 def test_generated_names_sort_like_the_slices_and_are_recognized_when_they_were_cut() -> None:
     long = NodeRef("n" * 60 + ".example.com", "uid")
-    wanted = wanted_pool(DRIVER, long, {0: one(A), 1: one(B), 300: one(C)})
+    wanted = wanted_pool(DRIVER, long, {0: contents_of(A), 1: contents_of(B), 300: contents_of(C)})
     cluster = StoredSlices()
     for write in slice_writes(wanted, ()):
         cluster.do(wanted, write)

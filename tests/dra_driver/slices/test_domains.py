@@ -24,8 +24,8 @@ def tray(*, channels: int = 2048, **fabric: Any) -> NodeInventorySpec:
 
 
 def values(device: Device) -> dict[str, object]:
-    found = device.to_wire().get("attributes", {})
-    return {name: next(iter(value.values())) for name, value in found.items()}
+    attributes = device.to_wire().get("attributes", {})
+    return {name: next(iter(value.values())) for name, value in attributes.items()}
 
 
 def offered(
@@ -34,8 +34,8 @@ def offered(
     labels: dict[str, str] | None = None,
     features: ServerFeatures = ALL_FEATURES,
 ) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    found = domain_devices(spec, policy, labels or {}, COMPUTE_DOMAIN_DRIVER, features)
-    return found.devices, tuple(map(str, found.notes))
+    described = domain_devices(spec, policy, labels or {}, COMPUTE_DOMAIN_DRIVER, features)
+    return described.devices, tuple(map(str, described.notes))
 
 
 def names(spec: NodeInventorySpec, policy: PublishingPolicy, labels: dict[str, str] | None = None) -> list[str]:

@@ -97,7 +97,7 @@ def chosen(devices: Sequence[Device], attribute: str, count: int, names: dict[st
 
 
 @pytest.mark.parametrize(
-    ("peers", "count", "found"),
+    ("peers", "count", "expected"),
     [
         # A bridge for each pair: 0 with 3, 1 with 2.
         ({0: [3], 1: [2], 2: [1], 3: [0]}, 2, {"0", "3"}),
@@ -108,9 +108,9 @@ def chosen(devices: Sequence[Device], attribute: str, count: int, names: dict[st
     ],
 )
 def test_gpus_match_in_their_peers_if_nvlink_connects_them(
-    peers: dict[int, list[int]], count: int, found: set[str] | None
+    peers: dict[int, list[int]], count: int, expected: set[str] | None
 ) -> None:
     gpus = [linked(number, *others) for number, others in peers.items()]
     names = {facts.name: str(number) for number, facts in enumerate(gpus)}
     devices = described(gpus).devices
-    assert chosen(devices, f"{GPU_DRIVER}/{NVLINK_PEERS}", count, names) == found
+    assert chosen(devices, f"{GPU_DRIVER}/{NVLINK_PEERS}", count, names) == expected

@@ -35,27 +35,27 @@ def policy(**rules: Any) -> PublishingPolicy:
 
 
 def selected(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> dict[str, Offer]:
-    found = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features)
-    return {offer.name: offer for offer in found.offers}
+    selection = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features)
+    return {offer.name: offer for offer in selection.offers}
 
 
-def told(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> tuple[str, ...]:
+def notes_of(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> tuple[str, ...]:
     """What users are told of that is not published."""
-    found = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features)
-    return tuple(map(str, found.notes))
+    selection = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features)
+    return tuple(map(str, selection.notes))
 
 
 def test_with_consumable_capacity_a_shared_device_is_one_device() -> None:
-    found = selected(gpu(0), ALL_FEATURES, sharing=REPLICAS)
-    assert list(found) == [GPU]
-    assert found[GPU].sharing is not None
+    selection = selected(gpu(0), ALL_FEATURES, sharing=REPLICAS)
+    assert list(selection) == [GPU]
+    assert selection[GPU].sharing is not None
 
 
 def test_without_it_shares_are_devices_and_counters_keep_the_whole_one_apart() -> None:
-    found = selected(gpu(0), NO_SHARES, sharing=REPLICAS)
-    assert list(found) == [f"{GPU}-share-0", f"{GPU}-share-1", GPU]
-    assert found[GPU].sharing is None
-    assert told(gpu(0), NO_SHARES, sharing=REPLICAS) == ()
+    selection = selected(gpu(0), NO_SHARES, sharing=REPLICAS)
+    assert list(selection) == [f"{GPU}-share-0", f"{GPU}-share-1", GPU]
+    assert selection[GPU].sharing is None
+    assert notes_of(gpu(0), NO_SHARES, sharing=REPLICAS) == ()
 
 
 def test_without_counters_there_are_the_shares_only() -> None:
@@ -66,8 +66,8 @@ def test_without_counters_there_are_the_shares_only() -> None:
 def test_what_cannot_be_cut_into_devices_is_for_one_claim_where_the_cluster_cannot_share(rule: dict[str, Any]) -> None:
     facts, rules = gpu(0), {"sharing": [{"strategy": "MPS", **rule}]}
     assert selected(facts, NO_SHARES, **rules)[GPU].sharing is None
-    found = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, NO_SHARES)
-    assert "one claim at a time" in str(found.notes[0])
+    selection = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, NO_SHARES)
+    assert "one claim at a time" in str(selection.notes[0])
 
 
 def test_without_counters_a_gpu_is_offered_without_its_partitions() -> None:
@@ -77,9 +77,9 @@ def test_without_counters_a_gpu_is_offered_without_its_partitions() -> None:
 
 def test_without_counters_partitions_that_all_fit_are_offered() -> None:
     rule = {"mode": "Dynamic", "profiles": ["1g.10gb"], "wholeGpu": False}
-    found = selected(gpu_of("h100-80"), NO_COUNTERS, mig=[rule])
-    assert len(found) == 7
-    assert told(gpu_of("h100-80"), NO_COUNTERS, mig=[rule]) == ()
+    selection = selected(gpu_of("h100-80"), NO_COUNTERS, mig=[rule])
+    assert len(selection) == 7
+    assert notes_of(gpu_of("h100-80"), NO_COUNTERS, mig=[rule]) == ()
     assert list(selected(gpu_of("h100-80"), NO_COUNTERS, mig=[{**rule, "profiles": ["1g.10gb", "7g.80gb"]}])) == []
 
 
@@ -87,9 +87,9 @@ def test_without_counters_a_gpu_is_not_offered_to_virtual_machines_too() -> None
     facts = gpu(0, passthrough=IOMMU)
     assert list(selected(facts, ALL_FEATURES, passthrough=[{}])) == [GPU, f"{GPU}-vfio"]
     assert list(selected(facts, NO_COUNTERS, passthrough=[{}])) == [GPU]
-    (note,) = told(facts, NO_COUNTERS, passthrough=[{}])
+    (note,) = notes_of(facts, NO_COUNTERS, passthrough=[{}])
     assert "not offered to virtual machines" in note
-    assert told(facts, NO_COUNTERS) == ()
+    assert notes_of(facts, NO_COUNTERS) == ()
 
 
 STATIC = [
@@ -150,13 +150,13 @@ def test_devices_are_named_found_on_the_node_and_within_the_limits(
     facts, rules = world
     inventory = inventory_spec("node-a", facts)
     known = by_name(offers(inventory, rules, {}))
-    found = described_devices(inventory, rules, {}, GPU_DRIVER, features)
-    names = [device.name for device in found.devices]
+    described = described_devices(inventory, rules, {}, GPU_DRIVER, features)
+    names = [device.name for device in described.devices]
     assert len(set(names)) == len(names)
     assert set(names) <= known.keys()
-    sets = {gpu.counters.name: gpu.counters for gpu in found.gpus if gpu.counters is not None}
+    sets = {gpu.counters.name: gpu.counters for gpu in described.gpus if gpu.counters is not None}
     assert features.partitionable or not sets
-    for device in found.devices:
+    for device in described.devices:
         assert is_dns_label(device.name)
         assert len(device.attributes) + len(device.capacity) <= 32
         assert features.consumable or not device.allow_multiple_allocations
@@ -175,18 +175,18 @@ def test_two_devices_that_collide_are_kept_apart_by_a_counter(
     facts, rules = world
     inventory = inventory_spec("node-a", facts)
     known = by_name(offers(inventory, rules, {}))
-    found = described_devices(inventory, rules, {}, GPU_DRIVER, features)
-    if len(found.devices) < 2:
+    described = described_devices(inventory, rules, {}, GPU_DRIVER, features)
+    if len(described.devices) < 2:
         return
-    pairs = st.lists(st.sampled_from(found.devices), min_size=2, max_size=2, unique_by=lambda device: device.name)
+    pairs = st.lists(st.sampled_from(described.devices), min_size=2, max_size=2, unique_by=lambda device: device.name)
     for _ in range(10):
-        one, other = data.draw(pairs)
-        if conflict(_use(known[one.name]), _use(known[other.name])) is None:
+        left, other = data.draw(pairs)
+        if conflict(_use(known[left.name]), _use(known[other.name])) is None:
             continue
-        (first,), (second,) = one.consumes_counters or [None], other.consumes_counters or [None]
+        (first,), (second,) = left.consumes_counters or [None], other.consumes_counters or [None]
         assert first is not None and second is not None and first.counter_set == second.counter_set
         totals = next(
-            gpu.counters.counters for gpu in found.gpus if gpu.counters and gpu.counters.name == first.counter_set
+            gpu.counters.counters for gpu in described.gpus if gpu.counters and gpu.counters.name == first.counter_set
         )
         assert any(
             _amount(first.counters, name) + _amount(second.counters, name) > Quantity.parse(total.value).value

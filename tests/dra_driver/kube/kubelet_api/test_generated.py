@@ -165,12 +165,12 @@ def test_messages_have_the_field_numbers_that_kubernetes_documents(
     module: object, package: str, messages: dict[str, dict[str, tuple[int, int]]]
 ) -> None:
     file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
-    found = {
+    numbers = {
         message.name: {field.name: (field.number, field.type) for field in message.field}
         for message in file.message_type
     }
     assert file.package == package
-    assert found == messages
+    assert numbers == messages
 
 
 @pytest.mark.parametrize("module", [health_v1_pb2, health_v1alpha1_pb2])
