@@ -163,17 +163,17 @@ def drop_from_class(spec: JsonObject, old: JsonObject | None, gates: FeatureGate
 
 def as_kept(obj: JsonObject, minor: int) -> JsonObject:
     """The parts of a new claim, template, class or slice that a server 1.`minor` with its default gates keeps."""
-    kept, gates = deepcopy(obj), FeatureGates(minor)
+    parts, gates = deepcopy(obj), FeatureGates(minor)
     match obj.get("kind"):
         case "ResourceClaim":
-            drop_from_claim_spec(kept["spec"], None, gates)
+            drop_from_claim_spec(parts["spec"], None, gates)
         case "ResourceClaimTemplate":
-            drop_from_claim_spec(kept["spec"]["spec"], None, gates)
+            drop_from_claim_spec(parts["spec"]["spec"], None, gates)
         case "DeviceClass":
-            drop_from_class(kept["spec"], None, gates)
+            drop_from_class(parts["spec"], None, gates)
         case "ResourceSlice":
-            drop_from_slice(kept, None, gates)
-    return kept
+            drop_from_slice(parts, None, gates)
+    return parts
 
 
 def dropped_fields(obj: JsonObject, minor: int) -> list[str]:

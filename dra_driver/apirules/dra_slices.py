@@ -83,9 +83,11 @@ def problems_of_taint_rule(spec: JsonObject, old: JsonObject | None) -> list[Fie
     if "device" in selector:
         problems += fields.label(selector["device"], "spec.deviceSelector.device")
     taint = spec.get("taint") or {}
-    kept = old is not None and (old.get("taint") or {}).get("effect") == taint.get("effect")
+    same_effect = old is not None and (old.get("taint") or {}).get("effect") == taint.get("effect")
     return problems + [
-        problem for problem in fields.taint(taint, "spec.taint") if not (kept and problem.field == "spec.taint.effect")
+        problem
+        for problem in fields.taint(taint, "spec.taint")
+        if not (same_effect and problem.field == "spec.taint.effect")
     ]
 
 

@@ -342,14 +342,14 @@ class SimulatedCluster:
 
 def inventory_of_model(model: str) -> JsonObject:
     """The NodeInventory's spec of a node of this profile or record. Raises InvalidInput."""
-    found: JsonObject = _of_node("inventory")(model)
-    return found
+    inventory: JsonObject = _of_node("inventory")(model)
+    return inventory
 
 
 def _of_node(name: str) -> Callable[..., Any]:
     """A function of the simulated node, which this package does not import: it comes with the node plugin."""
-    (found,) = entry_points(group="gpu_dra.simulation", name=name)
-    loaded: Callable[..., Any] = found.load()
+    (entry_point,) = entry_points(group="gpu_dra.simulation", name=name)
+    loaded: Callable[..., Any] = entry_point.load()
     return loaded
 
 

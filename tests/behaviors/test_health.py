@@ -34,7 +34,9 @@ async def shows(machine: Machine, health: str, **more: str) -> None:
 
     async def shown() -> bool:
         status = (await machine.kube.get(PODS, "pod", "default")).get("status") or {}
-        return [one.get("allocatedResourcesStatus") for one in status.get("containerStatuses") or ()] == [wanted]
+        return [container.get("allocatedResourcesStatus") for container in status.get("containerStatuses") or ()] == [
+            wanted
+        ]
 
     await eventually(shown)
 

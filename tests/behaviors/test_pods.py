@@ -218,7 +218,7 @@ async def test_devices_reach_exactly_the_containers_that_refer_to_claim_or_reque
         the_pod = await kube.create(PODS, manifest)
         await allocate(kube, created, result("gpu-0", "a"), result("gpu-1", "b"), pods=[the_pod])
         await machine.runs()
-        got = {one["name"]: one["env"] for one in machine.kubelet.containers(uid_of(the_pod))}
+        got = {container["name"]: container["env"] for container in machine.kubelet.containers(uid_of(the_pod))}
     assert got == {"init": ["ONE=1"], "all": ["ONE=1", "TWO=1"], "only-b": ["TWO=1"], "none": []}
     await machine.stop()
 

@@ -61,21 +61,21 @@ async def cluster(
     request: pytest.FixtureRequest, api_server: SimulatedApiServer, kube: Kube, forks: PluginForks, folder: Path
 ) -> AsyncIterator[RealNode]:
     """Both ways to publish: by the controller, or by each plugin for its node."""
-    one = RealNode(api_server, kube, forks, folder, options=(f"--publisher={request.param}",))
+    node = RealNode(api_server, kube, forks, folder, options=(f"--publisher={request.param}",))
     if request.param == "node":
-        yield one
+        yield node
         return
-    async with one.publishing():
-        yield one
+    async with node.publishing():
+        yield node
 
 
 async def test_published_slices_belong_to_the_node(cluster: RealNode) -> None:
     async with cluster.running(), cluster.plugin():
         published = await cluster.published()
         assert published
-        for one in published:
+        for slice_ in published:
             owner_uid = (await cluster.kube.get(NODES, "node-1"))["metadata"]["uid"]
-            (owner,) = one["metadata"]["ownerReferences"]
+            (owner,) = slice_["metadata"]["ownerReferences"]
             assert owner == {
                 "apiVersion": "v1",
                 "kind": "Node",
@@ -83,8 +83,8 @@ async def test_published_slices_belong_to_the_node(cluster: RealNode) -> None:
                 "uid": owner_uid,
                 "controller": True,
             }
-            assert one["spec"]["pool"]["name"] == "node-1"
-            assert (one["spec"]["nodeName"], one["spec"]["driver"]) == ("node-1", GPU_DRIVER)
+            assert slice_["spec"]["pool"]["name"] == "node-1"
+            assert (slice_["spec"]["nodeName"], slice_["spec"]["driver"]) == ("node-1", GPU_DRIVER)
 
 
 async def test_a_starting_kubelet_wipes_the_slices_of_its_node_only_and_they_come_back(cluster: RealNode) -> None:
@@ -105,15 +105,15 @@ async def test_a_starting_kubelet_wipes_the_slices_of_its_node_only_and_they_com
         foreign = await cluster.kube.create(RESOURCE_SLICES, neighbour)
         await cluster.machine.stop()
         await cluster.machine.start()
-        old = {one["metadata"]["uid"] for one in before}
+        old = {slice_["metadata"]["uid"] for slice_ in before}
 
         async def replaced() -> bool:
-            now = {one["metadata"]["uid"] for one in await cluster.slices()}
+            now = {slice_["metadata"]["uid"] for slice_ in await cluster.slices()}
             return bool(now) and not now & old
 
         await eventually(replaced)
         after = await cluster.published()
-        assert [one["spec"]["devices"] for one in after] == [one["spec"]["devices"] for one in before]
+        assert [slice_["spec"]["devices"] for slice_ in after] == [slice_["spec"]["devices"] for slice_ in before]
         untouched = await cluster.kube.get(RESOURCE_SLICES, "of-node-2")
         assert untouched["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
 

@@ -80,9 +80,9 @@ def rule(resources: list[str], *operations: str, versions: tuple[str, ...] = ("v
 
 @pytest_asyncio.fixture
 async def configuration(api: Api, webhook: Webhook, unique: str) -> AsyncIterator[Configuration]:
-    found = Configuration(api, webhook, unique)
-    yield found
-    await found.remove()
+    installed = Configuration(api, webhook, unique)
+    yield installed
+    await installed.remove()
 
 
 async def test_what_a_webhook_refuses_is_not_stored_and_its_words_are_passed_on(
@@ -93,10 +93,10 @@ async def test_what_a_webhook_refuses_is_not_stored_and_its_words_are_passed_on(
     for dry_run in ({}, {"dryRun": "All"}):
         refusal = await api.refused("POST", CLASSES, body, **dry_run)
         assert (refusal.status, refusal.reason) == (422, "Invalid")
-        said = f'admission webhook "{configuration.unique}.example.com" denied the request: because of this'
-        assert refusal.message == said
+        message = f'admission webhook "{configuration.unique}.example.com" denied the request: because of this'
+        assert refusal.message == message
     assert await api.is_gone(f"{CLASSES}/{body['metadata']['name']}")
-    assert [one["dryRun"] for one in webhook.about(body["metadata"]["name"])] == [False, True]
+    assert [request["dryRun"] for request in webhook.about(body["metadata"]["name"])] == [False, True]
     silent = {"metadata": configuration.named("b", refuse=""), "spec": {}}
     refusal = await api.refused("POST", CLASSES, silent)
     assert refusal.status == 400 or refusal.status == 403
@@ -106,7 +106,7 @@ async def test_what_a_webhook_refuses_is_not_stored_and_its_words_are_passed_on(
 async def test_what_it_warns_of_is_a_warning_of_the_answer(api: Api, configuration: Configuration) -> None:
     await configuration.make(["deviceclasses"])
     await api.post(CLASSES, {"metadata": configuration.named("a", warn=""), "spec": {}})
-    assert any("mind that" in one for one in api.warnings)
+    assert any("mind that" in warning for warning in api.warnings)
 
 
 async def test_it_is_asked_with_what_is_about_to_be_stored_and_what_is_there(
@@ -149,7 +149,7 @@ async def test_a_name_that_the_server_makes_is_the_name_that_was_asked_about(
     await configuration.make(["deviceclasses"])
     metadata = {"generateName": f"{configuration.unique}-", "labels": {"of": configuration.unique}}
     made = await api.post(CLASSES, {"metadata": metadata, "spec": {}})
-    assert [one["operation"] for one in webhook.about(made["metadata"]["name"])] == ["CREATE"]
+    assert [request["operation"] for request in webhook.about(made["metadata"]["name"])] == ["CREATE"]
 
 
 async def test_what_the_server_refuses_itself_nobody_is_asked_about(
@@ -221,7 +221,9 @@ async def test_namespaces_are_selected_by_their_labels(
     for name, place in (("a", namespace), ("b", "default")):
         body = {"metadata": configuration.named(name), "spec": {"devices": {"requests": [request]}}}
         await api.post(f"/apis/resource.k8s.io/v1/namespaces/{place}/resourceclaims", body)
-    assert [one["namespace"] for one in webhook.requests if one["kind"]["kind"] == "ResourceClaim"] == ["default"]
+    assert [request["namespace"] for request in webhook.requests if request["kind"]["kind"] == "ResourceClaim"] == [
+        "default"
+    ]
 
 
 async def test_status_is_another_resource(
@@ -233,4 +235,4 @@ async def test_status_is_another_resource(
     request = {"name": "a", "exactly": {"deviceClassName": "x"}}
     await api.post(claims, {"metadata": metadata, "spec": {"devices": {"requests": [request]}}})
     await api.patch(f"{claims}/{metadata['name']}/status", {"status": {}})
-    assert [one["operation"] for one in webhook.about(metadata["name"])] == ["CREATE"]
+    assert [request["operation"] for request in webhook.about(metadata["name"])] == ["CREATE"]

@@ -102,16 +102,16 @@ async def test_drivers_share_the_device_list_by_its_keys(api: Api, namespace: st
     path = await allocated(api, namespace)
     await apply(api, path, status(device("gpu-0", data={"a": 1})), "one")
     both = await apply(api, path, status(device("gpu-1", data={"b": 1})), "two")
-    assert [one["device"] for one in both["status"]["devices"]] == ["gpu-0", "gpu-1"]
+    assert [entry["device"] for entry in both["status"]["devices"]] == ["gpu-0", "gpu-1"]
     left = await apply(api, path, status(), "one")
-    assert [one["device"] for one in left["status"]["devices"]] == ["gpu-1"]
+    assert [entry["device"] for entry in left["status"]["devices"]] == ["gpu-1"]
 
 
 async def test_conditions_are_shared_by_their_type(api: Api, namespace: str) -> None:
     path = await allocated(api, namespace)
     await apply(api, path, status(device("gpu-0", conditions=[condition("Ready")])), "one")
     both = await apply(api, path, status(device("gpu-0", conditions=[condition("Live")])), "two")
-    assert [one["type"] for one in both["status"]["devices"][0]["conditions"]] == ["Ready", "Live"]
+    assert [item["type"] for item in both["status"]["devices"][0]["conditions"]] == ["Ready", "Live"]
 
 
 async def test_consumers_are_shared_by_their_uid(api: Api, namespace: str) -> None:
@@ -119,7 +119,7 @@ async def test_consumers_are_shared_by_their_uid(api: Api, namespace: str) -> No
     for manager in ("one", "two"):
         consumer = {"resource": "pods", "name": manager, "uid": manager}
         changed = await apply(api, path, status(reservedFor=[consumer]), manager)
-    assert [one["uid"] for one in changed["status"]["reservedFor"]] == ["one", "two"]
+    assert [reference["uid"] for reference in changed["status"]["reservedFor"]] == ["one", "two"]
 
 
 async def test_an_apply_of_the_claim_leaves_the_status_alone(api: Api, namespace: str) -> None:
@@ -146,7 +146,7 @@ async def test_containers_that_are_no_longer_applied_go_with_their_defaults(api:
 
     await apply(api, path, deployment("c", "d"), "one")
     left = await apply(api, path, deployment("c"), "one")
-    assert [one["name"] for one in left["spec"]["template"]["spec"]["containers"]] == ["c"]
+    assert [container["name"] for container in left["spec"]["template"]["spec"]["containers"]] == ["c"]
     await api.patch(path, {"spec": {"replicas": 3}}, STRATEGIC, fieldManager="scaler")
     assert (await apply(api, path, deployment("c"), "one"))["spec"]["replicas"] == 3
 

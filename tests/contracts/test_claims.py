@@ -26,7 +26,7 @@ async def test_requests_get_their_defaults(api: Api, namespace: str) -> None:
     created = await api.post(claims(namespace), claim("a", spec))
     exact, listed, everything = created["spec"]["devices"]["requests"]
     assert (exact["exactly"]["allocationMode"], exact["exactly"]["count"]) == ("ExactCount", 1)
-    assert [(one["allocationMode"], one["count"]) for one in listed["firstAvailable"]] == [
+    assert [(alternative["allocationMode"], alternative["count"]) for alternative in listed["firstAvailable"]] == [
         ("ExactCount", 1),
         ("ExactCount", 2),
     ]
@@ -301,7 +301,7 @@ async def test_consumers_are_keyed_by_uid(api: Api, namespace: str) -> None:
     refusal = await api.refused("PATCH", f"{claims(namespace)}/a/status", twice, MERGE)
     assert refusal.causes == {one_of_items(api, "status.reservedFor[1]", "FieldValueDuplicate", key="uid")}
     changed = await status_patch(api, namespace, {"reservedFor": [consumer(1)]}, STRATEGIC)
-    assert {one["uid"] for one in changed["status"]["reservedFor"]} == {"uid-0", "uid-1"}
+    assert {reference["uid"] for reference in changed["status"]["reservedFor"]} == {"uid-0", "uid-1"}
     removal = {"reservedFor": [{"$patch": "delete", "uid": "uid-0"}]}
     changed = await status_patch(api, namespace, removal, STRATEGIC)
     assert changed["status"]["reservedFor"] == [consumer(1)]

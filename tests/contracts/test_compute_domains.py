@@ -132,7 +132,7 @@ async def test_kubectl_shows_state_nodes_reason_and_template(domains: Domains) -
     status = {"status": "Ready", "readyNodes": "1/1", "conditions": [{**READY, "type": "NodesJoined"}, READY]}
     await domains.api.patch(f"{domains.path}/train/status", {"status": status})
     table = await domains.api.request("GET", domains.path, headers=TABLE)
-    assert [one["name"] for one in table["columnDefinitions"]] == [
+    assert [column["name"] for column in table["columnDefinitions"]] == [
         "Name", "Status", "Nodes", "Reason", "Template", "Age",
     ]  # fmt: skip
     (row,) = table["rows"]

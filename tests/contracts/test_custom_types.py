@@ -69,7 +69,7 @@ async def defined(api: Api, unique: str, version: dict[str, Any] | None = None, 
 async def test_a_definition_is_established_and_served(api: Api, unique: str) -> None:
     things = await defined(api, unique)
     obj = await api.get(things.definition)
-    conditions = {one["type"]: one["status"] for one in obj["status"]["conditions"]}
+    conditions = {condition["type"]: condition["status"] for condition in obj["status"]["conditions"]}
     assert conditions["NamesAccepted"] == conditions["Established"] == "True"
     assert obj["status"]["storedVersions"] == ["v1"]
     assert obj["status"]["acceptedNames"]["plural"] == f"{unique}s"
@@ -203,9 +203,9 @@ async def test_printer_columns(api: Api, unique: str) -> None:
     metadata = {"name": "a", "labels": {"x.example/y": "label"}}
     await things.create(spec=spec, metadata=metadata, status={"ready": True})
     table = await api.request("GET", things.path, headers=TABLE)
-    assert [(one["name"], one["type"], one["priority"]) for one in table["columnDefinitions"]] == [
+    assert [(column["name"], column["type"], column["priority"]) for column in table["columnDefinitions"]] == [
         ("Name", "string", 0),
-        *((one["name"], one["type"], one.get("priority", 0)) for one in columns),
+        *((column["name"], column["type"], column.get("priority", 0)) for column in columns),
     ]
     cells = table["rows"][0]["cells"]
     assert cells[:7] == ["a", 3, None, True, "y", "label", "[1,2]"]
@@ -215,7 +215,7 @@ async def test_printer_columns(api: Api, unique: str) -> None:
 async def test_without_printer_columns_a_table_has_name_and_age(api: Api, unique: str) -> None:
     things = await defined(api, unique)
     table = await api.request("GET", things.path, headers=TABLE)
-    assert [one["name"] for one in table["columnDefinitions"]] == ["Name", "Age"]
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Age"]
 
 
 async def test_namespaced_types(api: Api, namespace: str) -> None:
@@ -256,11 +256,11 @@ async def test_a_changed_schema_holds_for_later_writes(api: Api, unique: str) ->
     properties["added"] = {"type": "string"}
     await api.put(things.definition, definition)
 
-    async def kept() -> bool:
+    async def is_stored() -> bool:
         changed = await api.patch(f"{things.path}/a", {"spec": {"added": "x"}})
         return changed["spec"].get("added") == "x"
 
-    await api.eventually(kept)
+    await api.eventually(is_stored)
 
 
 async def test_objects_go_with_their_definition(api: Api, unique: str) -> None:
@@ -297,7 +297,7 @@ async def test_selectable_fields_of_custom_types(api: Api, unique: str) -> None:
     await things.create("a", spec={"name": "a", "mode": "Fast"})
     await things.create("b", spec={"name": "b"})
     listed = await api.get(things.path, fieldSelector="spec.mode=Fast")
-    assert [one["metadata"]["name"] for one in listed["items"]] == ["a"]
+    assert [thing["metadata"]["name"] for thing in listed["items"]] == ["a"]
 
 
 RULES = {
@@ -347,13 +347,13 @@ RULES = {
 }
 
 
-def in_words_of(api: Api, said: str) -> str:
+def in_words_of(api: Api, message: str) -> str:
     """Servers before 1.35 name the type of a value that breaks a rule."""
-    return said.replace("Invalid value: ", 'Invalid value: "object": ') if api.minor < 35 else said
+    return message.replace("Invalid value: ", 'Invalid value: "object": ') if api.minor < 35 else message
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ({"low": 5}, {"low": 9}, None),
         ({"low": 5}, {"low": 10}, "spec: Invalid value: low is above high"),
@@ -371,15 +371,15 @@ def in_words_of(api: Api, said: str) -> str:
     ],
 )
 async def test_rules_of_a_schema_hold_for_objects_and_for_their_changes(
-    api: Api, unique: str, before: dict[str, Any], after: dict[str, Any], said: str | None
+    api: Api, unique: str, before: dict[str, Any], after: dict[str, Any], message: str | None
 ) -> None:
     things = await defined(api, unique, {"schema": {"openAPIV3Schema": RULES}})
     made = await things.create(spec=before)
-    if said is None:
+    if message is None:
         await api.put(f"{things.path}/a", {**made, "spec": after})
     else:
         refusal = await api.refused("PUT", f"{things.path}/a", {**made, "spec": after})
-        assert (refusal.status, in_words_of(api, said) in refusal.message) == (422, True), refusal.message
+        assert (refusal.status, in_words_of(api, message) in refusal.message) == (422, True), refusal.message
 
 
 async def test_a_new_object_is_held_to_the_rules_that_are_not_about_changes(api: Api, unique: str) -> None:

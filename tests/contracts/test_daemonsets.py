@@ -79,11 +79,11 @@ def wanted_node(pod: dict[str, Any]) -> str:
 @pytest_asyncio.fixture
 async def daemons(api: Api, namespace: str) -> AsyncIterator[Daemons]:
     api.needs_controllers()
-    found = Daemons(api, namespace)
+    daemons_ = Daemons(api, namespace)
     for number in range(3):
-        await api.post(NODES, {"metadata": {"name": found.node(number)}})
+        await api.post(NODES, {"metadata": {"name": daemons_.node(number)}})
     for number in (0, 1):
-        await found.label(number, "yes")
+        await daemons_.label(number, "yes")
     spec = {
         "selector": {"matchLabels": {"app": namespace}},
         "template": {
@@ -96,13 +96,13 @@ async def daemons(api: Api, namespace: str) -> AsyncIterator[Daemons]:
             },
         },
     }
-    await api.post(found.sets, {"apiVersion": "apps/v1", "metadata": {"name": namespace}, "spec": spec})
+    await api.post(daemons_.sets, {"apiVersion": "apps/v1", "metadata": {"name": namespace}, "spec": spec})
     simulated = None
     async with Kube(Endpoint(api.url)) if api.simulated else nullcontext() as kube:
         if kube is not None:
             simulated = asyncio.create_task(SimulatedWorkloadController(kube).run())
-        yield found
-        await found.remove()
+        yield daemons_
+        await daemons_.remove()
         if simulated is not None:
             simulated.cancel()
             await asyncio.gather(simulated, return_exceptions=True)
@@ -124,7 +124,10 @@ async def test_each_selected_node_gets_a_pod_that_is_for_it_alone(daemons: Daemo
             "controller": True,
             "blockOwnerDeletion": True,
         }
-        tolerated = {(one.get("key"), one["operator"], one.get("effect")) for one in pod["spec"]["tolerations"]}
+        tolerated = {
+            (toleration.get("key"), toleration["operator"], toleration.get("effect"))
+            for toleration in pod["spec"]["tolerations"]
+        }
         prefix = "node.kubernetes.io"
         assert tolerated >= {
             (None, "Exists", None),

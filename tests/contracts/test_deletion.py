@@ -127,7 +127,7 @@ async def test_a_collection_is_deleted_by_selector(api: Api, namespace: str) -> 
     for name in ("a", "b", "c"):
         await api.post(claims(namespace), claim(name, labels={"group": "x" if name == "c" else "y"}))
     await api.delete(claims(namespace), labelSelector="group=y")
-    assert [one["metadata"]["name"] for one in (await api.get(claims(namespace)))["items"]] == ["c"]
+    assert [remaining["metadata"]["name"] for remaining in (await api.get(claims(namespace)))["items"]] == ["c"]
 
 
 async def test_slices_of_one_driver_on_one_node_are_deleted_as_kubelet_does_it(api: Api, unique: str) -> None:
@@ -137,8 +137,8 @@ async def test_slices_of_one_driver_on_one_node_are_deleted_as_kubelet_does_it(a
         pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
         await api.post(SLICES, resource_slice(f"{unique}-{index}", nodeName=name, driver=of, pool=pool))
     await api.delete(SLICES, fieldSelector=f"spec.nodeName={node},spec.driver={driver}")
-    left = [one["metadata"]["name"] for one in (await api.get(SLICES))["items"]]
+    left = [slice_["metadata"]["name"] for slice_ in (await api.get(SLICES))["items"]]
     assert [name for name in left if name.startswith(unique)] == [f"{unique}-1", f"{unique}-2"]
     await api.delete(SLICES, fieldSelector=f"spec.nodeName={node}")
-    left = [one["metadata"]["name"] for one in (await api.get(SLICES))["items"]]
+    left = [slice_["metadata"]["name"] for slice_ in (await api.get(SLICES))["items"]]
     assert [name for name in left if name.startswith(unique)] == [f"{unique}-1"]

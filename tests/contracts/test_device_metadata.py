@@ -82,7 +82,7 @@ def as_helped(device: HeldDevice, plan: Plan) -> JsonObject:
     """As a driver in Go passes a prepared device to the helper, with the attributes that are in our file."""
     request = device.request_names[0]
     (file,) = (file for file in plan.metadata if file.request == request)
-    (described,) = (found for found in devices_in(file) if found["name"] == device.device)
+    (described,) = (candidate for candidate in devices_in(file) if candidate["name"] == device.device)
     full = f"{request}/{device.alternative}" if device.alternative else request
     return {
         "requests": [full],

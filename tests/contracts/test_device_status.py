@@ -70,10 +70,10 @@ def entry(driver: str, text: str = "x") -> JsonObject:
     return {"driver": driver, "pool": "node-1", "device": "gpu-0", "conditions": [ready], "data": {"said": text}}
 
 
-async def said(kube: Kube, ref: ClaimRef) -> dict[str, str]:
+async def texts_of(kube: Kube, ref: ClaimRef) -> dict[str, str]:
     """Driver to what its entry says."""
-    found = await kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
-    return {one["driver"]: one["data"]["said"] for one in found["status"].get("devices") or ()}
+    claim = await kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
+    return {entry_["driver"]: entry_["data"]["said"] for entry_ in claim["status"].get("devices") or ()}
 
 
 async def test_devices_are_written_changed_and_taken_away_and_only_of_the_claim_that_is_meant(
@@ -101,7 +101,7 @@ async def test_devices_are_written_changed_and_taken_away_and_only_of_the_claim_
     for other in (replace(ref, uid="another"), replace(ref, name="b")):
         with pytest.raises(NotFound):
             await put_entries(kube, other, GPU_DRIVER, (entry(GPU_DRIVER),), ())
-    assert await said(kube, ref) == {}
+    assert await texts_of(kube, ref) == {}
 
 
 TEXTS = {
@@ -122,9 +122,9 @@ async def test_parameters_keep_their_bytes_while_entries_come_and_go(
     ref = await allocated(api, namespace, GPU_DRIVER, parameters=parameters)
     for entries in ((entry(GPU_DRIVER),), (entry(GPU_DRIVER, "y"),), ()):
         assert await put_entries(kube, ref, GPU_DRIVER, entries, [key_of(entry(GPU_DRIVER))])
-        found = await kube.get(RESOURCE_CLAIMS, "a", namespace)
-        assert entries_of(found, GPU_DRIVER) == entries
-        (config,) = found["status"]["allocation"]["devices"]["config"]
+        claim = await kube.get(RESOURCE_CLAIMS, "a", namespace)
+        assert entries_of(claim, GPU_DRIVER) == entries
+        (config,) = claim["status"]["allocation"]["devices"]["config"]
         assert list(config["opaque"]["parameters"].items()) == list(json.loads(parameters).items())
         if api.simulated is None:  # the simulated one keeps no white space
             message = await kube.get_message(RESOURCE_CLAIMS, "a", namespace)
@@ -151,7 +151,7 @@ async def test_server_side_apply_of_the_same_is_refused_as_a_change_of_the_alloc
     with pytest.raises(Refused) as refusal:
         await applied(api, ref, entry(GPU_DRIVER))
     assert refusal.value.causes == {("status.allocation", "FieldValueInvalid")}
-    assert await said(kube, ref) == {}
+    assert await texts_of(kube, ref) == {}
 
 
 @pytest.mark.parametrize("kind", [STRATEGIC, APPLY])
@@ -180,9 +180,9 @@ async def test_a_claim_with_devices_of_several_drivers_has_the_statuses_of_all(
     await patched_status(kube, namespace, {"devices": [entry(NIC)]})
     for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER, GPU_DRIVER):
         assert await put_entries(kube, ref, driver, (entry(driver),), ())
-    assert await said(kube, ref) == dict.fromkeys((NIC, GPU_DRIVER, COMPUTE_DOMAIN_DRIVER), "x")
+    assert await texts_of(kube, ref) == dict.fromkeys((NIC, GPU_DRIVER, COMPUTE_DOMAIN_DRIVER), "x")
     assert await put_entries(kube, ref, GPU_DRIVER, (), [key_of(entry(GPU_DRIVER))])
-    assert await said(kube, ref) == dict.fromkeys((NIC, COMPUTE_DOMAIN_DRIVER), "x")
+    assert await texts_of(kube, ref) == dict.fromkeys((NIC, COMPUTE_DOMAIN_DRIVER), "x")
 
 
 class Slow(Kube):
@@ -197,8 +197,8 @@ class Slow(Kube):
         message = await super().get_message(resource, name, namespace)
         if self.times:
             self.times -= 1
-            found = await self.other.get(resource, name, namespace)
-            others = [one for one in found["status"].get("devices") or () if one["driver"] != NIC]
+            claim = await self.other.get(resource, name, namespace)
+            others = [status for status in claim["status"].get("devices") or () if status["driver"] != NIC]
             devices = [*others, entry(NIC, f"{self.times} left")]
             await patched_status(self.other, self.namespace, {"devices": devices})
         return message
@@ -208,17 +208,17 @@ async def test_what_another_driver_writes_at_the_same_moment_stays(api: Api, kub
     ref = await allocated(api, namespace, GPU_DRIVER, NIC)
     async with Slow(api, kube, namespace, 3) as slow:
         assert await put_entries(slow, ref, GPU_DRIVER, (entry(GPU_DRIVER),), ())
-        assert await said(kube, ref) == {NIC: "0 left", GPU_DRIVER: "x"}
+        assert await texts_of(kube, ref) == {NIC: "0 left", GPU_DRIVER: "x"}
         slow.times = 2
         assert await put_entries(slow, ref, GPU_DRIVER, (), [key_of(entry(GPU_DRIVER))])
-    assert await said(kube, ref) == {NIC: "0 left"}
+    assert await texts_of(kube, ref) == {NIC: "0 left"}
 
 
 async def test_two_writers_at_once_both_have_their_say(api: Api, kube: Kube, namespace: str) -> None:
     drivers = (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
     ref = await allocated(api, namespace, *drivers)
     await asyncio.gather(*(put_entries(kube, ref, driver, (entry(driver),), ()) for driver in drivers))
-    assert await said(kube, ref) == dict.fromkeys(drivers, "x")
+    assert await texts_of(kube, ref) == dict.fromkeys(drivers, "x")
 
 
 async def test_what_was_applied_once_is_changed_and_taken_away(api: Api, kube: Kube, namespace: str) -> None:
@@ -229,9 +229,9 @@ async def test_what_was_applied_once_is_changed_and_taken_away(api: Api, kube: K
     await patched_status(kube, namespace, {"allocation": allocation()})
     await applied(api, ref, entry(GPU_DRIVER, "before"))
     assert await put_entries(kube, ref, GPU_DRIVER, (entry(GPU_DRIVER, "after"),), ())
-    assert await said(kube, ref) == {GPU_DRIVER: "after"}
+    assert await texts_of(kube, ref) == {GPU_DRIVER: "after"}
     assert await put_entries(kube, ref, GPU_DRIVER, (), [key_of(entry(GPU_DRIVER))])
-    assert await said(kube, ref) == {}
+    assert await texts_of(kube, ref) == {}
 
 
 GATE_OFF = {
@@ -246,4 +246,4 @@ GATE_OFF = {
 async def test_a_server_with_the_gate_off_keeps_none_and_that_is_known(api: Api, kube: Kube, namespace: str) -> None:
     ref = await allocated(api, namespace, GPU_DRIVER, parameters=TEXTS["as a person writes it"])
     assert not await put_entries(kube, ref, GPU_DRIVER, (entry(GPU_DRIVER),), ())
-    assert await said(kube, ref) == {}
+    assert await texts_of(kube, ref) == {}

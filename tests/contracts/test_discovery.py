@@ -19,10 +19,10 @@ async def test_health_is_ok(api: Api, path: str) -> None:
 
 async def test_groups_and_their_versions(api: Api) -> None:
     assert (await api.get("/api"))["versions"] == ["v1"]
-    groups = {one["name"]: one for one in (await api.get("/apis"))["groups"]}
+    groups = {group["name"]: group for group in (await api.get("/apis"))["groups"]}
     dra = groups["resource.k8s.io"]
     assert dra["preferredVersion"] == {"groupVersion": "resource.k8s.io/v1", "version": "v1"}
-    assert [one["version"] for one in dra["versions"]] == ["v1"]
+    assert [version["version"] for version in dra["versions"]] == ["v1"]
     assert await api.get("/apis/resource.k8s.io") == {"kind": "APIGroup", "apiVersion": "v1", **dra}
     assert {"apps", "batch", "coordination.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io"} <= set(groups)
 
@@ -34,7 +34,7 @@ def slim(resource: dict[str, Any]) -> dict[str, Any]:
 
 async def test_the_types_of_dra(api: Api) -> None:
     listed = await api.get("/apis/resource.k8s.io/v1")
-    resources = {one["name"]: slim(one) for one in listed["resources"]}
+    resources = {resource["name"]: slim(resource) for resource in listed["resources"]}
     assert set(resources) == {
         "deviceclasses",
         "resourceclaims",
@@ -55,7 +55,7 @@ async def test_the_types_of_dra(api: Api) -> None:
 
 
 async def test_short_names_and_categories_of_pods(api: Api) -> None:
-    resources = {one["name"]: one for one in (await api.get("/api/v1"))["resources"]}
+    resources = {resource["name"]: resource for resource in (await api.get("/api/v1"))["resources"]}
     assert (resources["pods"]["shortNames"], resources["pods"]["categories"]) == (["po"], ["all"])
     assert resources["pods/binding"]["kind"] == "Binding"
     assert resources["pods/eviction"] | {"verbs": []} == {
@@ -77,14 +77,14 @@ async def test_custom_types_appear_and_disappear(api: Api, unique: str) -> None:
 
     async def resources() -> dict[str, Any]:
         listed = await api.get("/apis/contract.dra.gpu/v1")
-        return {one["name"]: slim(one) for one in listed["resources"]}
+        return {resource["name"]: slim(resource) for resource in listed["resources"]}
 
     async def shown() -> bool:
         return plural in await resources()
 
     await api.eventually(shown)
-    found = (await resources())[plural]
-    assert (found["kind"], found["shortNames"], found["categories"]) == (
+    resource = (await resources())[plural]
+    assert (resource["kind"], resource["shortNames"], resource["categories"]) == (
         unique.capitalize(),
         [unique[:4]],
         ["contracts"],
@@ -100,7 +100,7 @@ async def test_the_openapi_document_of_dra_says_how_lists_merge(api: Api) -> Non
     reserved = schema["properties"]["reservedFor"]
     assert (reserved["x-kubernetes-list-type"], reserved["x-kubernetes-list-map-keys"]) == ("map", ["uid"])
     path = document["paths"]["/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"]
-    assert "fieldValidation" in {one["name"] for one in path["patch"]["parameters"]}
+    assert "fieldValidation" in {parameter["name"] for parameter in path["patch"]["parameters"]}
     assert path["patch"]["x-kubernetes-group-version-kind"]["kind"] == "ResourceClaim"
 
 

@@ -25,14 +25,14 @@ async def test_events_on_claims_pods_and_nodes_are_accepted(api: Api, namespace:
             await events.write_once(of_pod, "the same news")
         assert not events.dropped
         (about_pod, stored) = sorted(
-            (await kube.list(EVENTS_V1, namespace=namespace)).items, key=lambda one: one["regarding"]["kind"]
+            (await kube.list(EVENTS_V1, namespace=namespace)).items, key=lambda event: event["regarding"]["kind"]
         )
         assert (about_pod["regarding"]["uid"], "series" in about_pod) == ("uid-of-train-0", False)
         assert (stored["series"]["count"], stored["reportingInstance"]) == (2, unique)
-        found = (await kube.list(EVENTS_V1, namespace="default")).items
-        (about_node,) = [one for one in found if one["regarding"]["name"] == unique]
+        listed = (await kube.list(EVENTS_V1, namespace="default")).items
+        (about_node,) = [event for event in listed if event["regarding"]["name"] == unique]
         assert about_node["series"]["count"] == 2
     core = (await api.get(f"/api/v1/namespaces/{namespace}/events"))["items"]
-    assert {(one["involvedObject"]["name"], one["reason"]) for one in core} == {
+    assert {(event["involvedObject"]["name"], event["reason"]) for event in core} == {
         ("train", "Prepared"), ("train-0", "Prepared"),
     }  # fmt: skip

@@ -74,8 +74,8 @@ async def test_fields_of_requests_vanish(api: Api, namespace: str) -> None:
     created = await api.post(claims(namespace), claim("a", spec))
     (stored,) = created["spec"]["devices"]["requests"]
     # Kubernetes 1.34 keeps tolerations without a gate for them, and fails to drop the attribute of a constraint.
-    kept = {"tolerations": [{"operator": "Exists"}]} if api.minor < 35 else {}
-    assert stored == request(allocationMode="ExactCount", count=1, **kept)
+    more = {"tolerations": [{"operator": "Exists"}]} if api.minor < 35 else {}
+    assert stored == request(allocationMode="ExactCount", count=1, **more)
 
 
 @gates_off

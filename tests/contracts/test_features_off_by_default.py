@@ -47,19 +47,19 @@ async def pairs(control_plane: RealApiServer, unique: str) -> AsyncIterator[Desk
         gpu(number, numa_node=number // 2, nvlink=NvlinkFacts(links=4, peers=[gpu(other).uuid]))
         for number, other in linked.items()
     ]
-    async with real_scheduler.client(control_plane) as kube, desk(None, kube) as found:
+    async with real_scheduler.client(control_plane) as kube, desk(None, kube) as new_desk:
         await kube.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique}})
-        found.namespace = found.class_name = unique
-        await found.device_class(unique, f"device.driver == '{GPU_DRIVER}'")
-        await found.node(unique)
+        new_desk.namespace = new_desk.class_name = unique
+        await new_desk.device_class(unique, f"device.driver == '{GPU_DRIVER}'")
+        await new_desk.node(unique)
         features = await server_features(kube, GPU_DRIVER, unique, lists=True)
         (pool,) = published_offline(inventory_spec(unique, gpus), PublishingPolicy.EVERYTHING, {}, "uid", features)
         for slice_ in pool.slices:
             del slice_["metadata"]["ownerReferences"]
             await kube.create(RESOURCE_SLICES, slice_)
-        yield found
+        yield new_desk
         await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={unique}")
-        await found.clear()
+        await new_desk.clear()
 
 
 def wanting(desk: Desk, count: int, *expressions: str) -> JsonObject:

@@ -67,7 +67,7 @@ async def test_a_dependent_stays_while_it_has_another_owner(api: Api, namespace:
 
     async def left_one() -> bool:
         references = (await api.get(path))["metadata"].get("ownerReferences", [])
-        return [one["name"] for one in references] == ["second"]
+        return [reference["name"] for reference in references] == ["second"]
 
     await api.eventually(left_one)
     await api.delete(f"{config_maps(namespace)}/second")

@@ -124,7 +124,7 @@ async def test_a_listing_has_all_pages_and_a_position_to_watch_from(kube: Kube, 
     for number in range(3):
         await kube.create(RESOURCE_CLAIMS, claim(f"c{number}", namespace=namespace))
     listing = await kube.list(RESOURCE_CLAIMS, namespace=namespace)
-    assert [one["metadata"]["name"] for one in listing.items] == ["c0", "c1", "c2"]
+    assert [claim["metadata"]["name"] for claim in listing.items] == ["c0", "c1", "c2"]
     events = kube.watch(RESOURCE_CLAIMS, namespace=namespace, resource_version=listing.resource_version)
     await kube.delete(RESOURCE_CLAIMS, "c1", namespace=namespace)
     async for event in events:

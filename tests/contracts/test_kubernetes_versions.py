@@ -106,8 +106,8 @@ async def test_fields_of_a_feature_are_kept_where_its_gate_is_on_by_default(plai
 async def test_the_version_is_that_of_the_release(plain: Api) -> None:
     version = await plain.get("/version")
     assert version["gitVersion"].startswith(f"v1.{plain.minor}.") and version["minor"] == str(plain.minor)
-    groups = {one["name"]: one for one in (await plain.get("/apis"))["groups"]}
-    assert [one["version"] for one in groups["resource.k8s.io"]["versions"]] == ["v1"]
+    groups = {group["name"]: group for group in (await plain.get("/apis"))["groups"]}
+    assert [version_["version"] for version_ in groups["resource.k8s.io"]["versions"]] == ["v1"]
 
 
 _METRIC = re.compile(r'kubernetes_feature_enabled\{name="(\w+)",stage="(\w*)"\} ([01])')
@@ -120,6 +120,6 @@ async def test_the_table_of_gates_is_that_of_the_real_server(real_server: Callab
     async with Api(real.url, token=real.token, ssl=real.ssl_context()) as api:
         metrics = (await api.get("/metrics"))["message"]
     minor = real_minor(real_api_server.assets_folder())
-    told = {name: (_STAGES.get(stage, stage), on == "1") for name, stage, on in _METRIC.findall(metrics)}
+    reported = {name: (_STAGES.get(stage, stage), on == "1") for name, stage, on in _METRIC.findall(metrics)}
     table = {name: (gate.stage(minor), gate.default(minor)) for name, gate in GATES.items()}
-    assert {name: told.get(name, ("absent", False)) for name in GATES} == table
+    assert {name: reported.get(name, ("absent", False)) for name in GATES} == table

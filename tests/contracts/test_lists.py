@@ -8,7 +8,7 @@ TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/jso
 
 
 def names(listed: dict[str, list[dict[str, dict[str, str]]]]) -> list[str]:
-    return [one["metadata"]["name"] for one in listed["items"]]
+    return [obj["metadata"]["name"] for obj in listed["items"]]
 
 
 async def test_a_list_is_sorted_by_name_and_has_a_position(api: Api, namespace: str) -> None:
@@ -41,11 +41,11 @@ async def test_all_namespaces_are_listed_together_in_the_order_of_their_keys(api
     for place in (other, namespace):
         await api.post(claims(place), claim("a", labels={"contract": namespace}))
     listed = await api.get("/apis/resource.k8s.io/v1/resourceclaims", labelSelector=f"contract={namespace}")
-    assert [one["metadata"]["namespace"] for one in listed["items"]] == [other, namespace]
+    assert [claim_["metadata"]["namespace"] for claim_ in listed["items"]] == [other, namespace]
 
 
 @pytest.mark.parametrize(
-    ("selector", "found"),
+    ("selector", "expected"),
     [
         ("env=prod", ["a"]),
         ("env==prod", ["a"]),
@@ -58,10 +58,10 @@ async def test_all_namespaces_are_listed_together_in_the_order_of_their_keys(api
         ("", ["a", "b", "c"]),
     ],
 )
-async def test_label_selectors(api: Api, namespace: str, selector: str, found: list[str]) -> None:
+async def test_label_selectors(api: Api, namespace: str, selector: str, expected: list[str]) -> None:
     for name, labels in {"a": {"env": "prod", "tier": "0"}, "b": {"env": "dev", "tier": "1"}, "c": {}}.items():
         await api.post(claims(namespace), claim(name, labels=labels))
-    assert names(await api.get(claims(namespace), labelSelector=selector)) == found
+    assert names(await api.get(claims(namespace), labelSelector=selector)) == expected
 
 
 @pytest.mark.parametrize("selector", ["env=a=b", "env in prod", "a b"])
@@ -147,7 +147,7 @@ async def test_claims_as_a_table(api: Api, namespace: str) -> None:
     await api.post(claims(namespace), claim("a"))
     table = await api.request("GET", claims(namespace), headers=TABLE)
     assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
-    assert [one["name"] for one in table["columnDefinitions"]] == ["Name", "State", "Age"]
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "State", "Age"]
     (row,) = table["rows"]
     assert row["cells"][:2] == ["a", "pending"]
     assert row["object"]["kind"] == "PartialObjectMetadata"
@@ -182,8 +182,8 @@ async def test_rows_carry_whole_objects_or_none_as_asked(api: Api, namespace: st
 )
 async def test_tables_have_the_columns_that_kubectl_shows(api: Api, path: str, columns: str) -> None:
     table = await api.request("GET", path, headers=TABLE)
-    shown = [one for one in table["columnDefinitions"] if not one["priority"]]
-    assert [one["name"].replace(" ", "_") for one in shown] == columns.split()
+    shown = [column for column in table["columnDefinitions"] if not column["priority"]]
+    assert [column["name"].replace(" ", "_") for column in shown] == columns.split()
 
 
 async def test_the_state_of_a_claim_in_its_table(api: Api, namespace: str) -> None:
@@ -202,9 +202,9 @@ async def test_only_metadata_when_asked(api: Api, namespace: str) -> None:
     assert listed["kind"] == "PartialObjectMetadataList"
     assert set(listed["items"][0]) <= {"kind", "apiVersion", "metadata"}
     accept = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
-    one = await api.request("GET", f"{claims(namespace)}/a", headers=accept)
-    assert (one["kind"], one["apiVersion"]) == ("PartialObjectMetadata", "meta.k8s.io/v1")
-    assert "spec" not in one
+    obj = await api.request("GET", f"{claims(namespace)}/a", headers=accept)
+    assert (obj["kind"], obj["apiVersion"]) == ("PartialObjectMetadata", "meta.k8s.io/v1")
+    assert "spec" not in obj
 
 
 @pytest.mark.parametrize("part", ["", "/status"])

@@ -35,16 +35,16 @@ OPTIONS = {
 @pytest.fixture(scope="module")
 def server(real_server: Callable[..., RealApiServer]) -> Server:
     folder = crds_folder()
-    found = Server(real_server({}))
-    found.define(one for one in crds_in(folder) if one["spec"]["group"] in GROUPS)
-    return found
+    started = Server(real_server({}))
+    started.define(crd for crd in crds_in(folder) if crd["spec"]["group"] in GROUPS)
+    return started
 
 
 def queues_after(path: Path, options: Options) -> Iterator[JsonObject]:
     result = migrate([ManifestText(path.name, path.read_text())], options)
-    for one in read_documents(result.files[0].after, path.name).documents:
-        if one.api_version.partition("/")[0] in GROUPS:
-            yield one.obj
+    for document in read_documents(result.files[0].after, path.name).documents:
+        if document.api_version.partition("/")[0] in GROUPS:
+            yield document.obj
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -58,7 +58,7 @@ async def test_a_strategic_patch_merges_finalizers_and_owners_and_deletes_by_dir
     added = {"metadata": {"finalizers": ["x.example/b"], "ownerReferences": [other]}}
     patched = (await api.patch(path, added, STRATEGIC))["metadata"]
     assert patched["finalizers"] == ["x.example/b", "x.example/a"]
-    assert [one["uid"] for one in patched["ownerReferences"]] == [other["uid"], owner["uid"]]
+    assert [reference["uid"] for reference in patched["ownerReferences"]] == [other["uid"], owner["uid"]]
     removed = {
         "metadata": {
             "$deleteFromPrimitiveList/finalizers": ["x.example/a"],
@@ -67,7 +67,7 @@ async def test_a_strategic_patch_merges_finalizers_and_owners_and_deletes_by_dir
     }
     patched = (await api.patch(path, removed, STRATEGIC))["metadata"]
     assert patched["finalizers"] == ["x.example/b"]
-    assert [one["uid"] for one in patched["ownerReferences"]] == [other["uid"]]
+    assert [reference["uid"] for reference in patched["ownerReferences"]] == [other["uid"]]
 
 
 async def test_a_strategic_patch_merges_containers_and_conditions_by_their_key(api: Api, namespace: str) -> None:
@@ -77,7 +77,7 @@ async def test_a_strategic_patch_merges_containers_and_conditions_by_their_key(a
     await api.post(path, {"metadata": {"name": "d"}, "spec": {"selector": labels, "template": pod}})
     patch = {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "j"}, {"name": "e", "image": "k"}]}}}}
     patched = await api.patch(f"{path}/d", patch, STRATEGIC)
-    containers = {one["name"]: one for one in patched["spec"]["template"]["spec"]["containers"]}
+    containers = {container["name"]: container for container in patched["spec"]["template"]["spec"]["containers"]}
     assert containers["c"]["image"] == "j" and containers["c"]["args"] == ["x"] and "e" in containers
 
 

@@ -92,7 +92,7 @@ async def test_a_binding_puts_a_pod_on_a_node_once(api: Api, namespace: str) -> 
     assert (answer["kind"], answer["status"]) == ("Status", "Success")
     bound = await api.get(path)
     assert bound["spec"]["nodeName"] == "node-1"
-    conditions = {one["type"]: one["status"] for one in bound["status"]["conditions"]}
+    conditions = {condition["type"]: condition["status"] for condition in bound["status"]["conditions"]}
     assert conditions == {"PodScheduled": "True"}
     refusal = await api.refused("POST", f"{path}/binding", binding)
     assert (refusal.status, refusal.reason) == (409, "Conflict")
@@ -104,7 +104,9 @@ async def test_a_kubelet_reports_status_by_strategic_patches(api: Api, namespace
     ready = {"type": "Ready", "status": "False"}
     await api.patch(path, {"status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [ready]}}, STRATEGIC)
     changed = await api.patch(path, {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, STRATEGIC)
-    assert [(one["type"], one["status"]) for one in changed["status"]["conditions"]] == [("Ready", "True")]
+    assert [(condition["type"], condition["status"]) for condition in changed["status"]["conditions"]] == [
+        ("Ready", "True")
+    ]
     assert changed["status"]["podIPs"] == [{"ip": "10.0.0.1"}]
     assert changed["status"]["phase"] == "Running"
 

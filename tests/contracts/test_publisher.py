@@ -310,11 +310,11 @@ GATES = {
 async def test_a_probe_tells_what_the_server_keeps_and_leaves_nothing(
     api: Api, kube: Kube, unique: str, feature_gates: dict[str, bool]
 ) -> None:
-    found = await server_features(kube, GPU_DRIVER, unique)
-    assert {name: getattr(found, name) for name in GATES} == {
+    features = await server_features(kube, GPU_DRIVER, unique)
+    assert {name: getattr(features, name) for name in GATES} == {
         name: feature_gates.get(gate, True) for name, gate in GATES.items()
     }
-    assert found.counters_apart is (api.minor >= 35)
+    assert features.counters_apart is (api.minor >= 35)
     assert await slices_of(kube, unique) == []
 
 
@@ -326,7 +326,7 @@ async def test_attributes_are_lists_where_the_server_stores_lists(
     if api.minor < 36 and feature_gates:
         pytest.skip("DRAListTypeAttributes came with Kubernetes 1.36")
     every = [gpu(number) for number in range(16)]
-    links = {item.uuid: NvlinkFacts(links=18, peers=[one.uuid for one in every if one != item]) for item in every}
+    links = {item.uuid: NvlinkFacts(links=18, peers=[other.uuid for other in every if other != item]) for item in every}
     gpus = [item.model_copy(update={"nvlink": links[item.uuid], "numa_node": 1}) for item in every]
     node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique}})
     spec = inventory_spec(unique, gpus, registered=now())
@@ -345,7 +345,7 @@ async def test_attributes_are_lists_where_the_server_stores_lists(
     for device in item["spec"]["devices"]:
         attributes = device["attributes"]
         assert attributes["resource.kubernetes.io/numaNode"] == ({"ints": [1]} if feature_gates else {"int": 1})
-        peers = {"strings": sorted(one.uuid for one in every)} if feature_gates else None
+        peers = {"strings": sorted(item.uuid for item in every)} if feature_gates else None
         assert attributes.get("nvlinkPeers") == peers
     await kube.delete(NODE_INVENTORIES, unique)
     await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={unique}")

@@ -25,8 +25,8 @@ async def limited(api: Api, namespace: str, quota: dict[str, Any]) -> None:
     await api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
     await api.post(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
     for _ in range(600):
-        found = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas/{quota['metadata']['name']}")
-        if (found.get("status") or {}).get("hard") == quota["spec"]["hard"]:
+        obj = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas/{quota['metadata']['name']}")
+        if (obj.get("status") or {}).get("hard") == quota["spec"]["hard"]:
             break
         await asyncio.sleep(0.1)
 
@@ -34,7 +34,7 @@ async def limited(api: Api, namespace: str, quota: dict[str, Any]) -> None:
 @pytest_asyncio.fixture
 async def namespace(api: Api, unique: str) -> AsyncIterator[str]:
     """One with the quota of the page."""
-    (block,) = [one for one in blocks(DOCS / "quotas.md") if one.file == "quota.yaml"]
+    (block,) = [candidate for candidate in blocks(DOCS / "quotas.md") if candidate.file == "quota.yaml"]
     await limited(api, unique, yaml.safe_load(block.text))
     yield unique
     await api.delete(f"/api/v1/namespaces/{unique}")
@@ -61,8 +61,8 @@ async def asked(api: Api, namespace: str, *requests: dict[str, Any], keep: bool 
 
 async def test_devices_are_counted_by_class_when_the_claim_is_created(api: Api, namespace: str) -> None:
     key = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
-    said = await asked(api, namespace, exactly("a", "gpu.nvidia.com", count=5))
-    assert f"exceeded quota: gpus, requested: {key}=5, used: {key}=0, limited: {key}=4" in said
+    message = await asked(api, namespace, exactly("a", "gpu.nvidia.com", count=5))
+    assert f"exceeded quota: gpus, requested: {key}=5, used: {key}=0, limited: {key}=4" in message
     all_of_them = exactly("a", "gpu.nvidia.com", allocationMode="All")
     assert f"requested: {key}=32" in await asked(api, namespace, all_of_them)
     vfio = exactly("a", "vfio.gpu.nvidia.com")
@@ -86,9 +86,9 @@ async def test_of_alternatives_each_class_counts_with_its_largest_choice(api: Ap
             choice("parts", "mig.nvidia.com", 9),
         ],
     }
-    said = await asked(api, namespace, among)
-    assert "gpu.nvidia.com.deviceclass.resource.k8s.io/devices=5" in said
-    assert "mig.nvidia.com.deviceclass.resource.k8s.io/devices=9" in said
+    message = await asked(api, namespace, among)
+    assert "gpu.nvidia.com.deviceclass.resource.k8s.io/devices=5" in message
+    assert "mig.nvidia.com.deviceclass.resource.k8s.io/devices=9" in message
 
 
 async def test_claims_count_as_the_extended_resource_of_their_class(api: Api, unique: str) -> None:

@@ -59,28 +59,31 @@ SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else 
 async def cluster(request: pytest.FixtureRequest, unique: str) -> AsyncIterator[Desk]:
     """A cluster with one node of its own, two devices on it, a class for them and a namespace; all called `unique`."""
     if request.param == "real":
-        async with real_scheduler.client(request.getfixturevalue("control_plane")) as kube, desk(None, kube) as found:
-            await _furnish(found, unique)
-            yield found
-            await found.clear()
+        async with (
+            real_scheduler.client(request.getfixturevalue("control_plane")) as kube,
+            desk(None, kube) as new_desk,
+        ):
+            await _furnish(new_desk, unique)
+            yield new_desk
+            await new_desk.clear()
         return
     minor = simulated_minor()
     server = SimulatedApiServer(version=SEEN[minor], feature_gates=gates_on(minor, {}))
     await server.start()
-    async with Kube(Endpoint(server=server.url)) as kube, desk(server, kube) as found:
-        found.start_claim_controller()
-        found.start_scheduler()
-        await _furnish(found, unique)
-        yield found
+    async with Kube(Endpoint(server=server.url)) as kube, desk(server, kube) as new_desk:
+        new_desk.start_claim_controller()
+        new_desk.start_scheduler()
+        await _furnish(new_desk, unique)
+        yield new_desk
     await server.stop()
 
 
-async def _furnish(found: Desk, unique: str) -> None:
-    await found.kube.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique}})
-    found.namespace = unique
-    found.class_name = unique
-    await found.device_class(unique, f"device.attributes['{DRIVER}'].owner == '{unique}'")
-    await found.node(unique, *(device(f"gpu-{index}", owner=unique) for index in range(2)))
+async def _furnish(new_desk: Desk, unique: str) -> None:
+    await new_desk.kube.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique}})
+    new_desk.namespace = unique
+    new_desk.class_name = unique
+    await new_desk.device_class(unique, f"device.attributes['{DRIVER}'].owner == '{unique}'")
+    await new_desk.node(unique, *(device(f"gpu-{index}", owner=unique) for index in range(2)))
 
 
 # -- one suite for both
@@ -134,10 +137,10 @@ async def test_a_pod_that_does_not_fit_is_told_so_and_scheduled_when_it_does(clu
         f" 0/{number} nodes are available: {number} Preemption is not helpful for scheduling."
     )
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return "FailedScheduling" in [reason for reason, _ in await cluster.events("second")]
 
-    await cluster.until(told)
+    await cluster.until(is_reported)
     await cluster.delete_pod("first")
     await cluster.scheduled("second")
     assert sorted(await cluster.devices_of("second")) == ["gpu-0", "gpu-1"]
@@ -151,7 +154,7 @@ async def test_pods_share_a_claim_and_the_last_one_releases_it(cluster: Desk) ->
     await cluster.finish_pod("a")
 
     async def only_b() -> bool:
-        return [one["name"] for one in (await cluster.get_claim("shared"))["status"]["reservedFor"]] == ["b"]
+        return [consumer["name"] for consumer in (await cluster.get_claim("shared"))["status"]["reservedFor"]] == ["b"]
 
     await cluster.until(only_b)
     await cluster.finish_pod("b")
@@ -183,11 +186,11 @@ async def test_extended_resources_become_a_claim(cluster: Desk, unique: str) -> 
         return
     await cluster.scheduled("old")
 
-    async def told() -> JsonObject | None:
-        found: JsonObject | None = (await cluster.get_pod("old"))["status"].get("extendedResourceClaimStatus")
-        return found
+    async def claim_status() -> JsonObject | None:
+        status: JsonObject | None = (await cluster.get_pod("old"))["status"].get("extendedResourceClaimStatus")
+        return status
 
-    status = await cluster.until(told)
+    status = await cluster.until(claim_status)
     (claim,) = await cluster.claims()
     assert claim["metadata"]["generateName"] == "old-extended-resources-"
     assert claim["metadata"]["annotations"] == {"resource.kubernetes.io/extended-resource-claim": "true"}
@@ -197,7 +200,7 @@ async def test_extended_resources_become_a_claim(cluster: Desk, unique: str) -> 
         {"name": "container-2-request-1", "exactly": exact},
     ]
     assert status["resourceClaimName"] == claim["metadata"]["name"]
-    assert sorted((one["containerName"], one["requestName"]) for one in status["requestMappings"]) == [
+    assert sorted((mapping["containerName"], mapping["requestName"]) for mapping in status["requestMappings"]) == [
         ("a", "container-1-request-1"),
         ("b", "container-2-request-1"),
         ("setup", "container-1-request-1"),
@@ -270,20 +273,20 @@ def _device(random_: random.Random, name: str, sets: list[JsonObject]) -> JsonOb
         attributes["link"] = random_.choice([{"string": "x"}, {"string": "y"}, {"int": 1}, {"version": "1.0.0"}])
     if random_.random() < 0.3:
         attributes["example.com/link"] = {"string": random_.choice("xy")}
-    found: JsonObject = {"name": name, "attributes": attributes}
+    new_device: JsonObject = {"name": name, "attributes": attributes}
     if random_.random() < 0.7:
-        found["capacity"] = {"memory": {"value": random_.choice(["40Gi", "80Gi", "81559Mi"])}}
+        new_device["capacity"] = {"memory": {"value": random_.choice(["40Gi", "80Gi", "81559Mi"])}}
     if random_.random() < 0.3:
-        _make_shareable(random_, found)
+        _make_shareable(random_, new_device)
     if sets and random_.random() < 0.7:
-        found["consumesCounters"] = [
-            {"counterSet": one["name"], "counters": _draws(random_)}
-            for one in random_.sample(sets, random_.choice([1, 1, len(sets)]))
+        new_device["consumesCounters"] = [
+            {"counterSet": counter_set["name"], "counters": _draws(random_)}
+            for counter_set in random_.sample(sets, random_.choice([1, 1, len(sets)]))
         ]
     if random_.random() < 0.15:
         effect = random_.choice(["NoSchedule", "NoExecute", "None"])
-        found["taints"] = [{"key": "bad", "value": "yes", "effect": effect}]
-    return found
+        new_device["taints"] = [{"key": "bad", "value": "yes", "effect": effect}]
+    return new_device
 
 
 def _draws(random_: random.Random) -> JsonObject:
@@ -337,7 +340,7 @@ def _wanted(random_: random.Random, *, exact: bool) -> JsonObject:
     wanted: JsonObject = {"deviceClassName": "everything"}
     if random_.random() < 0.5:
         wanted["selectors"] = [
-            {"cel": {"expression": one}} for one in random_.sample(_SELECTORS, random_.choice([1, 1, 2]))
+            {"cel": {"expression": expression}} for expression in random_.sample(_SELECTORS, random_.choice([1, 1, 2]))
         ]
     if random_.random() < 0.15:
         wanted["allocationMode"] = "All"
@@ -362,11 +365,11 @@ def _claim(random_: random.Random, node: str, name: str) -> JsonObject:
             requests.append({"name": f"r{index}", "exactly": _wanted(random_, exact=True)})
     constraints: list[JsonObject] = []
     for _ in range(random_.choice([0, 0, 1, 1, 2])):
-        names = [one["name"] for one in requests if random_.random() < 0.5]
+        names = [request["name"] for request in requests if random_.random() < 0.5]
         kind = random_.choice(["matchAttribute", "matchAttribute", "distinctAttribute"])
         attribute = random_.choice([f"{DRIVER}/link", f"{DRIVER}/size", "example.com/link"])
         constraints.append({"requests": names, kind: attribute})
-    named = [one["name"] for one in requests if random_.random() < 0.6]
+    named = [request["name"] for request in requests if random_.random() < 0.6]
     opaque = {"driver": DRIVER, "parameters": {"note": name}}
     config = [{"requests": named, "opaque": opaque}] if random_.random() < 0.3 else []
     return {
@@ -387,22 +390,22 @@ async def test_the_real_kube_scheduler_chooses_the_same_devices(control_plane: R
     cases = [_case(random_, f"{unique}-{number}") for number in range(CASES)]
     if minor < 35:
         list(map(_as_of_34, cases))
-    async with real_scheduler.client(control_plane) as kube, desk(None, kube) as found:
-        found.namespace = unique
+    async with real_scheduler.client(control_plane) as kube, desk(None, kube) as round_desk:
+        round_desk.namespace = unique
         labels = {"resource.kubernetes.io/admin-access": "true"}
         await kube.create(
             NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique, "labels": labels}}
         )
-        await found.device_class("everything", f"device.driver == '{DRIVER}'", config=[_CLASS_CONFIG])
+        await round_desk.device_class("everything", f"device.driver == '{DRIVER}'", config=[_CLASS_CONFIG])
         for case in cases:
-            await found.node(case.name)
+            await round_desk.node(case.name)
             for slice_ in case.slices:
                 await kube.create(RESOURCE_SLICES, slice_)
         for round_ in range(4):
-            await _schedule_round(found, [case for case in cases if len(case.pods) > round_], round_)
-        await found.clear()
-    decisions = [one for case in cases for one in case.decided]
-    assert sum(one != REFUSED for one in decisions) >= CASES / 3
+            await _schedule_round(round_desk, [case for case in cases if len(case.pods) > round_], round_)
+        await round_desk.clear()
+    decisions = [decision for case in cases for decision in case.decided]
+    assert sum(decision != REFUSED for decision in decisions) >= CASES / 3
     other = [
         (case, pod)
         for case in cases
@@ -432,28 +435,30 @@ _ROUND_S = 120.0
 """A search that finds nothing takes the real scheduler up to ten seconds, and it does one after the other."""
 
 
-async def _schedule_round(found: Desk, cases: list[Case], round_: int) -> None:
+async def _schedule_round(round_desk: Desk, cases: list[Case], round_: int) -> None:
     for case in cases:
         for claim in case.pods[round_]:
-            await found.kube.create(RESOURCE_CLAIMS, claim, namespace=found.namespace)
+            await round_desk.kube.create(RESOURCE_CLAIMS, claim, namespace=round_desk.namespace)
         names = tuple(claim["metadata"]["name"] for claim in case.pods[round_])
         selector = {"kubernetes.io/hostname": case.name}
-        await found.pod(f"{case.name}-{round_}", claims=names, nodeSelector=selector)
+        await round_desk.pod(f"{case.name}-{round_}", claims=names, nodeSelector=selector)
     for case in cases:
         case.allocated.append([])
-        case.decided.append(await found.until(partial(_decision, found, case, round_), within_s=_ROUND_S))
+        case.decided.append(await round_desk.until(partial(_decision, round_desk, case, round_), within_s=_ROUND_S))
 
 
-async def _decision(found: Desk, case: Case, round_: int) -> Decision | None:
+async def _decision(round_desk: Desk, case: Case, round_: int) -> Decision | None:
     """What became of a pod; None while that is open."""
-    pod = await found.get_pod(f"{case.name}-{round_}")
+    pod = await round_desk.get_pod(f"{case.name}-{round_}")
     if not pod["spec"].get("nodeName"):
         conditions = pod.get("status", {}).get("conditions") or ()
-        refused = any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
+        refused = any(
+            condition["type"] == "PodScheduled" and condition["status"] == "False" for condition in conditions
+        )
         return REFUSED if refused else None
     decided: Decision = {}
     for claim in case.pods[round_]:
-        stored = await found.get_claim(claim["metadata"]["name"])
+        stored = await round_desk.get_claim(claim["metadata"]["name"])
         case.allocated[round_].append(stored["status"]["allocation"])
         decided[claim["metadata"]["name"]] = _shown(stored["status"]["allocation"])
     return decided
@@ -463,14 +468,14 @@ def _shown(allocation: JsonObject) -> list[str]:
     """An allocation in lines that compare: devices in order, then configs."""
     devices = allocation["devices"]
     lines = [
-        f"{one['request']}={one['pool']}/{one['device']}{' admin' if one.get('adminAccess') else ''}"
-        f"{' tolerant' if one.get('tolerations') else ''}{' share' if one.get('shareID') else ''}"
-        f"{sorted((one.get('consumedCapacity') or {}).items())}"
-        for one in devices["results"]
+        f"{result['request']}={result['pool']}/{result['device']}{' admin' if result.get('adminAccess') else ''}"
+        f"{' tolerant' if result.get('tolerations') else ''}{' share' if result.get('shareID') else ''}"
+        f"{sorted((result.get('consumedCapacity') or {}).items())}"
+        for result in devices["results"]
     ]
     return lines + [
-        f"{one['source']} {one.get('requests', [])} {one['opaque']['parameters']}"
-        for one in devices.get("config") or ()
+        f"{config['source']} {config.get('requests', [])} {config['opaque']['parameters']}"
+        for config in devices.get("config") or ()
     ]
 
 
@@ -487,8 +492,8 @@ type Order = Mapping[str, str]
 def _orders(case: Case, minor: int) -> list[Order]:
     """From 1.36 on by name. Before, pools and their slices come in an order that is another one each time."""
     names: dict[str, list[str]] = defaultdict(list)
-    for one in case.slices:
-        names[one["spec"]["pool"]["name"]].append(one["metadata"]["name"])
+    for slice_ in case.slices:
+        names[slice_["spec"]["pool"]["name"]].append(slice_["metadata"]["name"])
     if minor >= 36:
         return [{name: name for pool, own in names.items() for name in (pool, *own)}]
     return [
@@ -500,20 +505,20 @@ def _orders(case: Case, minor: int) -> list[Order]:
 
 def _renamed(obj: JsonObject, order: Order) -> JsonObject:
     """A slice or an allocation with those names."""
-    found = deepcopy(obj)
-    if "metadata" in found:
-        found["metadata"]["name"] = order[found["metadata"]["name"]]
-        found["spec"]["pool"]["name"] = order[found["spec"]["pool"]["name"]]
-    for result in found.get("devices", {}).get("results") or ():
+    renamed = deepcopy(obj)
+    if "metadata" in renamed:
+        renamed["metadata"]["name"] = order[renamed["metadata"]["name"]]
+        renamed["spec"]["pool"]["name"] = order[renamed["spec"]["pool"]["name"]]
+    for result in renamed.get("devices", {}).get("results") or ():
         result["pool"] = order[result["pool"]]
-    return found
+    return renamed
 
 
 def _ours(case: Case, pod: int, order: Order, minor: int) -> Decision:
     """What our allocator decides for a pod after the real decisions for those before it."""
     behavior = Behavior.of(minor, partitionable=True, consumable=minor > 34, taints=True)
-    slices = [PublishedSlice(ResourceSlice.of(_renamed(one, order))) for one in case.slices]
-    before = [Allocation.of(_renamed(one, order)) for each in case.allocated[:pod] for one in each]
+    slices = [PublishedSlice(ResourceSlice.of(_renamed(slice_, order))) for slice_ in case.slices]
+    before = [Allocation.of(_renamed(allocation, order)) for each in case.allocated[:pod] for allocation in each]
     within = Snapshot(Catalog(slices, behavior), {"everything": DeviceClass.of(_EVERYTHING)}, Usage.of(before))
     claims = case.pods[pod]
     try:
@@ -531,8 +536,8 @@ def _ours(case: Case, pod: int, order: Order, minor: int) -> Decision:
 
 def _is_leak(case: Case, pod: int, order: Order, minor: int) -> bool:
     """Whether the rules lead to the real decision with the defect of kube-scheduler that `naive_allocation` knows."""
-    before = [_renamed(one, order) for each in case.allocated[:pod] for one in each]
-    slices = [_renamed(one, order) for one in case.slices]
+    before = [_renamed(allocation, order) for each in case.allocated[:pod] for allocation in each]
+    slices = [_renamed(slice_, order) for slice_ in case.slices]
     plain = Reference(case.pods[pod], slices, {"everything": _EVERYTHING}, before, leaks=True, minor=minor)
     try:
         solved = plain.solve()
@@ -541,32 +546,40 @@ def _is_leak(case: Case, pod: int, order: Order, minor: int) -> bool:
     if not solved or case.decided[pod] == REFUSED:
         return not solved and case.decided[pod] == REFUSED
     real = [
-        [(one["request"], order[one["pool"]], one["device"]) for one in allocation["devices"]["results"]]
+        [(result["request"], order[result["pool"]], result["device"]) for result in allocation["devices"]["results"]]
         for allocation in case.allocated[pod]
     ]
-    return real == [[(name, one.pool, one.device["name"]) for name, one, _ in each] for each in plain.results]
+    return real == [
+        [(name, published.pool, published.device["name"]) for name, published, _ in each] for each in plain.results
+    ]
 
 
 def _as_of_34(case: Case) -> None:
     """Without what 1.34 does not have, or has in another form: shares, and counters apart from devices."""
-    counted = {one["spec"]["pool"]["name"]: one["spec"]["sharedCounters"] for one in case.slices if _has_counters(one)}
-    case.slices = [one for one in case.slices if not _has_counters(one)]
-    for spec in (one["spec"] for one in case.slices):
+    counted = {
+        slice_["spec"]["pool"]["name"]: slice_["spec"]["sharedCounters"]
+        for slice_ in case.slices
+        if _has_counters(slice_)
+    }
+    case.slices = [slice_ for slice_ in case.slices if not _has_counters(slice_)]
+    for spec in (slice_["spec"] for slice_ in case.slices):
         if sets := counted.get(spec["pool"]["name"]):
             spec["pool"]["resourceSliceCount"] -= 1
             spec["sharedCounters"] = sets
-        for one in spec["devices"]:
-            one.pop("allowMultipleAllocations", None)
-            for capacity in one.get("capacity", {}).values():
+        for device_ in spec["devices"]:
+            device_.pop("allowMultipleAllocations", None)
+            for capacity in device_.get("capacity", {}).values():
                 capacity.pop("requestPolicy", None)
-            one["taints"] = [taint for taint in one.get("taints", ()) if taint["effect"] != "None"]
+            device_["taints"] = [taint for taint in device_.get("taints", ()) if taint["effect"] != "None"]
     for devices in (claim["spec"]["devices"] for pod in case.pods for claim in pod):
-        devices["constraints"] = [one for one in devices["constraints"] if "matchAttribute" in one]
+        devices["constraints"] = [constraint for constraint in devices["constraints"] if "matchAttribute" in constraint]
         for request in devices["requests"]:
             for wanted in request.get("firstAvailable") or (request["exactly"],):
                 wanted.pop("capacity", None)
                 selectors = wanted.get("selectors", ())
-                wanted["selectors"] = [one for one in selectors if "allowMultiple" not in one["cel"]["expression"]]
+                wanted["selectors"] = [
+                    selector for selector in selectors if "allowMultiple" not in selector["cel"]["expression"]
+                ]
 
 
 def _has_counters(slice_: JsonObject) -> bool:

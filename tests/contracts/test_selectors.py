@@ -53,8 +53,8 @@ async def stored(server: RealApiServer, expressions: list[str], *, at_any_cost: 
 
 
 async def test_selectors_that_we_compile_are_stored(real_server: Callable[..., RealApiServer]) -> None:
-    answers = await stored(real_server({}), [*ACCEPTED, *HOLD, *BIND_HOLD, *(one for one, _ in FAIL)])
-    assert [one for one, accepted in answers.items() if not accepted] == []
+    answers = await stored(real_server({}), [*ACCEPTED, *HOLD, *BIND_HOLD, *(expression for expression, _ in FAIL)])
+    assert [expression for expression, accepted in answers.items() if not accepted] == []
 
 
 OF_LISTS = [
@@ -78,7 +78,7 @@ async def test_lists_are_for_servers_that_have_lists(real_server: Callable[..., 
     """With the gate attributes may be looped over, and any result may be a bool; `includes` needs the next version."""
     server = Server.of(36, stored=False, list_attributes=lists)
     answers = await stored(real_server({"DRAListTypeAttributes": lists}), OF_LISTS)
-    assert answers == {one: is_selector(one, server) for one in OF_LISTS}
+    assert answers == {expression: is_selector(expression, server) for expression in OF_LISTS}
     assert any(answers.values())
 
 
@@ -96,8 +96,8 @@ def is_selector(expression: str, server: Server) -> bool | None:
 
 
 async def test_selectors_that_we_refuse_are_not_stored(real_server: Callable[..., RealApiServer]) -> None:
-    answers = await stored(real_server({}), [*(one for one, _, _ in REFUSED), *NO_EXPRESSION, *TOO_LONG])
-    assert [one for one, accepted in answers.items() if accepted] == []
+    answers = await stored(real_server({}), [*(expression for expression, _, _ in REFUSED), *NO_EXPRESSION, *TOO_LONG])
+    assert [expression for expression, accepted in answers.items() if accepted] == []
 
 
 KNOWN_DIFFERENCES = ("optional.none()",)
@@ -129,13 +129,17 @@ async def test_random_expressions_are_stored_or_not_as_we_say(
 ) -> None:
     server, expressions = Server.of(36, stored=False), random_expressions(RANDOM_EXPRESSIONS)
     answers = await stored(real_server({}), expressions, at_any_cost=True)
-    ours = {one: is_selector(one, server) for one in expressions}
-    differing = [one for one in expressions if ours[one] not in (None, answers[one])]
+    ours = {expression: is_selector(expression, server) for expression in expressions}
+    differing = [expression for expression in expressions if ours[expression] not in (None, answers[expression])]
     not_judged = list(ours.values()).count(None)
     accepted = sum(answers.values())
     print(f"{len(expressions)} expressions, {accepted} stored; {not_judged} not judged, {len(differing)} differ:")
     print(*differing, sep="\n")
-    assert [one for one in differing if ours[one] or not any(part in one for part in KNOWN_DIFFERENCES)] == []
+    assert [
+        expression
+        for expression in differing
+        if ours[expression] or not any(part in expression for part in KNOWN_DIFFERENCES)
+    ] == []
     assert len(differing) <= len(expressions) // 1000
     assert not_judged <= len(expressions) // 100
 
@@ -172,5 +176,5 @@ async def test_values_are_those_that_the_api_server_computes(real_server: Callab
     # In small parts: the server cuts off long lists of warnings.
     for part in batched((expression for expression, _ in FAIL), 6):
         *failed, last = await warnings(real_server({}), list(part))
-        assert ["resulted in error" in one for one in failed] == [True] * len(part)
+        assert ["resulted in error" in warning for warning in failed] == [True] * len(part)
         assert "failed expression: false" in last

@@ -56,7 +56,7 @@ async def compare(
     for method, path, body, kind in requests:
         real, simulated = [await answer(api, method, path, body, kind) for api in twins]
         if only_spec:
-            real, simulated = [one["spec"] if isinstance(one, dict) else one for one in (real, simulated)]
+            real, simulated = [answer["spec"] if isinstance(answer, dict) else answer for answer in (real, simulated)]
         assert simulated == real, f"{method} {path} {body}"
 
 
@@ -102,7 +102,7 @@ class Dice:
             "name": name,
             "image": self.word(),
             **self.pick(
-                env=lambda: [{"name": one, "value": self.word()} for one in self.some("ABC", 1)],
+                env=lambda: [{"name": name_, "value": self.word()} for name_ in self.some("ABC", 1)],
                 args=lambda: self.some("abc", 1),
                 resources=lambda: {"limits": {"cpu": self.random.choice(["1", "0.5", "1000m"])}},
             ),
@@ -113,14 +113,16 @@ class Dice:
             tolerations=lambda: [{"key": self.word(), "operator": "Exists"}],
             imagePullSecrets=lambda: [{"name": self.word()}],
             nodeSelector=lambda: {self.word(): self.random.choice([self.word(), None])},
-            resourceClaims=lambda: [{"name": one, "resourceClaimName": "x"} for one in self.some("abc", 1)],
+            resourceClaims=lambda: [{"name": name_, "resourceClaimName": "x"} for name_ in self.some("abc", 1)],
         )
         names = self.some("abc", 1)
         spec["containers"] = [self.container(name) for name in names]
         if self.chance(0.3):
             spec["$setElementOrder/containers"] = [{"name": name} for name in names]
         elif self.chance(0.2) and len(names) < 3:
-            spec["containers"].append({"$patch": "delete", "name": next(one for one in "abc" if one not in names)})
+            spec["containers"].append(
+                {"$patch": "delete", "name": next(name_ for name_ in "abc" if name_ not in names)}
+            )
         return spec
 
 
@@ -172,7 +174,7 @@ async def test_merges_of_a_custom_type(twins: tuple[Api, Api], unique: str, seed
     for _ in range(REQUESTS):
         place = f"{path}{'/status' if dice.chance(0.2) else ''}"
         content = dice.pick(spec=dice.spec, status=lambda: {"x": dice.word()})
-        metadata = dice.pick(labels=dice.words, finalizers=lambda: [f"x.example/{one}" for one in dice.some("abc")])
+        metadata = dice.pick(labels=dice.words, finalizers=lambda: [f"x.example/{name_}" for name_ in dice.some("abc")])
         requests.append(("PATCH", place, {**content, "metadata": metadata}, MERGE))
     await compare(twins, requests)
 

@@ -30,7 +30,7 @@ async def test_an_event_is_the_same_object_in_both_groups(api: Api, namespace: s
     assert old["metadata"]["uid"] == created["metadata"]["uid"]
     assert (old["involvedObject"], old["message"], old["reportingComponent"]) == (about, "text", "x.example/y")
     listed = await api.get(f"/api/v1/{path}", fieldSelector="involvedObject.name=p,type=Warning")
-    assert [one["metadata"]["name"] for one in listed["items"]] == ["a"]
+    assert [event_["metadata"]["name"] for event_ in listed["items"]] == ["a"]
 
 
 async def test_an_event_lives_in_the_namespace_of_what_it_is_about(api: Api, namespace: str) -> None:

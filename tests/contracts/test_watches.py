@@ -172,7 +172,7 @@ async def test_many_watches_see_the_same_events_in_the_same_order(api: Api, name
     for number in range(20):
         await api.post(claims(namespace), claim(f"c{number}"))
     seen = await asyncio.gather(*watchers)
-    assert all(one == [("ADDED", f"c{number}") for number in range(20)] for one in seen)
+    assert all(events == [("ADDED", f"c{number}") for number in range(20)] for events in seen)
 
 
 async def test_a_table_watch_has_a_table_for_each_event(api: Api, namespace: str) -> None:
@@ -182,8 +182,8 @@ async def test_a_table_watch_has_a_table_for_each_event(api: Api, namespace: str
         for name in ("a", "b"):
             await api.post(claims(namespace), claim(name))
         (_, first), (_, second) = await watch.next(), await watch.next()
-    assert [one["name"] for one in first["columnDefinitions"]] == ["Name", "State", "Age"]
-    assert [one["rows"][0]["cells"][0] for one in (first, second)] == ["a", "b"]
+    assert [column["name"] for column in first["columnDefinitions"]] == ["Name", "State", "Age"]
+    assert [table["rows"][0]["cells"][0] for table in (first, second)] == ["a", "b"]
 
 
 async def test_a_position_that_is_no_number_is_refused(api: Api, namespace: str) -> None:

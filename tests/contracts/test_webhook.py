@@ -124,16 +124,16 @@ class Install:
             )
             port = await stack.enter_async_context(webhook.serving())
             running = asyncio.create_task(webhook.run())
-            found = Replica(webhook, kube, plan, self.clock, port, registry, stack)
-            self.replicas.append(found)
+            new_replica = Replica(webhook, kube, plan, self.clock, port, registry, stack)
+            self.replicas.append(new_replica)
             try:
-                yield found
+                yield new_replica
             finally:
                 # As kubelet: no endpoint of the Service any more, and told to end.
-                self.replicas.remove(found)
-                for task in filter(None, (running, found.leading)):
+                self.replicas.remove(new_replica)
+                for task in filter(None, (running, new_replica.leading)):
                     task.cancel()
-                await asyncio.gather(*filter(None, (running, found.leading)), return_exceptions=True)
+                await asyncio.gather(*filter(None, (running, new_replica.leading)), return_exceptions=True)
 
     def _token(self) -> str | None:
         return f"Bearer {self.api.token}" if self.api.token else None
@@ -156,7 +156,7 @@ class Install:
 
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection to one of the ready replicas, in turn."""
-        ready = [one for one in self.replicas if one.webhook.problem() is None]
+        ready = [candidate for candidate in self.replicas if candidate.webhook.problem() is None]
         if not ready:
             writer.close()
             return
@@ -196,13 +196,13 @@ def path_of(obj: dict[str, Any]) -> str:
 @pytest_asyncio.fixture
 async def install(api: Api, unique: str) -> AsyncIterator[Install]:
     await api.post("/api/v1/namespaces", {"metadata": {"name": unique}})
-    found = Install(api, f"{unique}-webhook", unique, 0)
-    service = await asyncio.start_server(found.forward, "127.0.0.1", 0)
-    found.port = service.sockets[0].getsockname()[1]
-    yield found
+    new_install = Install(api, f"{unique}-webhook", unique, 0)
+    service = await asyncio.start_server(new_install.forward, "127.0.0.1", 0)
+    new_install.port = service.sockets[0].getsockname()[1]
+    yield new_install
     service.close()
-    if not await api.is_gone(found.configuration):
-        await api.delete(found.configuration)
+    if not await api.is_gone(new_install.configuration):
+        await api.delete(new_install.configuration)
 
 
 @pytest_asyncio.fixture
@@ -263,8 +263,8 @@ async def more(load: Load, count: int = 6) -> None:
 
 async def test_users_are_told_what_check_says_and_only_of_what_is_ours(api: Api, install: Install, team: str) -> None:
     await install.make_objects()
-    async with install.replica() as one:
-        one.lead()
+    async with install.replica() as replica:
+        replica.lead()
         await install.until_asked()
         for kind in KINDS:
             named = {"name": team, **({} if kind == "DeviceClass" else {"namespace": team})}
@@ -276,8 +276,8 @@ async def test_users_are_told_what_check_says_and_only_of_what_is_ours(api: Api,
                 "ResourceClaim": "spec.devices.",
                 "ResourceClaimTemplate": "spec.spec.devices.",
             }
-            said = f'admission webhook "refuse.{PLURALS[kind]}.gpu.nvidia.com" denied the request: {place[kind]}'
-            assert refusal.message.startswith(f"{said}config[0].opaque.parameters.sharing.mpsConfig: is for strategy")
+            start = f'admission webhook "refuse.{PLURALS[kind]}.gpu.nvidia.com" denied the request: {place[kind]}'
+            assert refusal.message.startswith(f"{start}config[0].opaque.parameters.sharing.mpsConfig: is for strategy")
             right = an_object(kind, config(GOOD), metadata=named)
             await api.post(path_of(right), right)
         reads = ("device.attributes['gpu.nvidia.com'].productNam == 'x'",)
@@ -285,12 +285,12 @@ async def test_users_are_told_what_check_says_and_only_of_what_is_ours(api: Api,
         await api.post(path_of(odd), odd)
         assert any("productNam" in warning for warning in api.warnings)
         other = config({**BAD, "apiVersion": "x"}, driver="gpu.example.com")
-        reviewed = samples(one, "gpu_dra_webhook_reviews_total")
+        reviewed = samples(replica, "gpu_dra_webhook_reviews_total")
         alien = an_object("ResourceClaim", other, metadata={"name": "alien", "namespace": team})
         await api.post(path_of(alien), alien)
         exempt = an_object("ResourceClaim", config(BAD), metadata={"namespace": install.namespace})
         await api.post(path_of(exempt), exempt)
-        assert samples(one, "gpu_dra_webhook_reviews_total") == reviewed, "nobody asks about those"
+        assert samples(replica, "gpu_dra_webhook_reviews_total") == reviewed, "nobody asks about those"
         assert reviewed["DeviceClass refused"] >= 1 and reviewed["ResourceClaim admitted"] >= 2
 
 
@@ -309,8 +309,8 @@ async def test_objects_that_were_bad_before_can_be_changed_and_deleted(api: Api,
     bad = an_object("ResourceClaim", config(BAD), metadata={"name": "old", "namespace": team, **finalizers})
     await api.post(path_of(bad), bad)
     path = f"{path_of(bad)}/old"
-    async with install.replica() as one:
-        one.lead()
+    async with install.replica() as replica:
+        replica.lead()
         await install.until_asked()
         await api.patch(path, {"metadata": {"labels": {"a": "b"}}})
         await api.patch(f"{path}/status", {"status": {}})
@@ -330,14 +330,14 @@ async def test_it_is_switched_on_and_off_and_replaced_under_load_without_one_fai
         await more(load)
         for stack in (first, second):
             await stack.enter_async_context(install.replica())
-        one, two = install.replicas
-        one.lead()
+        leader, follower = install.replicas
+        leader.lead()
         await install.until_asked()
         slipped = load.slipped
         await more(load, 20)
         assert load.slipped <= slipped + 3 * 2, "requests that were under way"
         slipped = load.slipped
-        assert samples(one, "gpu_dra_webhook_reviews_total") and samples(two, "gpu_dra_webhook_reviews_total")
+        assert samples(leader, "gpu_dra_webhook_reviews_total") and samples(follower, "gpu_dra_webhook_reviews_total")
         # An upgrade: new replicas first, then the old ones go, the leader among them.
         async with install.replica() as third, install.replica():
             await install.until(ready(third))
@@ -373,8 +373,8 @@ async def test_certificates_are_renewed_under_load_long_before_they_expire(
 ) -> None:
     """Time is put forward two months, twice, and nothing is started anew."""
     await install.make_objects()
-    async with install.replica() as one, install.replica():
-        one.lead()
+    async with install.replica() as leader, install.replica():
+        leader.lead()
         await install.until_asked()
         async with under_load(api, team) as load:
             served = [await current(install)]
@@ -390,7 +390,7 @@ async def test_certificates_are_renewed_under_load_long_before_they_expire(
                 await install.until(trusts_only(install, served[-1]))
                 await more(load, 15)
         assert load.failed == [] and load.slipped == 0
-        assert len({one.key for one in served}) == 3
+        assert len({certificate_.key for certificate_ in served}) == 3
         assert (await current(install)) == served[-1], "of two replicas one has made each"
 
 
@@ -407,7 +407,7 @@ def changed(install: Install, before: Any) -> Callable[[], Awaitable[bool]]:
 
 def all_serve(install: Install, certificate: Any) -> Callable[[], Awaitable[bool]]:
     async def true() -> bool:
-        return all(one.webhook._served.current == certificate for one in install.replicas)
+        return all(replica.webhook._served.current == certificate for replica in install.replicas)
 
     return true
 
@@ -422,10 +422,10 @@ def trusts_only(install: Install, certificate: Any) -> Callable[[], Awaitable[bo
 async def test_an_api_server_that_cannot_reach_it_goes_on_as_before(api: Api, install: Install, team: str) -> None:
     """Pods can be out of its reach; then nothing is refused, and the replicas say so."""
     await install.make_objects()
-    async with install.replica() as one:
-        await install.until(ready(one))
-        install.replicas.remove(one)  # no endpoint of the Service
-        one.lead()
+    async with install.replica() as replica:
+        await install.until(ready(replica))
+        install.replicas.remove(replica)  # no endpoint of the Service
+        replica.lead()
 
         async def asked_about_the_probe() -> bool:
             webhooks = (await api.get(install.configuration)).get("webhooks") or ()
@@ -436,14 +436,14 @@ async def test_an_api_server_that_cannot_reach_it_goes_on_as_before(api: Api, in
             await more(load)
         assert load.failed == [] and load.refused == 0
         assert not await install.armed()
-        install.replicas.append(one)
+        install.replicas.append(replica)
         await install.until_asked()
 
 
 async def test_a_secret_that_somebody_emptied_is_filled_again(api: Api, install: Install) -> None:
     await install.make_objects()
-    async with install.replica() as one:
-        one.lead()
+    async with install.replica() as replica:
+        replica.lead()
         await install.until_asked()
         before = await current(install)
         await api.patch(install.secret, {"data": None})
@@ -473,20 +473,20 @@ async def test_a_secret_that_cert_manager_fills_is_read_and_never_written(
         await install.until(all_serve(install, made))
         return made
 
-    async with install.replica() as one, install.replica():
-        one.lead()
+    async with install.replica() as leader, install.replica():
+        leader.lead()
 
         async def waits() -> bool:
-            return "is not there" in (one.webhook.problem() or "") and not await install.armed()
+            return "is not there" in (leader.webhook.problem() or "") and not await install.armed()
 
         await install.until(waits)
         await issued(first)
         await install.until_asked()
         async with under_load(api, team) as load:
-            told = await api.get(install.configuration)
+            configuration = await api.get(install.configuration)
             leaf = await issued(first)
             await more(load, 5)
-            assert await api.get(install.configuration) == told, "the authority is the same"
+            assert await api.get(install.configuration) == configuration, "the authority is the same"
             for issuer in (second, first):
                 renewed = await issued(issuer)
                 await more(load, 5)
@@ -506,8 +506,8 @@ async def test_an_issuer_that_does_not_tell_its_authority_changes_nothing(
     install.issued_here, install.clock.offset = False, timedelta()
     await api.post(CONFIGURATIONS, {"metadata": {"name": install.name}})
     issuer = Issuer("some authority")
-    async with install.replica() as one:
-        one.lead()
+    async with install.replica() as replica:
+        replica.lead()
         await api.patch(install.secret, issuer.secret(install.name, "127.0.0.1"), APPLY, fieldManager="cert-manager")
         await install.until_asked()
         await api.patch(install.secret, {"data": {"ca.crt": ""}})

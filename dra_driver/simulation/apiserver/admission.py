@@ -92,9 +92,8 @@ class AdmittedChange:
 
     @property
     def metadata(self) -> JsonObject:
-        whole = self.obj or self.old or {}
-        found: JsonObject = whole.get("metadata") or {}
-        return found
+        metadata: JsonObject = (self.obj or self.old or {}).get("metadata") or {}
+        return metadata
 
 
 class Admission:
@@ -273,8 +272,8 @@ async def _ask(question: WebhookQuestion) -> WebhookVerdict:
     if response["allowed"] is True:
         return WebhookVerdict(None, warnings)
     status = response.get("status") or {}
-    said = status.get("message") or status.get("reason")
-    message = f'admission webhook "{name}" denied the request' + (f": {said}" if said else " without explanation")
+    reason = status.get("message") or status.get("reason")
+    message = f'admission webhook "{name}" denied the request' + (f": {reason}" if reason else " without explanation")
     code = max(int(status.get("code") or 403), 400)
     return WebhookVerdict(ApiError(code, message, reason=str(status.get("reason") or ""), details={}), warnings)
 
@@ -293,8 +292,8 @@ async def _answer(webhook: JsonObject, review: JsonObject) -> Mapping[str, Any]:
     ):
         if answer.status != 200:
             raise ValueError(f"it answered {answer.status}")
-        found = json.loads(await answer.read())
-    response = found.get("response") if isinstance(found, dict) else None
+        answered = json.loads(await answer.read())
+    response = answered.get("response") if isinstance(answered, dict) else None
     if not isinstance(response, dict) or response.get("uid") != review["request"]["uid"]:
         raise ValueError("expected response.uid to be that of the request")
     if not isinstance(response.get("allowed"), bool):

@@ -27,7 +27,7 @@ def core_rules() -> dict[TypeKey, TypeRules]:
     """By type."""
     return {
         ("", "namespaces"): NamespaceRules(),
-        ("", "nodes"): NodeRules(),
+        ("", "nodes"): NodeObjectRules(),
         ("", "pods"): PodRules(),
         ("", "secrets"): SecretRules(),
         ("", "events"): EventRules(),
@@ -50,7 +50,7 @@ class NamespaceRules(TypeRules):
             obj["spec"] = old.get("spec", {})
 
 
-class NodeRules(TypeRules):
+class NodeObjectRules(TypeRules):
     """Node. It is not tainted as not ready: here is no controller that would take the taint away again."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
@@ -100,11 +100,11 @@ class PodRules(TypeRules):
 
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         status, spec = obj["status"], obj["spec"]
-        claims = {one["name"] for one in spec.get("resourceClaims") or ()}
+        claims = {entry["name"] for entry in spec.get("resourceClaims") or ()}
         problems = [
-            invalid(f"status.resourceClaimStatuses[{index}].name", one.get("name"), "must match an entry in the spec")
-            for index, one in enumerate(status.get("resourceClaimStatuses") or ())
-            if one.get("name") not in claims
+            invalid(f"status.resourceClaimStatuses[{index}].name", entry.get("name"), "must match an entry in the spec")
+            for index, entry in enumerate(status.get("resourceClaimStatuses") or ())
+            if entry.get("name") not in claims
         ]
         path = "status.extendedResourceClaimStatus.requestMappings"
         asked = {

@@ -339,9 +339,9 @@ def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) ->
         yield known(where, message) if known else replace(_invalid(where, message), older=older)
 
 
-def _invalid(field: str, said: str) -> FieldProblem:
+def _invalid(field: str, detail: str) -> FieldProblem:
     """Without the value, which may be a large one."""
-    return FieldProblem(field, "FieldValueInvalid", f"Invalid value: {said}")
+    return FieldProblem(field, "FieldValueInvalid", f"Invalid value: {detail}")
 
 
 _PROBLEMS: dict[str, Callable[[str, str], FieldProblem]] = {
@@ -355,7 +355,11 @@ def _same_item(item: Any, old: Any, schema: Schema) -> Any:
     if schema.list_type != "map" or not isinstance(old, list) or not isinstance(item, dict):
         return _MISSING
     keys = [item.get(name) for name in schema.list_keys]
-    same = (one for one in old if isinstance(one, dict) and [one.get(name) for name in schema.list_keys] == keys)
+    same = (
+        candidate
+        for candidate in old
+        if isinstance(candidate, dict) and [candidate.get(name) for name in schema.list_keys] == keys
+    )
     return next(same, _MISSING)
 
 

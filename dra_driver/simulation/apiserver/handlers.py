@@ -298,11 +298,11 @@ def scale_of(obj: JsonObject) -> JsonObject:
     spec, metadata = obj["spec"], obj["metadata"]
     selector = spec.get("selector") or {}
     labels = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {name: metadata[name] for name in kept},
+        "metadata": {name: metadata[name] for name in shown},
         "spec": {"replicas": spec.get("replicas", 1)},
         "status": {
             "replicas": (obj.get("status") or {}).get("replicas", 0),

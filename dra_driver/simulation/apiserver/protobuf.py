@@ -107,7 +107,7 @@ def _message(data: bytes, shape: Shape) -> JsonObject:
         if form == "unread":
             continue
         if isinstance(form, list):
-            result.setdefault(name, []).append(_one(value, form[0]))
+            result.setdefault(name, []).append(_decoded(value, form[0]))
         elif form in ("map", "bytes", "quantities"):
             entry = dict(_fields(_bytes(value)))
             key, content = _bytes(entry.get(1, b"")).decode(), _bytes(entry.get(2, b""))
@@ -115,7 +115,7 @@ def _message(data: bytes, shape: Shape) -> JsonObject:
         elif isinstance(form, Inline):
             result |= _message(_bytes(value), form.shape)
         else:
-            result[name] = _one(value, form)
+            result[name] = _decoded(value, form)
     return {name: value for name, value in result.items() if value != "" or (name, "text") in shape.values()}
 
 
@@ -125,7 +125,7 @@ def _entry(content: bytes, form: str) -> str:
     return _bytes(dict(_fields(content)).get(1, b"")).decode() if form == "quantities" else content.decode()
 
 
-def _one(value: int | bytes, form: Any) -> Any:
+def _decoded(value: int | bytes, form: Any) -> Any:
     if isinstance(form, dict):
         return _message(_bytes(value), form)
     if form in ("str", "text"):

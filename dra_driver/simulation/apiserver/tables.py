@@ -78,7 +78,8 @@ def _pod_state(obj: JsonObject) -> str:
     status = _status(obj)
     state = status.get("reason") or status.get("phase", "")
     gated = any(
-        one["type"] == "PodScheduled" and one.get("reason") == "SchedulingGated" for one in status.get("conditions", ())
+        condition["type"] == "PodScheduled" and condition.get("reason") == "SchedulingGated"
+        for condition in status.get("conditions", ())
     )
     if gated:
         state = "SchedulingGated"

@@ -74,7 +74,10 @@ class ClaimManager:
         """Read the record that an earlier kubelet of this node left."""
         if self._state.exists():
             for item in json.loads(self._state.read_text()):
-                devices = {driver: [AnsweredDevice(**one) for one in all_] for driver, all_ in item["devices"].items()}
+                devices = {
+                    driver: [AnsweredDevice(**answered) for answered in all_]
+                    for driver, all_ in item["devices"].items()
+                }
                 self._records[item["uid"]] = ClaimRecord(**(item | {"devices": devices}))
 
     def records(self) -> tuple[ClaimRecord, ...]:

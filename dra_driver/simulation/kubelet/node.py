@@ -127,8 +127,8 @@ class SimulatedKubelet:
         """What the container printed; of a program that does not run here, what it would see."""
         if self._real is not None and self._real.are_real(pod):
             return self._real.log(pod["metadata"]["uid"], container)
-        kept = self._logs_file(pod["metadata"]["uid"])
-        if kept.exists() and container in (logs := json.loads(kept.read_text())):
+        logs_file = self._logs_file(pod["metadata"]["uid"])
+        if logs_file.exists() and container in (logs := json.loads(logs_file.read_text())):
             return str(logs[container])
         view = await self._view(pod, container)
         try:
@@ -351,7 +351,7 @@ class SimulatedKubelet:
         await tell(self._kube, "kubelet", pod, "Warning", reason, message, host=self.node_name)
 
 
-def gpus_seen(slices: Sequence[JsonObject], devices: Set[tuple[str, str]]) -> tuple[shell.GpuSeen, ...]:
+def gpus_seen(slices: Sequence[JsonObject], devices: Set[tuple[str, str]]) -> tuple[shell.SmiGpu, ...]:
     """Of published devices, by pool and name, those that are GPUs or parts of them."""
     seen = []
     for item in slices:
@@ -360,7 +360,7 @@ def gpus_seen(slices: Sequence[JsonObject], devices: Set[tuple[str, str]]) -> tu
             texts = {name: value.get("string", "") for name, value in attributes.items()}
             if (item["spec"]["pool"]["name"], device["name"]) in devices and texts.get("type") in ("gpu", "mig"):
                 names = ("productName", "uuid", "profile", "parentUUID")
-                seen.append(shell.GpuSeen(*(texts.get(name, "") for name in names)))
+                seen.append(shell.SmiGpu(*(texts.get(name, "") for name in names)))
     return tuple(seen)
 
 

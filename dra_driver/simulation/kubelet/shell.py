@@ -25,7 +25,7 @@ NOT_UNDERSTOOD = 127
 
 
 @dataclass(frozen=True, slots=True)
-class GpuSeen:
+class SmiGpu:
     """One line of `nvidia-smi -L`. `profile` and `parent` (a UUID) are those of a MIG device."""
 
     product: str
@@ -44,7 +44,7 @@ class ContainerView:
     env: tuple[str, ...]
     files: tuple[str, ...]
     """Paths of device nodes and mounts."""
-    gpus: tuple[GpuSeen, ...]
+    gpus: tuple[SmiGpu, ...]
     now: str = ""
     """What `date` prints."""
 
@@ -86,7 +86,7 @@ def _slept_s(words: list[str]) -> float | None:
 def exit_status(command: Sequence[str]) -> int:
     """Of a program that ends by itself, see `lifetime_s`; what it finds does not matter."""
     try:
-        return run(ContainerView("", "", (), (), (), (GpuSeen("", ""),)), command).status
+        return run(ContainerView("", "", (), (), (), (SmiGpu("", ""),)), command).status
     except NotUnderstood:
         return 0
 

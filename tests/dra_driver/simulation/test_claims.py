@@ -11,12 +11,12 @@ from dra_driver.kube.client import Kube
 @pytest_asyncio.fixture
 async def cluster(api_server: ObservedApiServer, kube: Kube) -> AsyncIterator[Desk]:
     """A class, a node of two devices, and both controllers at work."""
-    async with desk(api_server, kube) as found:
-        await found.device_class()
-        await found.node("node-1", device("gpu-0"), device("gpu-1"))
-        found.start_claim_controller()
-        found.start_scheduler()
-        yield found
+    async with desk(api_server, kube) as new_desk:
+        await new_desk.device_class()
+        await new_desk.node("node-1", device("gpu-0"), device("gpu-1"))
+        new_desk.start_claim_controller()
+        new_desk.start_scheduler()
+        yield new_desk
 
 
 async def generated(cluster: Desk, pod: str, entry: str) -> JsonObject:
@@ -24,7 +24,7 @@ async def generated(cluster: Desk, pod: str, entry: str) -> JsonObject:
 
     async def name() -> str | None:
         statuses = (await cluster.get_pod(pod)).get("status", {}).get("resourceClaimStatuses") or ()
-        return next((one["resourceClaimName"] for one in statuses if one["name"] == entry), None)
+        return next((status["resourceClaimName"] for status in statuses if status["name"] == entry), None)
 
     return await cluster.get_claim(await cluster.until(name))
 
@@ -57,10 +57,10 @@ async def test_a_long_pod_name_leaves_room_for_the_random_part(cluster: Desk) ->
 async def test_a_missing_template_is_told_once_and_used_when_it_comes(cluster: Desk) -> None:
     await cluster.pod("early", templates=("later",))
 
-    async def told() -> bool:
+    async def event_written() -> bool:
         return bool(await cluster.events("early"))
 
-    await cluster.until(told)
+    await cluster.until(event_written)
     await cluster.pod("unrelated")
     await cluster.scheduled("unrelated")
     missing = 'resourceclaimtemplate.resource.k8s.io "later" not found'
@@ -75,10 +75,10 @@ async def test_a_claim_that_the_server_refuses_is_told(cluster: Desk) -> None:
     cluster.server.fail_next("POST", r"/resourceclaims$", 422, 1, "exceeded quota")
     await cluster.pod("p", templates=("one",))
 
-    async def told() -> bool:
+    async def event_written() -> bool:
         return bool(await cluster.events("p"))
 
-    await cluster.until(told)
+    await cluster.until(event_written)
     ((reason, message), *_) = await cluster.events("p")
     assert reason == "FailedResourceClaimCreation"
     assert "ResourceClaimTemplate one makes no valid claim" in message
@@ -134,7 +134,7 @@ async def test_devices_stay_with_a_claim_until_its_last_pod_is_done(cluster: Des
 
     async def only_b() -> bool:
         consumers = (await cluster.get_claim("shared"))["status"]["reservedFor"]
-        return [one["name"] for one in consumers] == ["b"]
+        return [consumer["name"] for consumer in consumers] == ["b"]
 
     await cluster.until(only_b)
     assert (await cluster.get_claim("shared"))["status"]["allocation"]
@@ -165,7 +165,7 @@ async def test_a_new_pod_of_the_same_name_does_not_inherit_the_reservation(clust
 
     async def reserved_for_the_new_one() -> bool:
         consumers = (await cluster.get_claim("mine")).get("status", {}).get("reservedFor") or ()
-        return [one["uid"] for one in consumers] == [new["metadata"]["uid"]]
+        return [consumer["uid"] for consumer in consumers] == [new["metadata"]["uid"]]
 
     await cluster.until(reserved_for_the_new_one)
     assert old["metadata"]["uid"] != new["metadata"]["uid"]

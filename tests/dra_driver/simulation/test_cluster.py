@@ -15,4 +15,4 @@ async def test_1_34_has_its_version_and_drops_what_has_no_gate() -> None:
             node_info = (await cluster.kube.get(NODES, "t4-1"))["status"]["nodeInfo"]
             assert node_info["kubeletVersion"] == SEEN[34]
             assert "extendedResourceName" not in (await cluster.kube.get(DEVICE_CLASSES, "gpu.nvidia.com"))["spec"]
-            assert all(one["spec"]["devices"] for one in (await cluster.kube.list(RESOURCE_SLICES)).items)
+            assert all(slice_["spec"]["devices"] for slice_ in (await cluster.kube.list(RESOURCE_SLICES)).items)

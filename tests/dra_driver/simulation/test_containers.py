@@ -32,14 +32,14 @@ def probe(script: str, **more: Any) -> dict[str, Any]:
 
 @pytest_asyncio.fixture
 async def containers(tmp_path: Path) -> AsyncIterator[Containers]:
-    found = Containers(tmp_path, {"known": SHELL})
-    yield found
-    await found.stop_all()
+    started = Containers(tmp_path, {"known": SHELL})
+    yield started
+    await started.stop_all()
 
 
-def start(containers: Containers, one: dict[str, Any], described: ContainerDescription | None = None) -> None:
-    assert containers.are_real(one)
-    containers.start(one, {"main": described or ContainerDescription()}, lambda: None)
+def start(containers: Containers, manifest: dict[str, Any], described: ContainerDescription | None = None) -> None:
+    assert containers.are_real(manifest)
+    containers.start(manifest, {"main": described or ContainerDescription()}, lambda: None)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -99,19 +99,19 @@ async def test_a_container_that_ends_or_does_not_answer_is_started_again(contain
 
 
 def test_unknown_commands_do_not_run(tmp_path: Path) -> None:
-    found = Containers(tmp_path, {"known": SHELL})
-    assert not found.are_real({"spec": {"containers": [{"name": "a", "command": ["known"]}, {"name": "b"}]}})
+    node = Containers(tmp_path, {"known": SHELL})
+    assert not node.are_real({"spec": {"containers": [{"name": "a", "command": ["known"]}, {"name": "b"}]}})
 
 
 def test_the_status_shows_how_containers_stand() -> None:
-    one = pod("")
+    manifest = pod("")
     waiting = {"main": ContainerStanding(restarts=2, waiting="CrashLoopBackOff")}
-    shown = running_status(one, [[]], "now", waiting)
+    shown = running_status(manifest, [[]], "now", waiting)
     (container,) = shown["containerStatuses"]
     assert container["state"] == {"waiting": {"reason": "CrashLoopBackOff"}}
     assert (container["ready"], container["restartCount"]) == (False, 2)
-    assert {one["type"]: one["status"] for one in shown["conditions"]}["Ready"] == "False"
-    after = {**one, "status": {**one["status"], **shown}}
+    assert {condition["type"]: condition["status"] for condition in shown["conditions"]}["Ready"] == "False"
+    after = {**manifest, "status": {**manifest["status"], **shown}}
     assert standing_patch(after, [[]], waiting, "later") is None
     patch = standing_patch(after, [[]], {"main": ContainerStanding(ready=True, started=True, restarts=2)}, "later")
     assert patch is not None and patch["containerStatuses"][0]["ready"]
@@ -140,6 +140,6 @@ def test_variables_come_from_the_manifest_and_from_fields_that_have_a_value() ->
 
 
 def test_two_clusters_have_no_address_in_common() -> None:
-    with PodAddresses() as one, PodAddresses() as other:
-        found = {addresses.new() for addresses in (one, other) for _ in range(300)}
-    assert len(found) == 600
+    with PodAddresses() as first, PodAddresses() as second:
+        assigned = {addresses.new() for addresses in (first, second) for _ in range(300)}
+    assert len(assigned) == 600

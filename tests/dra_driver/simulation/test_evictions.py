@@ -61,13 +61,13 @@ def test_other_taints_and_taints_of_other_devices_evict_nothing(healthy: dict[st
 
 @pytest_asyncio.fixture
 async def cluster(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
-    async with desk(api_server, kube) as found:
-        await found.device_class()
-        await found.node("node-1", device("gpu-0"), device("gpu-1"))
-        found.start_claim_controller()
-        found.start_scheduler()
-        found.start_eviction()
-        yield found
+    async with desk(api_server, kube) as new_desk:
+        await new_desk.device_class()
+        await new_desk.node("node-1", device("gpu-0"), device("gpu-1"))
+        new_desk.start_claim_controller()
+        new_desk.start_scheduler()
+        new_desk.start_eviction()
+        yield new_desk
 
 
 async def test_the_pod_on_the_tainted_device_goes_and_the_other_stays(cluster: Desk) -> None:

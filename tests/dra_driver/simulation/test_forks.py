@@ -31,9 +31,9 @@ async def forks(folder: Path) -> AsyncIterator[Forks]:
     (folder / "a_program.py").write_text(PROGRAM)
     (folder / "a_broken_one.py").write_text("raise RuntimeError('half an edit')")
     environment = {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[3])]), "NAME": "value"}
-    async with Forks.running(["a_program", "a_broken_one"], environment) as found:
-        assert found is not None
-        yield found
+    async with Forks.running(["a_program", "a_broken_one"], environment) as running:
+        assert running is not None
+        yield running
 
 
 async def test_a_program_is_run_with_its_arguments_and_log_and_ends_with_its_status(tmp_path: Path) -> None:
@@ -41,12 +41,12 @@ async def test_a_program_is_run_with_its_arguments_and_log_and_ends_with_its_sta
     log.write_text("before\n")
     async with forks(tmp_path) as started:
         programs = [await started.start("a_program", [argument, "more"], log) for argument in ("7", "ends", "fails")]
-        assert [await one.wait() for one in programs] == [7, 0, 1]
-        assert [one.returncode for one in programs] == [7, 0, 1]
+        assert [await program.wait() for program in programs] == [7, 0, 1]
+        assert [program.returncode for program in programs] == [7, 0, 1]
     first, *lines = log.read_text().splitlines()
     assert first == "before" and lines.count("errors, too") == 3
     (by,) = {line.split()[5] for line in lines if line.startswith("run by")}
-    assert by not in {str(one.pid) for one in programs}
+    assert by not in {str(program.pid) for program in programs}
     assert sorted(line.partition("with ")[2] for line in lines if line.startswith("run by")) == [
         f"a_program {argument} more value" for argument in ("7", "ends", "fails")
     ]

@@ -17,9 +17,9 @@ class Scene:
     def __init__(self) -> None:
         self.now = 100.0
         self.plugin, self.controller = Program("plugin of node a"), Program("controller")
-        self.said: list[str] = []
+        self.reports: list[str] = []
         self.started: list[float] = []
-        self.restarts = Restarts([self.plugin, self.controller], self.start, self.said.append, lambda: self.now)
+        self.restarts = Restarts([self.plugin, self.controller], self.start, self.reports.append, lambda: self.now)
 
     async def start(self, program: Program) -> None:
         assert program is self.plugin
@@ -35,11 +35,11 @@ class Scene:
 async def test_what_ends_is_started_again_at_once_and_told() -> None:
     scene = Scene()
     await scene.passes(3)
-    assert (scene.started, scene.said) == ([], [])
+    assert (scene.started, scene.reports) == ([], [])
     scene.plugin.ended = -9
     await scene.passes(5)
     assert scene.started == [104.0]
-    assert scene.said == ["plugin of node a was ended by SIGKILL; it is started again now. Its log: /logs/x"]
+    assert scene.reports == ["plugin of node a was ended by SIGKILL; it is started again now. Its log: /logs/x"]
 
 
 async def test_what_ends_again_and_again_waits_longer_and_longer_and_is_told_as_often() -> None:
@@ -50,8 +50,8 @@ async def test_what_ends_again_and_again_waits_longer_and_longer_and_is_told_as_
     pauses = [round(after - before) for before, after in zip(scene.started, scene.started[1:], strict=False)]
     assert pauses[:7] == [2, 3, 5, 9, 17, 33, 61]
     assert set(pauses[6:]) == {61}
-    assert len(scene.said) == len(scene.started) + 1 < 14
-    assert "ended with status 3; it is started again in 60 s" in scene.said[-1]
+    assert len(scene.reports) == len(scene.started) + 1 < 14
+    assert "ended with status 3; it is started again in 60 s" in scene.reports[-1]
 
 
 async def test_what_ran_for_a_while_begins_anew() -> None:

@@ -16,11 +16,11 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 @pytest_asyncio.fixture
 async def cluster(api_server: ObservedApiServer, kube: Kube) -> AsyncIterator[Desk]:
     """A class, and both controllers at work."""
-    async with desk(api_server, kube) as found:
-        await found.device_class()
-        found.start_claim_controller()
-        found.start_scheduler()
-        yield found
+    async with desk(api_server, kube) as new_desk:
+        await new_desk.device_class()
+        new_desk.start_claim_controller()
+        new_desk.start_scheduler()
+        yield new_desk
 
 
 def exact(name: str = "gpu", expression: str | None = None, **fields: object) -> JsonObject:
@@ -43,7 +43,7 @@ async def test_a_pod_gets_its_devices_and_then_its_node(cluster: Desk) -> None:
     assert claim["status"]["allocation"]["devices"]["results"] == [
         {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-0"}
     ]
-    condition = next(one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled")
+    condition = next(item for item in pod["status"]["conditions"] if item["type"] == "PodScheduled")
     assert condition["status"] == "True"
     assert [reason for reason, _ in await cluster.events("train")] == ["Scheduled"]
 
@@ -89,10 +89,10 @@ async def test_a_waiting_pod_gets_the_device_that_another_one_gives_back(cluster
         " 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
     )
 
-    async def told() -> bool:
+    async def event_written() -> bool:
         return ("FailedScheduling", message) in await cluster.events("second")
 
-    await cluster.until(told)
+    await cluster.until(event_written)
     await cluster.delete_pod("first")
     assert await cluster.scheduled("second") == "node-1"
     assert await cluster.devices_of("second") == ["gpu-0"]
@@ -120,7 +120,7 @@ async def test_pods_that_share_a_claim_run_where_its_devices_are(cluster: Desk) 
         await cluster.pod(name, claims=("shared",))
         assert await cluster.scheduled(name) == "node-2"
     claim = await cluster.get_claim("shared")
-    assert [one["name"] for one in claim["status"]["reservedFor"]] == ["a", "b"]
+    assert [consumer["name"] for consumer in claim["status"]["reservedFor"]] == ["a", "b"]
 
 
 async def test_a_pod_that_may_not_run_where_its_claim_is_says_so(cluster: Desk) -> None:
@@ -298,8 +298,10 @@ async def test_an_unmodified_pod_gets_a_claim_for_its_extended_resource(cluster:
     (claim,) = await cluster.claims()
     assert claim["metadata"]["name"].startswith("old-extended-resources-")
     assert claim["metadata"]["annotations"] == {"resource.kubernetes.io/extended-resource-claim": "true"}
-    assert [one["kind"] for one in claim["metadata"]["ownerReferences"]] == ["Pod"]
-    assert [(one["request"], one["device"]) for one in claim["status"]["allocation"]["devices"]["results"]] == [
+    assert [owner["kind"] for owner in claim["metadata"]["ownerReferences"]] == ["Pod"]
+    assert [
+        (result["request"], result["device"]) for result in claim["status"]["allocation"]["devices"]["results"]
+    ] == [
         ("container-0-request-0", "gpu-0"),
         ("container-0-request-0", "gpu-1"),
         ("container-1-request-0", "gpu-2"),
@@ -459,15 +461,15 @@ async def says(cluster: Desk, condition: str, value: str = "True") -> None:
     """The node of the only claim answers."""
     (claim,) = await cluster.claims()
     (result,) = claim["status"]["allocation"]["devices"]["results"]
-    said = {"type": condition, "status": value, "reason": "Because", "message": "of that"}
-    said["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    reported = {"type": condition, "status": value, "reason": "Because", "message": "of that"}
+    reported["lastTransitionTime"] = "2026-01-01T00:00:00Z"
     identity = {name: result[name] for name in ("driver", "pool", "device")}
-    claim["status"]["devices"] = [{**identity, "conditions": [said]}]
+    claim["status"]["devices"] = [{**identity, "conditions": [reported]}]
     await cluster.kube.replace(RESOURCE_CLAIMS, claim, subresource="status")
 
 
 async def allocated_device(cluster: Desk, *, but: str = "") -> str:
-    async def found() -> str | None:
+    async def device_name() -> str | None:
         for claim in await cluster.claims():
             for item in ((claim.get("status") or {}).get("allocation") or {"devices": {}})["devices"].get(
                 "results", ()
@@ -476,7 +478,7 @@ async def allocated_device(cluster: Desk, *, but: str = "") -> str:
                     return str(item["device"])
         return None
 
-    return await cluster.until(found)
+    return await cluster.until(device_name)
 
 
 async def test_a_pod_is_bound_when_its_node_has_prepared_the_device(cluster: Desk) -> None:

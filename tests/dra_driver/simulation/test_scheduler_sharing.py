@@ -16,12 +16,12 @@ OWN = "device.attributes['gpu.nvidia.com']"
 @pytest_asyncio.fixture
 async def cluster(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
     """A class for everything, one node, and both controllers at work."""
-    async with desk(api_server, kube) as found:
-        await found.device_class("gpu", "device.driver == 'gpu.nvidia.com'")
-        await found.node("node-1")
-        found.start_claim_controller()
-        found.start_scheduler()
-        yield found
+    async with desk(api_server, kube) as new_desk:
+        await new_desk.device_class("gpu", "device.driver == 'gpu.nvidia.com'")
+        await new_desk.node("node-1")
+        new_desk.start_claim_controller()
+        new_desk.start_scheduler()
+        yield new_desk
 
 
 def exact(expression: str, name: str = "gpu", **fields: object) -> JsonObject:
@@ -30,13 +30,13 @@ def exact(expression: str, name: str = "gpu", **fields: object) -> JsonObject:
 
 
 def drawing(part: JsonObject, *memory_slices: int) -> JsonObject:
-    counters = {f"memory-slice-{one}": {"value": "1"} for one in memory_slices}
+    counters = {f"memory-slice-{number}": {"value": "1"} for number in memory_slices}
     return part | {"consumesCounters": [{"counterSet": "gpu-0-counters", "counters": counters}]}
 
 
 async def publish_partitions(cluster: Desk) -> None:
     """One GPU, whole and in two halves."""
-    counters = {f"memory-slice-{one}": {"value": "1"} for one in range(2)}
+    counters = {f"memory-slice-{number}": {"value": "1"} for number in range(2)}
     spec = {
         "driver": "gpu.nvidia.com",
         "nodeName": "node-1",
@@ -90,9 +90,9 @@ async def test_pods_share_a_device_until_its_capacity_is_given_away(cluster: Des
         (await cluster.get_claim(name))["status"]["allocation"]["devices"]["results"][0]
         for name in ("default", "eight")
     ]
-    assert [one["consumedCapacity"] for one in results] == [{"memory": "10Gi"}, {"memory": "8Gi"}]
-    assert len({one["shareID"] for one in results}) == 2
-    assert all(re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", one["shareID"]) for one in results)
+    assert [result["consumedCapacity"] for result in results] == [{"memory": "10Gi"}, {"memory": "8Gi"}]
+    assert len({result["shareID"] for result in results}) == 2
+    assert all(re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", result["shareID"]) for result in results)
     await cluster.delete_pod("eight")
     await cluster.scheduled("late")
 

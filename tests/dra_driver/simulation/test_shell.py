@@ -4,8 +4,8 @@ import pytest
 
 from dra_driver.simulation.kubelet.shell import (
     ContainerView,
-    GpuSeen,
     NotUnderstood,
+    SmiGpu,
     described,
     exit_status,
     lifetime_s,
@@ -19,9 +19,9 @@ VIEW = ContainerView(
     env=("A=b", "NVIDIA_VISIBLE_DEVICES=void"),
     files=("/dev/dri/card0", "/dev/nvidia0", "/dev/nvidiactl", "/usr/bin/nvidia-smi"),
     gpus=(
-        GpuSeen("NVIDIA A30", "GPU-1"),
-        GpuSeen("NVIDIA A30", "MIG-2", "1g.6gb", "GPU-9"),
-        GpuSeen("NVIDIA A30", "MIG-3", "2g.12gb", "GPU-9"),
+        SmiGpu("NVIDIA A30", "GPU-1"),
+        SmiGpu("NVIDIA A30", "MIG-2", "1g.6gb", "GPU-9"),
+        SmiGpu("NVIDIA A30", "MIG-3", "2g.12gb", "GPU-9"),
     ),
 )
 LIST = """GPU 0: NVIDIA A30 (UUID: GPU-1)

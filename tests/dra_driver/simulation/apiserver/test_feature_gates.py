@@ -62,5 +62,5 @@ async def test_a_1_37_server_has_taint_rules_in_v1_and_selects_slices_by_pool() 
         await api.post(rules, {"metadata": {"name": "a"}, "spec": {"taint": {"key": "k", "effect": "None"}}})
         await api.post(SLICES, resource_slice("a", device()))
         listed = await api.get(SLICES, fieldSelector="spec.pool.name=node-1")
-        assert [one["metadata"]["name"] for one in listed["items"]] == ["a"]
+        assert [slice_["metadata"]["name"] for slice_ in listed["items"]] == ["a"]
     await server.stop()

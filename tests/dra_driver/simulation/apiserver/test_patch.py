@@ -54,7 +54,7 @@ def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def names(obj: dict[str, Any]) -> list[str]:
-    return [one["name"] for one in obj["spec"]["containers"]]
+    return [container["name"] for container in obj["spec"]["containers"]]
 
 
 def test_new_items_come_before_the_old_ones_they_were_not_ordered_with() -> None:

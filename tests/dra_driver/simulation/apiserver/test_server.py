@@ -44,7 +44,7 @@ async def test_writes_are_recorded_with_their_user_agent_and_outcome(api_server:
             pass
         async with session.delete(f"{api_server.url}/api/v1/nodes/m"):
             pass
-    assert [(one.verb, one.resource, one.user_agent, one.status) for one in api_server.writes] == [
+    assert [(write.verb, write.resource, write.user_agent, write.status) for write in api_server.writes] == [
         ("create", "nodes", "someone/1", 201),
         ("delete", "nodes", "someone/1", 404),
     ]
@@ -102,7 +102,7 @@ async def test_the_record_of_writes_names_verb_and_subresource(api_server: Obser
         await api.patch("/api/v1/nodes/a/status", {"status": {"capacity": {"cpu": "1"}}})
         await api.put("/api/v1/nodes/a", {"metadata": {"name": "a"}})
         await api.delete("/api/v1/nodes/a")
-    assert [(one.method, one.verb, one.resource) for one in api_server.writes] == [
+    assert [(write.method, write.verb, write.resource) for write in api_server.writes] == [
         ("POST", "create", "nodes"),
         ("PATCH", "patch", "nodes/status"),
         ("PUT", "update", "nodes"),

@@ -46,7 +46,7 @@ def pod(
 
 
 def names(decision: WorkloadPlan) -> list[str]:
-    return [one["metadata"]["name"] for one in decision.delete]
+    return [deleted["metadata"]["name"] for deleted in decision.delete]
 
 
 def counts(decision: WorkloadPlan) -> dict[str, int]:
@@ -74,7 +74,7 @@ def test_a_pod_that_was_made_for_a_node_runs_nowhere_else_and_tolerates_what_dae
         "nodeSelectorTerms"
     ]
     assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}
-    keys = {one["key"] for one in made["spec"]["tolerations"]}
+    keys = {toleration["key"] for toleration in made["spec"]["tolerations"]}
     assert {"node.kubernetes.io/unschedulable", "node.kubernetes.io/network-unavailable"} <= keys
     assert made["metadata"]["ownerReferences"][0]["uid"] == "set"
 
