@@ -10,6 +10,7 @@ from support import toolkit
 from support.mishaps import bind_gpu, load_driver, set_links_down, unload_driver
 from support.rows import slow_but
 
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.commands.inventory import _data, _Node, _report
@@ -39,7 +40,8 @@ def replayed(record: Record, folder: Path, index: int = 0, machine: str = "") ->
 def shown(host: SimulatedHost) -> Any:
     """Inventory, slices and CDI edits."""
     files = HostFiles(host.root)
-    return _data(_report(_Node("node", Hardware(files, simulated_nvml(host)), DriverInstallation(files))))
+    node = _Node("node", Hardware(files, simulated_nvml(host)), DriverInstallation(files))
+    return _data(_report(node, PublishingPolicy.EVERYTHING, {}))
 
 
 @pytest.mark.parametrize("profile", slow_but(profile_names(), "dgx-a100-80", "dgx-h100", "gb200", "t4"))
