@@ -19,12 +19,12 @@ def test_values_that_the_table_names_exist() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     for text in named:
         path, _, value = text.partition(":")
-        found = defaults
+        nested = defaults
         for key in path.split("."):
-            assert key in found, text
-            found = found[key]
+            assert key in nested, text
+            nested = nested[key]
         if value.strip():
-            one: Any = yaml.safe_load(value)
+            given: Any = yaml.safe_load(value)
             for key in reversed(path.split(".")):
-                one = {key: one}
-            jsonschema.validate(one, schema)
+                given = {key: given}
+            jsonschema.validate(given, schema)

@@ -190,10 +190,10 @@ def at(path: str, value: Any) -> Values:
 
 
 def together(values: Mapping[str, Any]) -> Values:
-    found: Values = {}
+    combined: Values = {}
     for path, value in values.items():
-        found = merged(found, at(path, value))
-    return found
+        combined = merged(combined, at(path, value))
+    return combined
 
 
 def rendered(render: Render, values: Values) -> str:
@@ -204,8 +204,8 @@ def rendered(render: Render, values: Values) -> str:
 
 def scalars(value: Any) -> Iterator[Any]:
     if isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from scalars(one)
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from scalars(inner)
     else:
         yield value
 
@@ -237,7 +237,9 @@ def mark_of(path: str, value: Any) -> str:
 
 
 def test_every_value_is_in_a_table() -> None:
-    leaves = {".".join(leaf.path) for one in read_values((CHART / "values.yaml").read_text()) for leaf in one.leaves()}
+    leaves = {
+        ".".join(leaf.path) for value in read_values((CHART / "values.yaml").read_text()) for leaf in value.leaves()
+    }
     tables = [*MARKED, *(path for switches in SWITCHES for path in switches), *ELSEWHERE]
     assert sorted(tables) == sorted(leaves)
 
@@ -251,7 +253,7 @@ def test_what_a_value_is_set_to_shows(render: Render) -> None:
 
 def test_all_objects_move_to_another_namespace(render: Render) -> None:
     moved = rendered(render, {"namespaceOverride": "marked-home"})
-    assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(moved) if "namespace" in one["metadata"]} == {
+    assert {obj["metadata"]["namespace"] for obj in yaml.safe_load_all(moved) if "namespace" in obj["metadata"]} == {
         "marked-home"
     }
     assert re.findall(rf"(?<![\w-]){NAMESPACE}(?![\w-])", moved) == []

@@ -35,16 +35,16 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running = real_api_server.start(real_api_server.assets_folder(), tmp_path_factory.mktemp("foreign"))
     try:
         server = Server(running)
-        server.define(one for one in crds_in(folder) if one["spec"]["group"] in GROUPS)
+        server.define(crd for crd in crds_in(folder) if crd["spec"]["group"] in GROUPS)
         yield server
     finally:
         running.stop()
 
 
 def made(render: Render, variant: str, kind: str) -> list[Object]:
-    found: list[Object] = render(VARIANTS[variant], before=EVERYTHING_SERVED).all(kind)
-    assert found
-    return found
+    objects: list[Object] = render(VARIANTS[variant], before=EVERYTHING_SERVED).all(kind)
+    assert objects
+    return objects
 
 
 @pytest.mark.parametrize("kind", KINDS)

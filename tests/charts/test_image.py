@@ -53,8 +53,8 @@ def test_the_tree_is_small(tree: Installed) -> None:
 def test_the_image_copies_what_the_package_is_made_of() -> None:
     copied = set(re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.M))
     words = {word for line in copied for word in line.split()}
-    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert words == kept
+    let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert words == let_through
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert {*wheel["packages"], *wheel["force-include"]} <= words
 
@@ -150,7 +150,7 @@ def test_the_image_runs_as_the_user_of_the_chart(render: Render) -> None:
 def test_the_chart_runs_what_the_image_has(render: Render) -> None:
     release = render()
     pods = [release.one(kind)["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment")]
-    pods += [one["spec"]["template"]["spec"] for one in release.hooks if one["kind"] == "Job"]
+    pods += [job["spec"]["template"]["spec"] for job in release.hooks if job["kind"] == "Job"]
     commands = [container["command"] for pod in pods for container in pod["containers"]]
     assert {tuple(command) for command in commands} <= {
         *((name,) for name in ENTRY_POINTS),

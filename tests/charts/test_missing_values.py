@@ -44,11 +44,11 @@ def test_null_is_as_good_as_empty_everywhere_else(helm: Helm) -> None:
 
 def leaves(values: dict[str, Any], above: str = "") -> list[str]:
     """Down to where values.yaml has no names of its own any more."""
-    found = []
-    for name, one in values.items():
+    paths = []
+    for name, value in values.items():
         path = f"{above}{name}"
-        found += leaves(one, f"{path}.") if path in NEEDED and isinstance(one, dict) else [path]
-    return found
+        paths += leaves(value, f"{path}.") if path in NEEDED and isinstance(value, dict) else [path]
+    return paths
 
 
 def test_an_upgrade_that_knows_only_the_values_of_an_older_chart_is_refused(
@@ -62,7 +62,9 @@ def test_an_upgrade_that_knows_only_the_values_of_an_older_chart_is_refused(
     (older / "templates").mkdir()
     (older / "templates" / "one.yaml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: one}}")
     (older / "values.schema.json").unlink()
-    (older / "values.yaml").write_text(yaml.safe_dump({key: one for key, one in DEFAULTS.items() if key != "tracing"}))
+    (older / "values.yaml").write_text(
+        yaml.safe_dump({key: value for key, value in DEFAULTS.items() if key != "tracing"})
+    )
     helm.install({"logLevel": "debug"}, chart=older)
     with pytest.raises(
         HelmError, match=r"Values are missing: tracing[.] .*--reuse-values(.|\n)*--reset-then-reuse-val"

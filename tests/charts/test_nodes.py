@@ -210,7 +210,7 @@ def test_the_chart_sees_nodes_as_the_scheduler_does(
     """All requirements of one of the terms hold."""
     selector = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
-    wanted = [any(all(holds(one, mine) for one in term) for term in terms) for mine in labels]
+    wanted = [any(all(holds(expression, mine) for expression in term) for term in terms) for mine in labels]
     with simulated_server() as thread:
         for index, mine in enumerate(labels):
             thread.create(node(f"n{index}", mine))

@@ -25,8 +25,8 @@ type Render = Any
 def accepted(values: Values, tmp_path: Path) -> Release:
     """Installed on a server that serves everything we could make; hooks are created as Helm would later."""
     with simulated_server() as thread:
-        for one in EVERYTHING_SERVED:
-            thread.create(one)
+        for served in EVERYTHING_SERVED:
+            thread.create(served)
         release = Helm(thread.kubeconfig).install(values)
         for hook in release.hooks:
             thread.create(hook)
@@ -37,11 +37,13 @@ def accepted(values: Values, tmp_path: Path) -> Release:
 def nothing_dropped(cluster: Cluster, objects: Iterable[Object]) -> None:
     """Every field that we send is stored: a field that the server does not know would silently be gone."""
     sent_objects = list(objects)
-    kinds = {(one["apiVersion"], one["kind"]) for one in sent_objects}
+    kinds = {(obj["apiVersion"], obj["kind"]) for obj in sent_objects}
     there = {kind: cluster.objects(*kind) for kind in kinds}
     for sent in sent_objects:
-        found = there[sent["apiVersion"], sent["kind"]]
-        (stored,) = [one for one in found if one["metadata"]["name"] == sent["metadata"]["name"]]
+        stored_objects = there[sent["apiVersion"], sent["kind"]]
+        (stored,) = [
+            candidate for candidate in stored_objects if candidate["metadata"]["name"] == sent["metadata"]["name"]
+        ]
         missing = _missing(sent, stored, sent["kind"])
         assert not missing, missing
 
@@ -51,18 +53,18 @@ def _missing(sent: Any, stored: Any, where: str) -> list[str]:
         if not isinstance(stored, dict):
             return [where] if sent else []
         return [
-            one
+            lost
             for key, value in sent.items()
             if value not in (None, [], {}, "", False)
-            for one in _missing(value, stored.get(key), f"{where}.{key}")
+            for lost in _missing(value, stored.get(key), f"{where}.{key}")
         ]
     if isinstance(sent, list):
         if not isinstance(stored, list) or len(stored) != len(sent):
             return [where]
         return [
-            one
+            lost
             for index, (a, b) in enumerate(zip(sent, stored, strict=True))
-            for one in _missing(a, b, f"{where}[{index}]")
+            for lost in _missing(a, b, f"{where}[{index}]")
         ]
     return [where] if stored is None else []
 
@@ -78,12 +80,12 @@ def test_a_real_server_accepts_every_variant(real_server: RealApiServer, tmp_pat
     kubeconfig = tmp_path / "kubeconfig"
     real_api_server.write_kubeconfig(real_server, kubeconfig)
     cluster, helm = Cluster(kubeconfig), Helm(kubeconfig)
-    for one in EVERYTHING_SERVED:
-        cluster.create(one)
+    for served in EVERYTHING_SERVED:
+        cluster.create(served)
     try:
         for name, values in VARIANTS.items():
             release = helm.install(merged(values, {"cleanup": {"install": False}}))
-            hooks = [one for one in release.hooks if one["kind"] != "Pod"]
+            hooks = [candidate for candidate in release.hooks if candidate["kind"] != "Pod"]
             for hook in hooks:
                 cluster.create(hook)
             nothing_dropped(cluster, release.objects)
@@ -92,8 +94,8 @@ def test_a_real_server_accepts_every_variant(real_server: RealApiServer, tmp_pat
             helm.uninstall()
             assert release.objects, name
     finally:
-        for one in EVERYTHING_SERVED:
-            cluster.delete(one)
+        for served in EVERYTHING_SERVED:
+            cluster.delete(served)
 
 
 @pytest.mark.slow
@@ -104,11 +106,11 @@ def test_combinations_are_accepted_and_every_object_says_whose_it_is_and_lies_in
 ) -> None:
     release = accepted(values, tmp_path)
     assert release.objects
-    for one in (*release.objects, *release.hooks):
-        labels = one["metadata"]["labels"]
+    for obj in (*release.objects, *release.hooks):
+        labels = obj["metadata"]["labels"]
         assert labels["app.kubernetes.io/managed-by"] == "Helm" and labels["app.kubernetes.io/instance"]
-        assert one["metadata"].get("namespace", NAMESPACE) == NAMESPACE
-        assert len(one["metadata"]["name"]) <= 100
+        assert obj["metadata"].get("namespace", NAMESPACE) == NAMESPACE
+        assert len(obj["metadata"]["name"]) <= 100
 
 
 def test_two_releases_live_side_by_side(server: ServerThread, tmp_path: Path) -> None:
@@ -180,13 +182,13 @@ def test_without_a_policy_everything_is_published(render: Render) -> None:
 def test_without_a_controller_nothing_of_it_is_there(render: Render) -> None:
     release = render(VARIANTS["publisher-node"])
     assert not release.all("Deployment") and not release.all("PodDisruptionBudget")
-    assert not [one for one in release.objects if "controller" in one["metadata"]["name"]]
+    assert not [obj for obj in release.objects if "controller" in obj["metadata"]["name"]]
 
 
 def test_classes_select_the_driver_that_was_named(render: Render) -> None:
     release = render({"driverName": "gpu.example.com"})
     (expression,) = [
-        one["cel"]["expression"] for one in release.one("DeviceClass", "gpu.nvidia.com")["spec"]["selectors"]
+        selector["cel"]["expression"] for selector in release.one("DeviceClass", "gpu.nvidia.com")["spec"]["selectors"]
     ]
     assert expression == "device.driver == 'gpu.example.com' && device.attributes['gpu.example.com'].type == 'gpu'"
 
@@ -197,14 +199,20 @@ def test_classes_are_those_of_the_repository(render: Render) -> None:
         for path in (CHART.parents[1] / "deviceclasses").glob("*.yaml")
         for document in yaml.safe_load_all(path.read_text())
     }
-    assert {one["metadata"]["name"]: one["spec"] for one in render().all("DeviceClass")} == source
+    assert {
+        device_class["metadata"]["name"]: device_class["spec"] for device_class in render().all("DeviceClass")
+    } == source
 
 
 def test_extended_resources_are_given_and_taken_by_class(render: Render) -> None:
     def names(values: Values) -> dict[str, str]:
         classes = render(values).all("DeviceClass")
-        spec = {one["metadata"]["name"]: one["spec"] for one in classes}
-        return {name: one["extendedResourceName"] for name, one in spec.items() if "extendedResourceName" in one}
+        spec = {device_class["metadata"]["name"]: device_class["spec"] for device_class in classes}
+        return {
+            name: class_spec["extendedResourceName"]
+            for name, class_spec in spec.items()
+            if "extendedResourceName" in class_spec
+        }
 
     assert names({}) == {"gpu.nvidia.com": "nvidia.com/gpu"}
     assert names(VARIANTS["no-extended-resource"]) == {}
@@ -227,19 +235,19 @@ def test_classes_of_ones_own_come_as_they_are(render: Render) -> None:
 
 def test_openshift_and_prometheus_get_their_objects_where_they_are(render: Render) -> None:
     kinds = {"SecurityContextConstraints", "PodMonitor", "PrometheusRule"}
-    assert not kinds & {one["kind"] for one in render().objects}
-    assert kinds <= {one["kind"] for one in render(before=EVERYTHING_SERVED).objects}
-    assert not kinds & {one["kind"] for one in render(VARIANTS["no-monitors"], before=EVERYTHING_SERVED).objects}
+    assert not kinds & {obj["kind"] for obj in render().objects}
+    assert kinds <= {obj["kind"] for obj in render(before=EVERYTHING_SERVED).objects}
+    assert not kinds & {obj["kind"] for obj in render(VARIANTS["no-monitors"], before=EVERYTHING_SERVED).objects}
 
 
 def test_alerts_come_as_their_file_has_them(render: Render) -> None:
     """Their own braces are Prometheus' and not Helm's."""
     spec = render(VARIANTS["names"], before=EVERYTHING_SERVED).one("PrometheusRule")["spec"]
-    found = {one["alert"]: one for one in spec["groups"][0]["rules"]}
+    alerts = {rule["alert"]: rule for rule in spec["groups"][0]["rules"]}
     written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
-    wanted = {one["alert"]: one for one in written["groups"][0]["rules"]}
-    assert found.pop("GpuDraPluginNotReady") != wanted.pop("GpuDraPluginNotReady")
-    assert found == wanted
+    wanted = {rule["alert"]: rule for rule in written["groups"][0]["rules"]}
+    assert alerts.pop("GpuDraPluginNotReady") != wanted.pop("GpuDraPluginNotReady")
+    assert alerts == wanted
 
 
 @pytest.mark.parametrize("variant", ["defaults", "names"])
@@ -249,21 +257,25 @@ def test_the_alert_on_plugins_that_are_not_ready_is_about_the_daemon_set_that_th
     release = render(VARIANTS[variant], before=EVERYTHING_SERVED)
     metadata = release.one("DaemonSet")["metadata"]
     rules = release.one("PrometheusRule")["spec"]["groups"][0]["rules"]
-    (expression,) = [one["expr"] for one in rules if one["alert"] == "GpuDraPluginNotReady"]
+    (expression,) = [rule["expr"] for rule in rules if rule["alert"] == "GpuDraPluginNotReady"]
     ours = f'{{namespace="{metadata["namespace"]}", daemonset="{metadata["name"]}"}}'
     assert expression.count(ours) == 2 and expression.count("{") == 2
 
 
 def test_the_dashboard_comes_as_its_file_has_it(render: Render) -> None:
     release = render(VARIANTS["dashboard"])
-    found = release.one("ConfigMap", "gpu-dra-driver-dashboard")
-    assert found["metadata"]["labels"]["grafana"] == "yes"
-    assert found["data"] == {"gpu-dra-driver.json": (CHART / "files" / "dashboard.json").read_text()}
+    dashboard = release.one("ConfigMap", "gpu-dra-driver-dashboard")
+    assert dashboard["metadata"]["labels"]["grafana"] == "yes"
+    assert dashboard["data"] == {"gpu-dra-driver.json": (CHART / "files" / "dashboard.json").read_text()}
 
 
 def constraint_of(release: Release, part: str) -> Object:
-    (found,) = [one for one in release.all("SecurityContextConstraints") if one["metadata"]["name"].endswith(part)]
-    return found
+    (constraint,) = [
+        constraint
+        for constraint in release.all("SecurityContextConstraints")
+        if constraint["metadata"]["name"].endswith(part)
+    ]
+    return constraint
 
 
 def test_the_constraint_of_openshift_is_for_the_account_that_the_plugin_has(render: Render) -> None:
@@ -297,27 +309,27 @@ def test_monitors_and_network_policies_select_the_pods_and_their_port(render: Re
     release = render(VARIANTS["network"], before=EVERYTHING_SERVED)
     pods = [release.one(kind)["spec"]["template"] for kind in ("DaemonSet", "Deployment")]
     for kind, key in (("PodMonitor", "selector"), ("NetworkPolicy", "podSelector")):
-        found = [one for one in release.all(kind) if "imex-daemon" not in one["metadata"]["name"]]
-        for one in found:
-            wanted = one["spec"][key]["matchLabels"].items()
+        monitors_or_policies = [obj for obj in release.all(kind) if "imex-daemon" not in obj["metadata"]["name"]]
+        for obj in monitors_or_policies:
+            wanted = obj["spec"][key]["matchLabels"].items()
             (pod,) = [pod for pod in pods if wanted <= pod["metadata"]["labels"].items()]
             (port,) = pod["spec"]["containers"][0]["ports"]
             if kind == "PodMonitor":
-                assert one["spec"]["podMetricsEndpoints"][0]["port"] == port["name"]
+                assert obj["spec"]["podMetricsEndpoints"][0]["port"] == port["name"]
             else:
-                assert one["spec"]["ingress"][0]["ports"][0]["port"] == port["containerPort"]
-        assert len(found) == 2
+                assert obj["spec"]["ingress"][0]["ports"][0]["port"] == port["containerPort"]
+        assert len(monitors_or_policies) == 2
 
 
 def test_what_is_removed_at_the_end_is_removed_also_where_a_network_denies(render: Render) -> None:
     release = render(VARIANTS["network-narrow"])
-    hooks = {one["kind"]: one for one in release.hooks}
+    hooks = {hook["kind"]: hook for hook in release.hooks}
     policy, job = hooks["NetworkPolicy"], hooks["Job"]
     labels = job["spec"]["template"]["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     controller = release.one("NetworkPolicy", "gpu-dra-driver-controller")["spec"]
     assert policy["spec"]["egress"] == controller["egress"][:1] and "ingress" not in policy["spec"]
-    assert not [one for one in render().hooks if one["kind"] == "NetworkPolicy"]
+    assert not [hook for hook in render().hooks if hook["kind"] == "NetworkPolicy"]
 
 
 def test_daemons_of_domains_reach_each_other_and_the_api_server_alone(render: Render) -> None:
@@ -334,9 +346,11 @@ def test_daemons_of_domains_reach_each_other_and_the_api_server_alone(render: Re
         policy["egress"][0]["to"][0]["podSelector"],
     ):
         assert selector["matchLabels"].items() <= labels.items()
-        assert [(one["key"] in labels, one["operator"]) for one in selector["matchExpressions"]] == [(True, "Exists")]
+        assert [
+            (expression["key"] in labels, expression["operator"]) for expression in selector["matchExpressions"]
+        ] == [(True, "Exists")]
     assert policy["egress"][1]["ports"] == [{"port": 6443, "protocol": "TCP"}]
-    assert [one["ipBlock"]["cidr"] for one in policy["egress"][1]["to"]] == ["10.0.0.1/32", "fd00::1/128"]
+    assert [peer["ipBlock"]["cidr"] for peer in policy["egress"][1]["to"]] == ["10.0.0.1/32", "fd00::1/128"]
     assert (len(policy["ingress"]), len(policy["egress"])) == (1, 2)
     off = render({"networkPolicy": {"install": True}, "featureGates": {"ComputeDomains": False}})
     assert len(off.all("NetworkPolicy")) == 2
@@ -349,7 +363,9 @@ def test_service_monitors_select_services_of_the_pods_and_take_the_place_of_pod_
     for monitor in release.all("ServiceMonitor"):
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        (service,) = [one for one in release.all("Service") if wanted <= one["metadata"]["labels"].items()]
+        (service,) = [
+            candidate for candidate in release.all("Service") if wanted <= candidate["metadata"]["labels"].items()
+        ]
         (port,) = service["spec"]["ports"]
         (endpoint,) = monitor["spec"]["endpoints"]
         assert endpoint["port"] == port["name"] and endpoint["honorLabels"]
@@ -365,8 +381,8 @@ def test_service_monitors_select_services_of_the_pods_and_take_the_place_of_pod_
 
 def test_service_monitors_have_to_be_asked_for_and_both_are_one_too_many(render: Render) -> None:
     assert not render(before=EVERYTHING_SERVED).all("ServiceMonitor")
-    named = [one["metadata"]["name"] for one in render(VARIANTS["service-monitors"]).all("Service")]
-    assert not [one for one in named if one.endswith("-metrics")], "auto is for clusters that have them"
+    named = [service["metadata"]["name"] for service in render(VARIANTS["service-monitors"]).all("Service")]
+    assert not [name for name in named if name.endswith("-metrics")], "auto is for clusters that have them"
     with pytest.raises(HelmError, match="everything would be counted twice"):
         render({"metrics": {"podMonitors": "always", "serviceMonitors": "always"}}, before=EVERYTHING_SERVED)
 

@@ -51,7 +51,7 @@ def ours(driver: str, **pod: Any) -> Object:
 
 
 def claim(*devices: str, driver: str = "gpu.nvidia.com") -> Object:
-    results = [{"request": "gpu", "driver": driver, "pool": "a", "device": one} for one in devices]
+    results = [{"request": "gpu", "driver": driver, "pool": "a", "device": device} for device in devices]
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
     return {
         "apiVersion": "resource.k8s.io/v1",

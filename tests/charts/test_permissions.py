@@ -74,25 +74,25 @@ def granted(release: Release, account: str) -> frozenset[Grant]:
 
 
 def done_by(accesses: set[Access], program: str) -> list[Access]:
-    return [one for one in accesses if one.user_agent == program]
+    return [access for access in accesses if access.user_agent == program]
 
 
 def kinds(allowed: Iterable[Grant]) -> set[Permission]:
-    return {one.permission for one in allowed}
+    return {grant.permission for grant in allowed}
 
 
 def names_in(release: Release) -> set[str]:
     """Which the chart knows: of what it makes, and of what it tells the programs."""
     objects = (*release.objects, *release.hooks)
-    pods = [_pod(one) for one in objects]
-    words = [word for pod in pods for one in pod.get("containers", ()) for word in one.get("args") or ()]
-    told = {name for word in words for name in word.partition("=")[2].split(",")}
-    return told | {one["metadata"]["name"] for one in objects}
+    pods = [_pod(obj) for obj in objects]
+    words = [word for pod in pods for container in pod.get("containers", ()) for word in container.get("args") or ()]
+    in_arguments = {name for word in words for name in word.partition("=")[2].split(",")}
+    return in_arguments | {obj["metadata"]["name"] for obj in objects}
 
 
 def _pod(obj: Object) -> Object:
-    found: Object = (obj.get("spec", {}).get("template") or {}).get("spec") or {}
-    return found
+    pod_spec: Object = (obj.get("spec", {}).get("template") or {}).get("spec") or {}
+    return pod_spec
 
 
 def ours(release: Release, kind: str) -> str:
@@ -133,14 +133,16 @@ async def a_claim_comes_and_goes(cluster: ObservedCluster) -> None:
     await cluster.kube.create(PODS, pod, namespace="default")
 
     async def runs() -> bool:
-        found = await cluster.kube.get(PODS, "one-gpu", "default")
-        return bool((found.get("status") or {}).get("phase") == "Running")
+        created = await cluster.kube.get(PODS, "one-gpu", "default")
+        return bool((created.get("status") or {}).get("phase") == "Running")
 
-    async def told() -> bool:
-        return any((one.get("status") or {}).get("devices") for one in (await cluster.kube.list(RESOURCE_CLAIMS)).items)
+    async def has_device_status() -> bool:
+        return any(
+            (held.get("status") or {}).get("devices") for held in (await cluster.kube.list(RESOURCE_CLAIMS)).items
+        )
 
     await until(cluster, "the pod does not run", runs)
-    await until(cluster, "the claim does not say how its device is", told)
+    await until(cluster, "the claim does not say how its device is", has_device_status)
     await cluster.kube.delete(PODS, "one-gpu", namespace="default")
     await cluster.kube.delete(RESOURCE_CLAIM_TEMPLATES, "one-gpu", namespace="default")
 
@@ -173,7 +175,7 @@ async def the_journal_is_damaged(cluster: ObservedCluster) -> None:
 
 async def the_policy_of_the_installation_changes(cluster: ObservedCluster) -> None:
     """While no controller runs: one of its policies is no longer in the values, another one is different."""
-    name = next(one["metadata"]["name"] for one in (await cluster.kube.list(GPU_POLICIES)).items)
+    name = next(policy["metadata"]["name"] for policy in (await cluster.kube.list(GPU_POLICIES)).items)
     await cluster.controller.stop()
     await cluster.kube.merge_patch(GPU_POLICIES, name, {"spec": {"priority": 7}})
     gone = GpuPolicy(metadata=ObjectMeta(name="installed-gone"), spec=GpuPolicySpec(publish=True)).to_object()
@@ -182,8 +184,8 @@ async def the_policy_of_the_installation_changes(cluster: ObservedCluster) -> No
     await cluster.controller.start()
 
     async def settled() -> bool:
-        found = {one["metadata"]["name"]: one["spec"] for one in (await cluster.kube.list(GPU_POLICIES)).items}
-        return "installed-gone" not in found and found[name].get("priority") != 7
+        specs = {policy["metadata"]["name"]: policy["spec"] for policy in (await cluster.kube.list(GPU_POLICIES)).items}
+        return "installed-gone" not in specs and specs[name].get("priority") != 7
 
     await until(cluster, "the policies of the installation are not put right", settled)
 
@@ -196,7 +198,7 @@ async def hardware_changes(cluster: ObservedCluster) -> None:
 
     async def tainted() -> bool:
         slices = (await cluster.kube.list(RESOURCE_SLICES)).items
-        return any(device.get("taints") for one in slices for device in one["spec"].get("devices", ()))
+        return any(device.get("taints") for slice_ in slices for device in slice_["spec"].get("devices", ()))
 
     await until(cluster, "no taint is published", tainted)
 
@@ -214,7 +216,9 @@ async def somebody_adds_a_slice(cluster: ObservedCluster) -> None:
 
     async def gone() -> bool:
         return not [
-            one for one in (await cluster.kube.list(RESOURCE_SLICES)).items if one["metadata"]["name"] == "stray"
+            slice_
+            for slice_ in (await cluster.kube.list(RESOURCE_SLICES)).items
+            if slice_["metadata"]["name"] == "stray"
         ]
 
     await until(cluster, "the slice stays", gone)
@@ -226,28 +230,32 @@ async def somebody_deletes_the_inventory(cluster: ObservedCluster) -> None:
 
     async def back() -> bool:
         try:
-            found = await cluster.kube.get(NODE_INVENTORIES, "gb200-1")
+            inventory = await cluster.kube.get(NODE_INVENTORIES, "gb200-1")
         except NotFound:
             return False
-        return bool(found["metadata"]["uid"] != before["metadata"]["uid"])
+        return bool(inventory["metadata"]["uid"] != before["metadata"]["uid"])
 
     await until(cluster, "the inventory does not come back", back)
 
 
 async def somebody_changes_a_class(cluster: ObservedCluster) -> None:
-    async def found() -> list[JsonObject]:
-        return [one for one in (await cluster.kube.list(DEVICE_CLASSES)).items if "1g." in one["metadata"]["name"]]
+    async def classes() -> list[JsonObject]:
+        return [
+            device_class
+            for device_class in (await cluster.kube.list(DEVICE_CLASSES)).items
+            if "1g." in device_class["metadata"]["name"]
+        ]
 
     async def made() -> bool:
-        return bool(await found())
+        return bool(await classes())
 
     await until(cluster, "no class for a MIG profile", made)
-    wanted = (await found())[0]
+    wanted = (await classes())[0]
     other = [{"cel": {"expression": "true"}}]
     await cluster.kube.merge_patch(DEVICE_CLASSES, wanted["metadata"]["name"], {"spec": {"selectors": other}})
 
     async def right() -> bool:
-        return (await found())[0]["spec"] == wanted["spec"]
+        return (await classes())[0]["spec"] == wanted["spec"]
 
     await until(cluster, "the class stays wrong", right)
 
@@ -256,9 +264,9 @@ async def a_domain_comes_and_goes(cluster: ObservedCluster) -> None:
     """With a pod on the node; the names of what is made for it are taken at first."""
     kube = cluster.kube
     (channel,) = [
-        one
-        for one in yaml.safe_load_all((EXAMPLES / "compute-domain-two-trays" / DOMAIN_FILE).read_text())
-        if one["kind"] == "ComputeDomain"
+        obj
+        for obj in yaml.safe_load_all((EXAMPLES / "compute-domain-two-trays" / DOMAIN_FILE).read_text())
+        if obj["kind"] == "ComputeDomain"
     ]
     name = channel["spec"]["channel"]["resourceClaimTemplate"]["name"]
     template, pod = pod_with_claim()
@@ -268,7 +276,7 @@ async def a_domain_comes_and_goes(cluster: ObservedCluster) -> None:
 
     async def is_refused() -> bool:
         status = (await kube.get(COMPUTE_DOMAINS, domain["metadata"]["name"], "default")).get("status") or {}
-        return any(one["reason"] == "TemplateNameTaken" for one in status.get("conditions") or ())
+        return any(condition["reason"] == "TemplateNameTaken" for condition in status.get("conditions") or ())
 
     await until(cluster, "nobody says that the template's name is taken", is_refused)
     await kube.delete(RESOURCE_CLAIM_TEMPLATES, name, namespace="default")
@@ -276,8 +284,8 @@ async def a_domain_comes_and_goes(cluster: ObservedCluster) -> None:
     await kube.create(PODS, pod, namespace="default")
 
     async def runs() -> bool:
-        found = await kube.get(PODS, "one-gpu", "default")
-        return bool((found.get("status") or {}).get("phase") == "Running")
+        created = await kube.get(PODS, "one-gpu", "default")
+        return bool((created.get("status") or {}).get("phase") == "Running")
 
     await until(cluster, "the pod of the domain does not run", runs)
     await kube.delete(PODS, "one-gpu", namespace="default")
@@ -326,8 +334,10 @@ async def test_what_is_allowed_is_what_is_done(publisher: str) -> None:
         accesses = set(cluster.server.accesses)
 
     def compared(account: str, program: str) -> list[str]:
-        allowed = [one for one in granted(release, account) if one.permission not in RARE | {SYNTHETIC}]
-        done = [one for one in done_by(accesses, program) if (one.verb, one.group, one.resource) not in RARE]
+        allowed = [grant for grant in granted(release, account) if grant.permission not in RARE | {SYNTHETIC}]
+        done = [
+            access for access in done_by(accesses, program) if (access.verb, access.group, access.resource) not in RARE
+        ]
         return faults(allowed, done, names=names_in(release), namespace=DRIVER_NAMESPACE)
 
     plugin = ours(release, "DaemonSet")
@@ -356,8 +366,8 @@ def argument(release: Release, kind: str, flag: str) -> str:
 )
 def test_the_synthetic_permission_names_the_drivers_that_are_served(values: JsonObject, drivers: list[str]) -> None:
     release = release_of(values)
-    grants = [one for one in granted(release, ours(release, "DaemonSet")) if one.permission == SYNTHETIC]
-    assert {one.name for one in grants} == set(drivers)
+    grants = [grant for grant in granted(release, ours(release, "DaemonSet")) if grant.permission == SYNTHETIC]
+    assert {grant.name for grant in grants} == set(drivers)
 
 
 def test_without_status_of_devices_there_is_no_permission_for_it() -> None:
@@ -370,7 +380,7 @@ LEASE = Grant("get", "coordination.k8s.io", "leases", NAMESPACE, "lease")
 
 
 @rows(
-    "allowed, said",
+    "allowed, messages",
     [
         ([LEASE], []),
         ([], ["missing: get leases lease in gpu-dra"]),
@@ -384,8 +394,8 @@ LEASE = Grant("get", "coordination.k8s.io", "leases", NAMESPACE, "lease")
         ([LEASE, replace(LEASE, verb="list")], ["not used: list leases lease in gpu-dra"]),
     ],
 )
-def test_too_much_and_too_little_is_told(allowed: list[Grant], said: list[str]) -> None:
-    assert faults(allowed, [GET_LEASE], names={"lease"}, namespace=NAMESPACE) == said
+def test_too_much_and_too_little_is_told(allowed: list[Grant], messages: list[str]) -> None:
+    assert faults(allowed, [GET_LEASE], names={"lease"}, namespace=NAMESPACE) == messages
 
 
 def test_objects_whose_names_the_chart_cannot_know_need_no_names() -> None:
@@ -401,19 +411,19 @@ async def test_helm_test_runs_a_claim_through() -> None:
         there = {"crds": {"install": False}, "deviceClasses": {"install": False}, "cleanup": {"install": False}}
         await asyncio.to_thread(helm.install, there)
         (kubelet,) = cluster.kubelets.values()
-        said: list[str] = []
+        logs: list[str] = []
 
         async def run_to_the_end() -> None:
             """What the container would do, and then its end."""
             while True:
                 for pod in (await cluster.kube.list(PODS, namespace=NAMESPACE)).items:
-                    if not pod["metadata"]["name"].endswith("-test") or said:
+                    if not pod["metadata"]["name"].endswith("-test") or logs:
                         continue  # the DaemonSet's, which nothing runs here
                     if (pod.get("status") or {}).get("phase") == "Running":
                         (container,) = kubelet.containers(pod["metadata"]["uid"])
-                        environment = dict(one.split("=", 1) for one in container["env"])
+                        environment = dict(entry.split("=", 1) for entry in container["env"])
                         words = [sys.executable, "-c", pod["spec"]["containers"][0]["args"][0]]
-                        said.append(await asyncio.to_thread(subprocess.check_output, words, env=environment, text=True))
+                        logs.append(await asyncio.to_thread(subprocess.check_output, words, env=environment, text=True))
                         patch = {"metadata": {"annotations": {COMPLETE_ANNOTATION: "true"}}}
                         await cluster.kube.merge_patch(PODS, pod["metadata"]["name"], patch, namespace=NAMESPACE)
                 await asyncio.sleep(0.05)
@@ -421,11 +431,11 @@ async def test_helm_test_runs_a_claim_through() -> None:
         running = asyncio.create_task(run_to_the_end())
         await asyncio.to_thread(helm.test)
         running.cancel()
-        assert "GPU-" in said[0]
+        assert "GPU-" in logs[0]
 
 
 def test_the_program_of_the_test_fails_without_a_device() -> None:
-    (pod,) = [one for one in release_of({}).hooks if one["kind"] == "Pod"]
+    (pod,) = [hook for hook in release_of({}).hooks if hook["kind"] == "Pod"]
     words = [sys.executable, "-c", pod["spec"]["containers"][0]["args"][0]]
     done = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "does the runtime read CDI?" in done.stderr

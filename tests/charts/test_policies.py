@@ -63,9 +63,9 @@ def test_slices_are_written_by_who_publishes(
 
 def test_refusals_name_the_node_and_the_reason(render: Render) -> None:
     release, named = render({"publisher": "node"}), world()["nodeinventories", "node-1"]
-    said = [refused(release, PLUGIN, "nodeinventories", named, node=node)["inventories"] for node in ("node-2", "")]
-    assert said[0] == 'the plugin of node "node-2" may not write the inventory of another node: node-1'
-    assert said[1] == "the token names no node; use a token that is bound to the plugin's pod"
+    refusals = [refused(release, PLUGIN, "nodeinventories", named, node=node)["inventories"] for node in ("node-2", "")]
+    assert refusals[0] == 'the plugin of node "node-2" may not write the inventory of another node: node-1'
+    assert refusals[1] == "the token names no node; use a token that is bound to the plugin's pod"
 
 
 def test_an_event_names_a_node_as_long_as_the_field_is(render: Render) -> None:
@@ -133,9 +133,13 @@ def test_each_field_of_the_newest_kubernetes_is_restricted_for_daemons_or_known_
     kind: str, render: Render
 ) -> None:
     (policy,) = [
-        one for one in render().all("ValidatingAdmissionPolicy") if one["metadata"]["name"].endswith("-daemons")
+        policy
+        for policy in render().all("ValidatingAdmissionPolicy")
+        if policy["metadata"]["name"].endswith("-daemons")
     ]
-    restricted = set(re.findall(r"\w+", " ".join(one["expression"] for one in policy["spec"]["validations"])))
+    restricted = set(
+        re.findall(r"\w+", " ".join(validation["expression"] for validation in policy["spec"]["validations"]))
+    )
     fields = definitions()[f"io.k8s.api.core.v1.{kind}"]["properties"].keys()
     assert fields - restricted == HARMLESS[kind].keys()
 
@@ -143,8 +147,8 @@ def test_each_field_of_the_newest_kubernetes_is_restricted_for_daemons_or_known_
 def test_where_nodes_run_imex_themselves_the_controller_makes_no_daemon_set(render: Render) -> None:
     """And is held to taking down those of before."""
     release = render({"featureGates": {"HostManagedIMEXDaemon": True}})
-    (role,) = [one for one in release.all("Role") if one["metadata"]["name"].endswith("-controller")]
-    (rule,) = [one for one in role["rules"] if one["resources"] == ["daemonsets"]]
+    (role,) = [role for role in release.all("Role") if role["metadata"]["name"].endswith("-controller")]
+    (rule,) = [rule for rule in role["rules"] if rule["resources"] == ["daemonsets"]]
     assert sorted(rule["verbs"]) == ["delete", "list", "watch"]
     assert refused(release, CONTROLLER, "daemonsets", release.one("DaemonSet"), "DELETE")
 

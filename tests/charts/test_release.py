@@ -80,9 +80,9 @@ def slice_of(driver: str, name: str) -> dict[str, Any]:
 
 def channels() -> dict[str, Any]:
     """The slice of a node's channels, as our publisher makes it."""
-    found = slice_of("compute-domain.nvidia.com", "channels")
-    found["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "gpu-dra-driver"}
-    return found
+    channels_slice = slice_of("compute-domain.nvidia.com", "channels")
+    channels_slice["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "gpu-dra-driver"}
+    return channels_slice
 
 
 @pytest.mark.usefixtures("jobs")
@@ -111,7 +111,7 @@ def test_domains_go_with_their_definition_and_nodes_are_free_again(cluster: Clus
     a_domain(cluster)
     helm.uninstall()
     left = cluster.left_of(before, "Node /node-1")
-    (node,) = [one for one in cluster.objects("v1", "Node") if one["metadata"]["name"] == "node-1"]
+    (node,) = [node for node in cluster.objects("v1", "Node") if node["metadata"]["name"] == "node-1"]
     cluster.delete(node)
     assert left == {"Node /node-1"}
     assert node["metadata"]["labels"] == {"a": "b"}
@@ -127,7 +127,7 @@ def test_the_cleanup_may_do_what_it_does_and_nothing_else(server: ServerThread) 
     release = helm.install(values)
     made_while_it_runs(server)
     a_domain(server)
-    (job,) = [one for one in release.hooks if one["kind"] == "Job"]
+    (job,) = [hook for hook in release.hooks if hook["kind"] == "Job"]
     # Not by uninstalling: the definition of domains would be gone before anybody could be seen to ask for them.
     clean_up(server, job["spec"]["template"]["spec"]["containers"][0]["args"])
     done = done_by(server.server.accesses, "gpu-dra-cleanup")
@@ -165,16 +165,16 @@ def test_what_others_made_stays(server: ServerThread, tmp_path: Path) -> None:
             "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]},
         },
     ]
-    for one in theirs:
-        server.create(one)
+    for obj in theirs:
+        server.create(obj)
     server.create(slice_of(DRIVER, "ours"))
     words = ["--kubeconfig", str(server.kubeconfig), "--lease-namespace", NAMESPACE]
     asyncio.run(uninstall.run(uninstall.read_settings(words, {})))
-    assert {one["metadata"]["name"] for one in server.objects("resource.k8s.io/v1", "ResourceSlice")} == {
+    assert {slice_["metadata"]["name"] for slice_ in server.objects("resource.k8s.io/v1", "ResourceSlice")} == {
         "theirs",
         "nvidias",
     }
-    left = {one["metadata"]["name"] for one in server.objects("resource.k8s.io/v1", "DeviceClass")}
+    left = {device_class["metadata"]["name"] for device_class in server.objects("resource.k8s.io/v1", "DeviceClass")}
     assert left == {"theirs", "1g.10gb.mig.nvidia.com"}
 
 
@@ -203,12 +203,12 @@ def test_an_upgrade_brings_a_newer_definition_and_keeps_the_objects(cluster: Clu
     file.write_text(yaml.safe_dump(crd))
 
     def known() -> set[str]:
-        (found,) = [
-            one
-            for one in cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-            if one["metadata"]["name"] == "nodeinventories.dra.gpu"
+        (definition,) = [
+            definition
+            for definition in cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+            if definition["metadata"]["name"] == "nodeinventories.dra.gpu"
         ]
-        schema = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         return set(schema["properties"]["spec"]["properties"])
 
     helm = Helm(cluster.kubeconfig)
@@ -225,8 +225,8 @@ def test_definitions_can_be_kept(cluster: Cluster) -> None:
     helm = Helm(cluster.kubeconfig)
     helm.install({"crds": {"keep": True}})
     helm.uninstall()
-    kept = cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-    names = sorted(one["metadata"]["name"] for one in kept)
+    remaining = cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    names = sorted(definition["metadata"]["name"] for definition in remaining)
     assert names == ["computedomains.resource.nvidia.com", "gpupolicies.dra.gpu", "nodeinventories.dra.gpu"]
     # And the next release takes them over, for it has the same name.
     helm.install()
@@ -237,20 +237,20 @@ def test_definitions_can_be_kept(cluster: Cluster) -> None:
 
 def as_stored(cluster: Cluster, release: Release) -> dict[str, Any]:
     """The release's objects by kind and name, without what only says when and how often they were written."""
-    found = {}
-    for kind in {(one["apiVersion"], one["kind"]) for one in release.objects}:
-        names = {one["metadata"]["name"] for one in release.objects if (one["apiVersion"], one["kind"]) == kind}
-        for one in cluster.objects(*kind):
-            if one["metadata"]["name"] in names:
+    stored = {}
+    for kind in {(obj["apiVersion"], obj["kind"]) for obj in release.objects}:
+        names = {obj["metadata"]["name"] for obj in release.objects if (obj["apiVersion"], obj["kind"]) == kind}
+        for obj in cluster.objects(*kind):
+            if obj["metadata"]["name"] in names:
                 written = {"resourceVersion", "generation", "uid", "creationTimestamp", "managedFields"}
-                metadata = {key: value for key, value in one["metadata"].items() if key not in written}
+                metadata = {key: value for key, value in obj["metadata"].items() if key not in written}
                 metadata.get("annotations", {}).pop("deprecated.daemonset.template.generation", None)
-                name = f"{one['kind']} {one['metadata']['name']}"
-                found[name] = {**one, "metadata": metadata, "status": None}
+                name = f"{obj['kind']} {obj['metadata']['name']}"
+                stored[name] = {**obj, "metadata": metadata, "status": None}
                 # A Service that was made again has another address.
                 for address in ("clusterIP", "clusterIPs"):
-                    found[name].get("spec", {}).pop(address, None)
-    return found
+                    stored[name].get("spec", {}).pop(address, None)
+    return stored
 
 
 @pytest.mark.usefixtures("jobs")
@@ -309,7 +309,7 @@ def test_an_upgrade_can_test_another_class(cluster: Cluster) -> None:
     without = {"cleanup": {"install": False}}
     first = helm.install(without)
     last = helm.upgrade({**without, "test": {"deviceClassName": "mig.nvidia.com"}})
-    (pod,) = [one for one in last.hooks if one["kind"] == "Pod"]
+    (pod,) = [hook for hook in last.hooks if hook["kind"] == "Pod"]
     template = last.one("ResourceClaimTemplate")["metadata"]["name"]
     assert pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == template
     assert template != first.one("ResourceClaimTemplate")["metadata"]["name"]
@@ -320,10 +320,10 @@ def test_an_upgrade_without_domains_needs_no_definition_of_them(server: ServerTh
     """Which somebody has removed, or which a release before did not have."""
     helm = Helm(server.kubeconfig)
     helm.install({"publisher": "node"})
-    for one in server.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition"):
-        server.delete(one)
+    for definition in server.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition"):
+        server.delete(definition)
     release = helm.upgrade({"publisher": "node", "logLevel": "debug"})
-    assert [one["spec"]["names"]["kind"] for one in release.all("CustomResourceDefinition")] == [
+    assert [definition["spec"]["names"]["kind"] for definition in release.all("CustomResourceDefinition")] == [
         "GpuPolicy",
         "NodeInventory",
     ]
@@ -335,7 +335,7 @@ NO_DOMAINS = {"featureGates": {"ComputeDomains": False}}
 def domain_objects(release: Release) -> set[str]:
     """Names of what NVIDIA's own driver for ComputeDomains has as well."""
     names = {
-        one["metadata"]["name"] for kind in ("CustomResourceDefinition", "DeviceClass") for one in release.all(kind)
+        obj["metadata"]["name"] for kind in ("CustomResourceDefinition", "DeviceClass") for obj in release.all(kind)
     }
     return {name for name in names if "compute" in name}
 
@@ -348,14 +348,14 @@ def test_without_domains_there_is_room_for_nvidias_own_driver_of_them(server: Se
         *yaml.safe_load_all((CHART / "files" / "crds" / "computedomain.yaml").read_text()),
         *yaml.safe_load_all((CHART / "files" / "deviceclasses" / "compute-domain-daemon.nvidia.com.yaml").read_text()),
     ]
-    for one in theirs:
-        server.create(one)
+    for obj in theirs:
+        server.create(obj)
     assert domain_objects(helm.install(NO_DOMAINS)) == set()
     assert domain_objects(helm.upgrade(NO_DOMAINS)) == set()
     helm.uninstall()
-    for one in theirs:
-        assert [found["metadata"]["name"] for found in server.objects(one["apiVersion"], one["kind"])] == [
-            one["metadata"]["name"]
+    for obj in theirs:
+        assert [stored["metadata"]["name"] for stored in server.objects(obj["apiVersion"], obj["kind"])] == [
+            obj["metadata"]["name"]
         ]
 
 
@@ -363,24 +363,24 @@ def test_from_the_controller_to_plugins_that_publish_nothing_is_left_that_nobody
     """Classes of MIG profiles are needed: claims name them. The notes tell which there are."""
     helm, without = Helm(cluster.kubeconfig), {"cleanup": {"install": False}}
     helm.install(without)
-    ours, theirs = (wanted_class("1g.10gb", one, extended_resource=False) for one in (DRIVER, "gpu.example.com"))
+    ours, theirs = (wanted_class("1g.10gb", driver, extended_resource=False) for driver in (DRIVER, "gpu.example.com"))
     theirs["metadata"]["name"] = "theirs.mig.nvidia.com"
-    for one in (ours, theirs):
-        cluster.create(one)
+    for device_class in (ours, theirs):
+        cluster.create(device_class)
     lease = {"name": "gpu-dra-driver-controller", "namespace": NAMESPACE}
     cluster.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": lease})
     node = helm.upgrade({**without, "publisher": "node"})
     assert not [name for name in cluster.names() if "gpu-dra-driver-controller" in name]
     assert domain_objects(node) == {"computedomains.resource.nvidia.com"}, "which goes with the release that has it"
-    assert "1g.10gb.mig.nvidia.com" in {one["metadata"]["name"] for one in cluster.objects(*CLASSES)}
+    assert "1g.10gb.mig.nvidia.com" in {device_class["metadata"]["name"] for device_class in cluster.objects(*CLASSES)}
     assert "kubectl delete deviceclasses 1g.10gb.mig.nvidia.com\n" in node.notes and "theirs.mig" not in node.notes
     again = helm.upgrade({**without, "publisher": "node", "logLevel": "debug"})
-    assert not again.hooks or {one["kind"] for one in again.hooks} == {"Pod"}, "that of `helm test`"
+    assert not again.hooks or {hook["kind"] for hook in again.hooks} == {"Pod"}, "that of `helm test`"
     back = helm.upgrade(without)
     assert len(domain_objects(back)) == 4 and "1g.10gb" not in back.notes
     helm.uninstall()
-    for one in (ours, theirs):
-        cluster.delete(one)
+    for device_class in (ours, theirs):
+        cluster.delete(device_class)
 
 
 CLASSES = ("resource.k8s.io/v1", "DeviceClass")
@@ -400,10 +400,14 @@ def test_a_definition_that_this_release_has_stays_when_domains_are_switched_off(
     """With it would go every ComputeDomain."""
     values = {"crds": {"keep": keep}}
     assert len(domain_objects(helm.install(values))) == 4
-    (before,) = [one for one in definitions(server) if one["spec"]["names"]["kind"] == "ComputeDomain"]
+    (before,) = [
+        definition for definition in definitions(server) if definition["spec"]["names"]["kind"] == "ComputeDomain"
+    ]
     for _ in range(2):
         assert domain_objects(helm.upgrade({**values, **NO_DOMAINS})) == {"computedomains.resource.nvidia.com"}
-    (after,) = [one for one in definitions(server) if one["spec"]["names"]["kind"] == "ComputeDomain"]
+    (after,) = [
+        definition for definition in definitions(server) if definition["spec"]["names"]["kind"] == "ComputeDomain"
+    ]
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     annotations = after["metadata"]["annotations"]
     assert annotations["argocd.argoproj.io/sync-options"] == "Prune=false", "Argo CD cannot look, and leaves it out"
@@ -428,7 +432,7 @@ def test_definitions_and_classes_of_others_are_taken_over_on_request_alone(serve
         helm.install()
     helm.install({"cleanup": {"install": False}}, take_ownership=True)
     kind = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-    (ours,) = [one for one in server.objects(*kind) if one["spec"]["names"]["kind"] == "ComputeDomain"]
+    (ours,) = [crd for crd in server.objects(*kind) if crd["spec"]["names"]["kind"] == "ComputeDomain"]
     assert ours["spec"]["versions"][0]["schema"] == wanted
     helm.uninstall()
     assert not server.objects(*kind) and not server.objects("resource.k8s.io/v1", "DeviceClass")
@@ -440,9 +444,9 @@ def test_an_upgrade_that_changes_nothing_changes_nothing(server: ServerThread) -
 
     def versions() -> dict[tuple[str, str], str]:
         return {
-            (one["kind"], found["metadata"]["name"]): found["metadata"]["resourceVersion"]
-            for one in objects
-            for found in server.objects(one["apiVersion"], one["kind"])
+            (obj["kind"], stored["metadata"]["name"]): stored["metadata"]["resourceVersion"]
+            for obj in objects
+            for stored in server.objects(obj["apiVersion"], obj["kind"])
         }
 
     before = versions()
@@ -451,7 +455,7 @@ def test_an_upgrade_that_changes_nothing_changes_nothing(server: ServerThread) -
 
 
 def test_the_chart_has_no_faults_that_helm_knows(server: ServerThread, helm: Helm) -> None:
-    assert not [one for one in helm.lint().get("Messages") or () if one.get("Severity", 0) > 1]
+    assert not [message for message in helm.lint().get("Messages") or () if message.get("Severity", 0) > 1]
 
 
 def test_the_package_holds_what_the_templates_need(helm: Helm, tmp_path: Path) -> None:

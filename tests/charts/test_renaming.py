@@ -20,10 +20,10 @@ def written(cluster: Cluster) -> dict[str, str]:
     """Everything, by name and version; but for what Helm keeps of its revisions."""
     kinds = (("v1", "ServiceAccount"), ("v1", "ConfigMap"), ("apps/v1", "DaemonSet"), ("apps/v1", "Deployment"))
     return {
-        f"{kind} {found['metadata']['name']}": found["metadata"]["resourceVersion"]
+        f"{kind} {obj['metadata']['name']}": obj["metadata"]["resourceVersion"]
         for version, kind in kinds
-        for found in cluster.objects(version, kind)
-        if found["metadata"]["namespace"] == NAMESPACE
+        for obj in cluster.objects(version, kind)
+        if obj["metadata"]["namespace"] == NAMESPACE
     }
 
 
@@ -36,12 +36,12 @@ def test_an_upgrade_to_other_names_is_refused_before_anything_is_changed(case: s
     with pytest.raises(HelmError, match="Nothing was changed") as refused:
         helm.upgrade({**second, "cleanup": {"install": False}})
     assert written(cluster) == before
-    helm.upgrade({**second, "cleanup": {"install": False}, **told(str(refused.value))})
+    helm.upgrade({**second, "cleanup": {"install": False}, **advised(str(refused.value))})
     assert set(written(cluster)) == set(before), "with the names that the message says it goes through"
     helm.uninstall()
 
 
-def told(message: str) -> dict[str, str]:
+def advised(message: str) -> dict[str, str]:
     (line,) = [line for line in message.splitlines() if line.startswith("To keep the names, set ")]
     words = line.removeprefix("To keep the names, set ").partition(". ")[0].split(" and ")
     return dict(word.split("=") for word in words)
@@ -100,9 +100,9 @@ def test_a_driver_keeps_its_name_while_somebody_has_its_devices(cluster: Cluster
     """Nobody would release them: kubelet asks a driver of that name, and the journal lies in a folder of that name."""
     helm, without = Helm(cluster.kubeconfig), {"cleanup": {"install": False}}
     helm.install(without)
-    claims = [claim(one) for one in ("gpu.nvidia.com", "gpu.others.example")]
-    for one in claims:
-        cluster.create(one)
+    claims = [claim(device_class) for device_class in ("gpu.nvidia.com", "gpu.others.example")]
+    for asking in claims:
+        cluster.create(asking)
     before = written(cluster)
     with pytest.raises(HelmError, match=r"1 claims have devices of driver gpu.nvidia.com \(default/of-nvidia.com\)"):
         helm.upgrade({**without, "driverName": "gpu.example.com"})

@@ -27,8 +27,11 @@ def pins(file: str) -> list[re.Match[str]]:
 
 def asked_for(file: str) -> list[Requirement]:
     project, build = PYPROJECT["project"], PYPROJECT["build-system"]["requires"]
-    runtime = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
-    return [Requirement(one) for one in (runtime if file == "requirements.txt" else build)]
+    runtime = [
+        *project["dependencies"],
+        *(dependency for extra in EXTRAS for dependency in project["optional-dependencies"][extra]),
+    ]
+    return [Requirement(dependency) for dependency in (runtime if file == "requirements.txt" else build)]
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -36,19 +39,19 @@ def test_every_line_is_a_version_and_its_hashes(file: str) -> None:
     """So that no index, and no machine, is named."""
     text = "".join(line for line in (ROOT / file).read_text().splitlines(keepends=True) if not line.startswith("#"))
     assert _PIN.sub("", text) == ""
-    names = [one["name"] for one in pins(file)]
+    names = [pin["name"] for pin in pins(file)]
     assert len(set(names)) == len(names) > 3
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_what_the_project_asks_for_is_pinned_to_a_version_that_it_allows(file: str) -> None:
     """`make lock` does it; one that pyproject.toml no longer asks for is taken out by it, too."""
-    versions = {one["name"]: one["version"] for one in pins(file)}
+    versions = {pin["name"]: pin["version"] for pin in pins(file)}
     for wanted in asked_for(file):
         name = canonicalize_name(wanted.name)
         assert name in versions and wanted.specifier.contains(versions[name], prereleases=True), wanted
-    asked = {str(canonicalize_name(one.name)) for one in asked_for(file)}
-    assert {one["name"] for one in pins(file) if not one["via"] or "gpu-dra-driver" in one["via"]} == asked
+    asked = {str(canonicalize_name(requirement.name)) for requirement in asked_for(file)}
+    assert {pin["name"] for pin in pins(file) if not pin["via"] or "gpu-dra-driver" in pin["via"]} == asked
 
 
 def test_all_extras_of_the_image_are_among_them() -> None:

@@ -77,7 +77,7 @@ def test_each_allowed_line_has_its_reason_and_no_refused_one() -> None:
 def test_roles_and_policies_answer_as_the_table_says(setup: Setup, releases: Releases) -> None:
     pytest.importorskip("cel_expr_python.cel", reason="Google's evaluator is not installed")
     release = releases[setup]
-    tried = [one for line in lines_of(setup) if not line.by_quantity for one in attempts(line)]
+    tried = [attempt for line in lines_of(setup) if not line.by_quantity for attempt in attempts(line)]
     assert tried
     wrong = {}
     for attempt in tried:

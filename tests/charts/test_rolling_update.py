@@ -52,15 +52,15 @@ class ChartNode(NodeUnderTest):
             "--http-endpoint": f"127.0.0.1:{self.port}",
         }
         assert here.keys() == set(PLACES) <= {word.partition("=")[0] for word in words}
-        kept = [word for word in words if word.partition("=")[0] not in here]
+        unchanged = [word for word in words if word.partition("=")[0] not in here]
         return [
-            *kept,
+            *unchanged,
             *(f"{flag}={place}" for flag, place in here.items()),
             f"--node-name={self.name}",
             f"--kubeconfig={self.kubeconfig}",
         ]
 
-    def told(self, release: Release) -> None:
+    def take_settings(self, release: Release) -> None:
         """From now on, plugins are those of this release."""
         daemon_set = release.one("DaemonSet")
         (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
@@ -75,7 +75,7 @@ class ChartNode(NodeUnderTest):
 class Pods:
     """The DaemonSet's pods of the one node."""
 
-    one: RealNode
+    real_node: RealNode
     node: ChartNode
     stack: AsyncExitStack
     plugin: Plugin | None = None
@@ -87,8 +87,8 @@ class Pods:
         old = self.plugin
         if old is not None and not strategy["maxSurge"]:
             await old.stop()
-        self.node.told(release)
-        self.plugin = await self.stack.enter_async_context(self.one.plugin(str(uuid.uuid4())))
+        self.node.take_settings(release)
+        self.plugin = await self.stack.enter_async_context(self.real_node.plugin(str(uuid.uuid4())))
         (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
         await self._is_ready(container["readinessProbe"]["httpGet"]["path"])
         if old is not None and strategy["maxSurge"]:
@@ -142,8 +142,8 @@ class Load:
             self.rounds += 1
 
     async def _runs(self, name: str) -> bool:
-        found = await self.kube.get(PODS, name, "default")
-        return (found.get("status") or {}).get("phase") == "Running"
+        pod = await self.kube.get(PODS, name, "default")
+        return (pod.get("status") or {}).get("phase") == "Running"
 
     async def _is_gone(self, name: str) -> bool:
         try:
@@ -167,13 +167,13 @@ async def test_an_update_under_load_fails_no_claim_and_writes_no_slice(
         await asyncio.to_thread(render, {**VALUES, "logLevel": "debug"}),
     )
     with short_folder() as folder:
-        one = RealNode(api_server, kube, forks, Path(folder))
-        node = one.node = ChartNode(one.node.folder, one.node.kubeconfig, one.node.host)
-        async with one.running(), one.publishing(), one.scheduling(), AsyncExitStack() as stack:
-            pods = Pods(one, node, stack)
+        real_node = RealNode(api_server, kube, forks, Path(folder))
+        node = real_node.node = ChartNode(real_node.node.folder, real_node.node.kubeconfig, real_node.node.host)
+        async with real_node.running(), real_node.publishing(), real_node.scheduling(), AsyncExitStack() as stack:
+            pods = Pods(real_node, node, stack)
             await pods.roll_out(first)
-            await one.published()
-            before = await one.versions()
+            await real_node.published()
+            before = await real_node.versions()
             async with Load(kube).running() as load:
                 await load.more(4)
                 await pods.roll_out(second)
@@ -181,6 +181,6 @@ async def test_an_update_under_load_fails_no_claim_and_writes_no_slice(
                 await pods.roll_out(first)
                 await load.more(4)
             assert await trouble(kube) == []
-            assert await one.versions() == before
+            assert await real_node.versions() == before
             served = {path.name for path in (node.kubelet / "plugins" / GPU_DRIVER).glob("*.sock")}
             assert len(served) == 1, "plugins that went took their sockets with them"

@@ -37,9 +37,9 @@ READABLE = {"/": "the driver, /proc, the host's namespaces"}
 
 
 def pods(release: Release) -> list[Object]:
-    found = [*release.objects, *release.hooks]
-    specs = [one["spec"]["template"]["spec"] for one in found if one["kind"] in ("DaemonSet", "Deployment", "Job")]
-    return specs + [one["spec"] for one in found if one["kind"] == "Pod"]
+    objects = [*release.objects, *release.hooks]
+    specs = [obj["spec"]["template"]["spec"] for obj in objects if obj["kind"] in ("DaemonSet", "Deployment", "Job")]
+    return specs + [obj["spec"] for obj in objects if obj["kind"] == "Pod"]
 
 
 def plugin(release: Release) -> Object:
@@ -50,7 +50,7 @@ def plugin(release: Release) -> Object:
 def host_paths(pod: Object) -> dict[str, bool]:
     """Path on the host to whether it can be written."""
     mounts = {mount["name"]: not mount.get("readOnly") for mount in pod["containers"][0]["volumeMounts"]}
-    return {one["hostPath"]["path"]: mounts[one["name"]] for one in pod["volumes"] if "hostPath" in one}
+    return {volume["hostPath"]["path"]: mounts[volume["name"]] for volume in pod["volumes"] if "hostPath" in volume}
 
 
 def test_of_the_host_the_plugin_has_what_it_needs(render: Render) -> None:
@@ -61,10 +61,10 @@ def test_of_the_host_the_plugin_has_what_it_needs(render: Render) -> None:
 
 def test_the_values_say_what_each_path_of_the_host_is_for() -> None:
     text = "\n".join(
-        one.text
+        leaf.text
         for value in read_values((CHART / "values.yaml").read_text())
-        for one in value.leaves()
-        if one.path[0] == "kubeletPlugin"
+        for leaf in value.leaves()
+        if leaf.path[0] == "kubeletPlugin"
     )
     named = {path.removeprefix("/var/lib/kubelet/") for path in (*WRITABLE, *READABLE) if path != "/var/run/cdi"}
     assert {path for path in named if f"`{path}`" not in text} == set() and "CDI files" in text
@@ -106,8 +106,8 @@ async def test_simulated_hardware_works_without_any_capability() -> None:
             await cluster.kube.create(PODS, pod, namespace="default")
 
             async def runs() -> bool:
-                found = await cluster.kube.get(PODS, pod["metadata"]["name"], "default")
-                return bool((found.get("status") or {}).get("phase") == "Running")
+                created = await cluster.kube.get(PODS, pod["metadata"]["name"], "default")
+                return bool((created.get("status") or {}).get("phase") == "Running")
 
             await cluster.wait(runs, "the pod does not run", 30)
 
@@ -136,8 +136,8 @@ def test_every_capability_has_its_reason_above_it() -> None:
 @given(values=combinations())
 def test_nothing_but_the_plugin_has_any_rights_on_its_node(values: Values) -> None:
     with simulated_server() as thread:
-        for one in EVERYTHING_SERVED:
-            thread.create(one)
+        for served in EVERYTHING_SERVED:
+            thread.create(served)
         release = Helm(thread.kubeconfig).install(values)
     node_plugin = plugin(release)
     assert len(pods(release)) > 1
@@ -151,19 +151,21 @@ def test_nothing_but_the_plugin_has_any_rights_on_its_node(values: Values) -> No
                 assert context.get("runAsUser", 65532) == 65532
                 assert context["capabilities"] == {"drop": ["ALL"]}
                 assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-                assert not pod.get("hostPID") and not [one for one in pod.get("volumes", ()) if "hostPath" in one]
+                assert not pod.get("hostPID") and not [
+                    volume for volume in pod.get("volumes", ()) if "hostPath" in volume
+                ]
 
 
-async def refused_at(level: str, found: Sequence[Object], server: RealApiServer) -> set[str]:
+async def refused_at(level: str, specs: Sequence[Object], server: RealApiServer) -> set[str]:
     """Containers of the pods that a namespace with this Pod Security Standard does not take."""
     labels = {"pod-security.kubernetes.io/enforce": level}
     refused = set()
     async with Api(server.url, token=server.token, ssl=server.ssl_context()) as admin:
         made = await admin.post("/api/v1/namespaces", {"metadata": {"generateName": f"{level}-", "labels": labels}})
         metadata = made["metadata"]
-        for spec in found:
+        for spec in specs:
             # Which the server does not have, and would say so.
-            known = {key: one for key, one in spec.items() if key != "runtimeClassName"}
+            known = {key: field for key, field in spec.items() if key != "runtimeClassName"}
             body = {"metadata": {"name": "tried"}, "spec": known}
             try:
                 await admin.post(f"/api/v1/namespaces/{metadata['name']}/pods", body, dryRun="All")
@@ -181,11 +183,11 @@ def test_only_pods_of_the_plugin_need_a_namespace_without_a_pod_security_standar
     """Controller, removal and test fit the strictest, daemons of ComputeDomains `baseline`."""
     release = render(VARIANTS[title])
     daemons = daemon_set(ComputeDomain.of(A_DOMAIN), DaemonSettings("gpu-dra", "image:1"))["spec"]["template"]["spec"]
-    found = [*pods(release), daemons]
-    assert len(found) == 5
+    specs = [*pods(release), daemons]
+    assert len(specs) == 5
 
     def refused(level: str) -> set[str]:
-        return asyncio.run(refused_at(level, found, real_server))
+        return asyncio.run(refused_at(level, specs, real_server))
 
     assert refused("restricted") == {"plugin", "imex-daemon"}
     assert refused("baseline") == {"plugin"}
@@ -200,15 +202,15 @@ def test_only_pods_of_the_plugin_need_a_namespace_without_a_pod_security_standar
 def test_on_openshift_only_pods_with_a_constraint_of_their_own_name_a_user(wanted: str, render: Render) -> None:
     """Others have restricted-v2: it gives them one of the namespace's users, and refuses pods that name another."""
     release = render({"openshift": {"securityContextConstraints": wanted}}, before=EVERYTHING_SERVED)
-    others = [one for one in pods(release) if one is not plugin(release)]
-    named = [one["containers"][0]["securityContext"].get("runAsUser") for one in others]
+    others = [pod for pod in pods(release) if pod is not plugin(release)]
+    named = [pod["containers"][0]["securityContext"].get("runAsUser") for pod in others]
     assert named == [None if wanted == "auto" else 65532] * 3  # controller, removal, test
-    assert all(one["containers"][0]["securityContext"]["runAsNonRoot"] for one in others)
+    assert all(pod["containers"][0]["securityContext"]["runAsNonRoot"] for pod in others)
 
 
 def test_the_image_runs_as_a_number_that_is_not_roots() -> None:
     """With `runAsNonRoot` and no `runAsUser` kubelet takes the image's, and refuses a name."""
-    (line,) = [one for one in (CHART.parents[1] / "Dockerfile").read_text().splitlines() if one.startswith("USER")]
+    (line,) = [line for line in (CHART.parents[1] / "Dockerfile").read_text().splitlines() if line.startswith("USER")]
     assert line == "USER 65532:65532"
 
 
@@ -216,7 +218,7 @@ def test_the_image_runs_as_a_number_that_is_not_roots() -> None:
 def test_what_a_read_only_root_leaves_to_write_to_is_mounted(kind: str, render: Render) -> None:
     """The plugin's /tmp; the controller writes nothing."""
     pod = render().one(kind)["spec"]["template"]["spec"]
-    empty = [one["name"] for one in pod["volumes"] if "emptyDir" in one]
+    empty = [volume["name"] for volume in pod["volumes"] if "emptyDir" in volume]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert [mounts[name] for name in empty] == (["/tmp"] if kind == "DaemonSet" else [])
 
@@ -228,7 +230,11 @@ def test_the_constraint_of_openshift_gives_the_plugin_what_its_pod_has_and_no_mo
     values: Values, render: Render
 ) -> None:
     release = render(values, before=EVERYTHING_SERVED)
-    (scc,) = [one for one in release.all("SecurityContextConstraints") if "kubelet-plugin" in one["metadata"]["name"]]
+    (scc,) = [
+        constraint
+        for constraint in release.all("SecurityContextConstraints")
+        if "kubelet-plugin" in constraint["metadata"]["name"]
+    ]
     pod = release.one("DaemonSet")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     context = container["securityContext"]
@@ -238,25 +244,25 @@ def test_the_constraint_of_openshift_gives_the_plugin_what_its_pod_has_and_no_mo
         ("allowHostNetwork", "hostNetwork"),
     ):
         assert scc[field] is pod.get(of_pod, False), field
-    assert scc["allowHostPorts"] is any("hostPort" in one for one in container["ports"])
+    assert scc["allowHostPorts"] is any("hostPort" in port for port in container["ports"])
     assert scc["allowPrivilegedContainer"] is context.get("privileged", False)
     if "privileged" not in context:
         assert scc["allowPrivilegeEscalation"] is context["allowPrivilegeEscalation"]
         assert scc["allowedCapabilities"] == context["capabilities"].get("add", [])
     assert scc["readOnlyRootFilesystem"] is context["readOnlyRootFilesystem"] is True
     # The API server mounts the token, a projected volume, itself.
-    kinds = {kind for one in pod["volumes"] for kind in one if kind != "name"} | {"projected"}
+    kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"} | {"projected"}
     assert set(scc["volumes"]) == kinds and scc["groups"] == []
 
 
 def test_network_policies_limit_both_directions(render: Render) -> None:
     """Rules of a direction that is not among the types limit nothing."""
     release = render({"networkPolicy": {"install": True}})
-    found = [*release.all("NetworkPolicy"), *(one for one in release.hooks if one["kind"] == "NetworkPolicy")]
-    assert len(found) == 4
-    for one in found:
-        assert one["spec"]["policyTypes"] == ["Ingress", "Egress"], one["metadata"]["name"]
-        assert one["spec"]["egress"], "nothing at all could be reached"
+    policies = [*release.all("NetworkPolicy"), *(hook for hook in release.hooks if hook["kind"] == "NetworkPolicy")]
+    assert len(policies) == 4
+    for policy in policies:
+        assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"], policy["metadata"]["name"]
+        assert policy["spec"]["egress"], "nothing at all could be reached"
 
 
 def test_network_policies_name_ports_and_who_may_use_them(render: Render) -> None:
@@ -264,14 +270,15 @@ def test_network_policies_name_ports_and_who_may_use_them(render: Render) -> Non
     server = [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
     limits = {"metricsFrom": monitoring, "webhookFrom": server, "apiServerCIDRs": ["10.0.0.1/32"]}
     release = render({"networkPolicy": {"install": True, **limits}, "webhook": {"install": True, "port": 9876}})
-    found = {
-        one["metadata"]["name"].removeprefix("gpu-dra-driver-"): one["spec"] for one in release.all("NetworkPolicy")
+    policies = {
+        policy["metadata"]["name"].removeprefix("gpu-dra-driver-"): policy["spec"]
+        for policy in release.all("NetworkPolicy")
     }
-    controller = found["controller"]
+    controller = policies["controller"]
     metrics, webhook = controller["ingress"]
     assert (metrics["from"], len(metrics["ports"])) == (monitoring, 1)
     assert webhook == {"ports": [{"port": 9876, "protocol": "TCP"}], "from": server}
     assert [rule["to"] for rule in controller["egress"]] == [[{"ipBlock": {"cidr": "10.0.0.1/32"}}]]
-    for spec in found.values():
+    for spec in policies.values():
         assert all(rule.get("from") for rule in spec["ingress"]), spec
         assert all(rule.get("to") for rule in spec["egress"]), spec

@@ -42,11 +42,13 @@ def flags(parser: SettingsParser) -> set[str]:
 def given(release: Release, kind: str) -> dict[str, str]:
     """Flags and variables of the container, by flag; a switch's value is empty."""
     (container,) = release.one(kind)["spec"]["template"]["spec"]["containers"]
-    found = {}
+    arguments = {}
     for argument in container["args"]:
         flag, _, value = argument.partition("=")
-        found[flag.replace("--no-", "--")] = value
-    return found | {BY_VARIABLE[one["name"]]: "" for one in container.get("env", ()) if one["name"] in BY_VARIABLE}
+        arguments[flag.replace("--no-", "--")] = value
+    return arguments | {
+        BY_VARIABLE[variable["name"]]: "" for variable in container.get("env", ()) if variable["name"] in BY_VARIABLE
+    }
 
 
 EVERY_SETTING = {
@@ -91,9 +93,9 @@ def test_the_programs_understand_what_the_chart_tells_them(variant: str, render:
     assert settings.validation_command == (("/bin/sh", "-c", "exit 0") if variant == "validation" else ())
     for deployment in release.all("Deployment"):
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        told = controller_settings.read_settings(container["args"], {})
-        assert told.leader_election and (told.webhook is not None) == (variant == "webhook")
-    (job,) = [one for one in release.hooks if one["kind"] == "Job"]
+        parsed = controller_settings.read_settings(container["args"], {})
+        assert parsed.leader_election and (parsed.webhook is not None) == (variant == "webhook")
+    (job,) = [hook for hook in release.hooks if hook["kind"] == "Job"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert uninstall.read_settings(container["args"], {}).driver_name == "gpu.nvidia.com"
 
@@ -112,7 +114,7 @@ def test_probes_ask_where_the_program_answers(render: Render) -> None:
 def test_the_lease_that_is_cleaned_up_is_the_controllers(render: Render) -> None:
     release = render(VARIANTS["names"])
     lease = given(release, "Deployment")["--lease-name"]
-    (job,) = [one for one in release.hooks if one["kind"] == "Job"]
+    (job,) = [hook for hook in release.hooks if hook["kind"] == "Job"]
     assert f"--lease-name={lease}" in job["spec"]["template"]["spec"]["containers"][0]["args"]
     named = [rule["resourceNames"] for rule in release.one("Role")["rules"] if "resourceNames" in rule]
     assert named == [[lease]]
@@ -145,10 +147,10 @@ def test_gates_that_do_not_exist_or_contradict_are_refused_before_anything_start
 
 def test_traces_reach_their_collector_through_the_network_policies(render: Render) -> None:
     release = render(VARIANTS["network"])
-    policies = [one for one in release.all("NetworkPolicy") if "imex-daemon" not in one["metadata"]["name"]]
+    policies = [policy for policy in release.all("NetworkPolicy") if "imex-daemon" not in policy["metadata"]["name"]]
     assert len(policies) == 2
     for policy in policies:
-        ports = {(one["protocol"], one["port"]) for rule in policy["spec"]["egress"] for one in rule["ports"]}
+        ports = {(port["protocol"], port["port"]) for rule in policy["spec"]["egress"] for port in rule["ports"]}
         assert {("TCP", 4317), ("UDP", 53)} <= ports
     for kind in ("DaemonSet", "Deployment"):
         assert given(release, kind)["--otlp-endpoint"] == "http://otel.traces:4317"

@@ -95,7 +95,7 @@ def test_it_is_refused(name: str, server: ServerThread, helm: Helm) -> None:
     before = len(server.server.writes)
     with pytest.raises(HelmError, match="schema"):
         helm.install(WRONG[name], create_namespace=False)
-    assert [one for one in server.server.writes[before:] if one.verb == "create"] == []
+    assert [write for write in server.server.writes[before:] if write.verb == "create"] == []
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_what_is_documented_is_accepted(name: str) -> None:
 
 
 _CIDRS = st.one_of(
-    st.ip_addresses(v=4).flatmap(lambda one: st.integers(0, 33).map(lambda size: f"{one}/{size}")),
-    st.ip_addresses(v=6).flatmap(lambda one: st.integers(0, 129).map(lambda size: f"{one}/{size}")),
+    st.ip_addresses(v=4).flatmap(lambda address: st.integers(0, 33).map(lambda size: f"{address}/{size}")),
+    st.ip_addresses(v=6).flatmap(lambda address: st.integers(0, 129).map(lambda size: f"{address}/{size}")),
     st.from_regex(r"[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,8}/[0-9]{1,2}", fullmatch=True),
     st.from_regex(r"[0-9]{1,3}([.][0-9]{1,3}){3}/[0-9]{1,2}", fullmatch=True),
     st.sampled_from(["::/0", "fd00::/8", "::1/128", "1::/16", "10.0.0.1", "", "::", ":/1", "1:2/3", "1::2::3/4"]),
@@ -155,11 +155,11 @@ def test_an_image_may_be_in_any_registry(repository: str) -> None:
 
 def _paths(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """Of every mapping of fixed keys in the values."""
-    found = [path]
+    paths = [path]
     for key, child in value.get("properties", {}).items():
         if child.get("additionalProperties") is False and "patternProperties" not in child:
-            found += _paths(child, (*path, key))
-    return found
+            paths += _paths(child, (*path, key))
+    return paths
 
 
 @settings(max_examples=examples(60))
@@ -276,8 +276,8 @@ def test_a_policy_that_asks_for_what_a_gate_switches_off_is_refused_with_the_fie
         return
     with pytest.raises(HelmError) as refused:
         helm.install({**values, "featureGates": off})
-    said = {line.strip("; .") for line in str(refused.value).splitlines() if line.startswith("policy.")}
-    assert said == {f"policy.{field} needs featureGates.{feature}, which is off" for field, feature in asked}
+    lines = {line.strip("; .") for line in str(refused.value).splitlines() if line.startswith("policy.")}
+    assert lines == {f"policy.{field} needs featureGates.{feature}, which is off" for field, feature in asked}
     assert server.names() == before and helm.install(values).objects
 
 

@@ -61,9 +61,9 @@ FILLED = [
 
 def settings_of(release: Any) -> WebhookSettings:
     words = [f"{flag}={value}" for flag, value in given(release, "Deployment").items() if "webhook" in flag]
-    found = read_settings([*words, f"--lease-namespace={NAMESPACE}"], {}).webhook
-    assert found is not None
-    return found
+    webhook_settings = read_settings([*words, f"--lease-namespace={NAMESPACE}"], {}).webhook
+    assert webhook_settings is not None
+    return webhook_settings
 
 
 def test_the_controller_is_told_of_the_objects_that_the_chart_makes(render: Render) -> None:
@@ -77,7 +77,7 @@ def test_the_controller_is_told_of_the_objects_that_the_chart_makes(render: Rend
     (port,) = service["spec"]["ports"]
     pod = release.one("Deployment")["spec"]["template"]
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
-    ports = {one["name"]: one["containerPort"] for one in pod["spec"]["containers"][0]["ports"]}
+    ports = {exposed["name"]: exposed["containerPort"] for exposed in pod["spec"]["containers"][0]["ports"]}
     assert port["port"] == 443 and settings.endpoint == f":{ports[port['targetPort']]}"
     assert settings.exempt_namespaces == (NAMESPACE, "kube-system")
     assert settings.drain_s + 5 < pod["spec"]["terminationGracePeriodSeconds"]
@@ -106,11 +106,11 @@ def test_cert_manager_fills_the_secret_that_the_controller_reads(variant: str, r
         assert authority["isCA"] and release.one("Issuer", authority["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
     (rule,) = release.one("Role", NAME)["rules"]
     assert rule["verbs"] == ["list", "watch"] and rule["resourceNames"] == [settings.secret]
-    (job,) = [one for one in release.hooks if one["kind"] == "Job"]
+    (job,) = [hook for hook in release.hooks if hook["kind"] == "Job"]
     left = uninstall.read_settings(job["spec"]["template"]["spec"]["containers"][0]["args"], {}).secrets
-    made = {one["spec"]["secretName"] for one in release.all("Certificate")}
+    made = {issued["spec"]["secretName"] for issued in release.all("Certificate")}
     assert set(left) == made, "cert-manager leaves them behind, and the cleanup does not"
-    (role,) = [one for one in release.hooks if one["kind"] == "Role"]
+    (role,) = [hook for hook in release.hooks if hook["kind"] == "Role"]
     assert made == {
         name for rule in role["rules"] if rule["resources"] == ["secrets"] for name in rule["resourceNames"]
     }
@@ -127,8 +127,8 @@ def test_without_it_there_is_a_service_without_endpoints_and_nothing_else(render
     release = render()
     assert release.one("Service", NAME)["spec"]["ports"][0]["targetPort"] == "webhook"
     ports = release.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["ports"]
-    assert [one["name"] for one in ports] == ["http"]
-    left = [one["kind"] for one in release.objects if one["metadata"]["name"].endswith("-webhook")]
+    assert [port["name"] for port in ports] == ["http"]
+    left = [obj["kind"] for obj in release.objects if obj["metadata"]["name"].endswith("-webhook")]
     assert left == ["Service"]
     assert not [flag for flag in given(release, "Deployment") if "webhook" in flag]
 
@@ -146,8 +146,8 @@ def test_what_cannot_work_is_refused(values: Object, why: str, render: Render) -
 
 
 def webhooks(server: ServerThread) -> list[Object]:
-    found = server.objects("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
-    return [one for configuration in found for one in configuration.get("webhooks") or ()]
+    configurations = server.objects("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
+    return [webhook for configuration in configurations for webhook in configuration.get("webhooks") or ()]
 
 
 def test_upgrades_leave_what_the_controller_filled_in_and_switching_off_takes_it_away_at_once(
@@ -160,7 +160,7 @@ def test_upgrades_leave_what_the_controller_filled_in_and_switching_off_takes_it
 
     server.kube(fill)
     helm.upgrade({**ON, "logLevel": "debug"})
-    assert [one["name"] for one in webhooks(server)] == [FILLED[0]["name"]]
+    assert [webhook["name"] for webhook in webhooks(server)] == [FILLED[0]["name"]]
     helm.upgrade({})
     assert webhooks(server) == []
     helm.upgrade(ON)
@@ -171,7 +171,7 @@ def test_uninstalling_takes_the_configuration_away_before_whom_it_names(server: 
     helm.install({**ON, "cleanup": {"install": False}})
     server.server.writes.clear()
     helm.uninstall()
-    gone = [one.path for one in server.server.writes if one.verb == "delete"]
+    gone = [write.path for write in server.server.writes if write.verb == "delete"]
     first = {kind: next(index for index, path in enumerate(gone) if f"/{kind}/" in path) for kind in KINDS}
     assert first["validatingwebhookconfigurations"] < first["services"] < first["deployments"]
     assert webhooks(server) == []
@@ -203,14 +203,18 @@ SECRET = "gpu-dra-driver-webhook"
 def test_keys_that_cert_manager_leaves_behind_go_when_nobody_needs_them(
     later: Object, left: set[str], server: ServerThread, helm: Helm
 ) -> None:
-    for one in EVERYTHING_SERVED:
-        server.create(one)
+    for served in EVERYTHING_SERVED:
+        server.create(served)
     release = helm.install(CERT_MANAGER)
-    for one in release.all("Certificate"):
-        made_by_cert_manager(server, one["spec"]["secretName"], one["metadata"]["name"])
+    for certificate in release.all("Certificate"):
+        made_by_cert_manager(server, certificate["spec"]["secretName"], certificate["metadata"]["name"])
     made_by_cert_manager(server, "somebody-elses", SECRET)
     helm.upgrade(later)
-    names = {one["metadata"]["name"] for one in server.objects("v1", "Secret") if one["type"] != "helm.sh/release.v1"}
+    names = {
+        secret["metadata"]["name"]
+        for secret in server.objects("v1", "Secret")
+        if secret["type"] != "helm.sh/release.v1"
+    }
     assert names - {"somebody-elses"} == left and "somebody-elses" in names
 
 
@@ -218,7 +222,7 @@ def test_a_secret_of_that_name_that_cert_manager_has_not_made_stays(server: Serv
     helm.install()
     made_by_cert_manager(server, f"{SECRET}-certificate", "another")
     helm.upgrade({"logLevel": "debug"})
-    assert f"{SECRET}-certificate" in {one["metadata"]["name"] for one in server.objects("v1", "Secret")}
+    assert f"{SECRET}-certificate" in {secret["metadata"]["name"] for secret in server.objects("v1", "Secret")}
 
 
 def made_by_cert_manager(server: ServerThread, name: str, certificate: str) -> None:
@@ -315,7 +319,7 @@ def test_with_domains_off_those_of_another_driver_pass_and_those_of_nobody_are_r
     cluster: Cluster, tmp_path: Path
 ) -> None:
     files = (CHART / "files" / "crds" / "computedomain.yaml", CHART / "files/deviceclasses" / THEIR_CLASS)
-    definition, device_class = (one for file in files for one in yaml.safe_load_all(file.read_text()))
+    definition, device_class = (obj for file in files for obj in yaml.safe_load_all(file.read_text()))
     helm, values = Helm(cluster.kubeconfig), {**ON, "featureGates": {"ComputeDomains": False}}
     cluster.create(definition)
     release = helm.install({**values, "cleanup": {"install": False}})
@@ -325,8 +329,8 @@ def test_with_domains_off_those_of_another_driver_pass_and_those_of_nobody_are_r
         until(lambda: refusal(cluster, DOMAIN) == "", process)
     assert refusal(cluster, DOMAIN) == "", "while nobody answers"
     helm.uninstall()
-    for one in (device_class, definition):
-        cluster.delete(one)
+    for obj in (device_class, definition):
+        cluster.delete(obj)
 
 
 THEIR_CLASS = "compute-domain-daemon.nvidia.com.yaml"
@@ -349,15 +353,15 @@ def test_the_program_fills_in_what_the_chart_made_with_the_permissions_of_the_ch
         refused = 'gpu_dra_webhook_reviews_total{kind="DeviceClass",result="refused"}'
         until(lambda: refused in page(port, "/metrics"), process)
         if isinstance(cluster, ServerThread):
-            may = [one for one in granted(release, ours(release, "Deployment")) if one.resource in WATCHED]
-            did = [one for one in done_by(cluster.server.accesses, CONTROLLER) if one.resource in WATCHED]
+            may = [grant for grant in granted(release, ours(release, "Deployment")) if grant.resource in WATCHED]
+            did = [access for access in done_by(cluster.server.accesses, CONTROLLER) if access.resource in WATCHED]
             assert faults(may, did, names=names_in(release), namespace=NAMESPACE) == []
         helm.upgrade({"cleanup": {"install": False}})
         until(lambda: refusal(cluster, bad) == "", process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    found = cluster.objects("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
-    assert not [one for one in found if "gpu-dra" in one["metadata"]["name"]]
+    configurations = cluster.objects("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
+    assert not [configuration for configuration in configurations if "gpu-dra" in configuration["metadata"]["name"]]
     helm.uninstall()
 
 
@@ -413,8 +417,8 @@ def worker_of(process: subprocess.Popen[bytes]) -> int:
 
 
 def lease(server: ServerThread) -> Object:
-    (found,) = server.objects("coordination.k8s.io/v1", "Lease")
-    spec: Object = found["spec"]
+    (stored,) = server.objects("coordination.k8s.io/v1", "Lease")
+    spec: Object = stored["spec"]
     return spec
 
 

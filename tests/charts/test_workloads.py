@@ -11,21 +11,21 @@ type Render = Any
 
 def pods(release: Release) -> Iterator[tuple[str, Object]]:
     """By what has them: `DaemonSet`, `Deployment`, `Job` of the removal, `Pod` of the test."""
-    for one in (*release.objects, *release.hooks):
-        if one["kind"] == "Pod":
-            yield "Pod", one["spec"]
-        elif "template" in one.get("spec", {}) and "containers" in one["spec"]["template"].get("spec", {}):
-            yield one["kind"], one["spec"]["template"]["spec"]
+    for obj in (*release.objects, *release.hooks):
+        if obj["kind"] == "Pod":
+            yield "Pod", obj["spec"]
+        elif "template" in obj.get("spec", {}) and "containers" in obj["spec"]["template"].get("spec", {}):
+            yield obj["kind"], obj["spec"]["template"]["spec"]
 
 
 def test_every_pod_pulls_its_image_with_the_secrets_of_the_values(render: Render) -> None:
     """A private registry: what is forgotten does not start, and the last one only at the very end."""
     release = render({"imagePullSecrets": [{"name": "one"}, {"name": "two"}]})
-    found = dict(pods(release))
-    assert set(found) == {"DaemonSet", "Deployment", "Job", "Pod"}
-    for kind, pod in found.items():
+    pod_specs = dict(pods(release))
+    assert set(pod_specs) == {"DaemonSet", "Deployment", "Job", "Pod"}
+    for kind, pod in pod_specs.items():
         assert pod["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}], kind
-    arguments = found["Deployment"]["containers"][0]["args"]
+    arguments = pod_specs["Deployment"]["containers"][0]["args"]
     assert "--daemon-image-pull-secrets=one,two" in arguments, "daemons of ComputeDomains are made by the controller"
 
 
@@ -97,10 +97,10 @@ def test_on_real_hardware_the_plugin_sees_the_hosts_processes(render: Render) ->
 
 
 def test_only_what_calls_the_api_server_has_a_token(render: Render) -> None:
-    found = dict(pods(render()))
-    assert found["Pod"]["automountServiceAccountToken"] is False
+    pod_specs = dict(pods(render()))
+    assert pod_specs["Pod"]["automountServiceAccountToken"] is False
     for kind in ("DaemonSet", "Deployment", "Job"):
-        assert "serviceAccountName" in found[kind] and "automountServiceAccountToken" not in found[kind]
+        assert "serviceAccountName" in pod_specs[kind] and "automountServiceAccountToken" not in pod_specs[kind]
 
 
 def test_no_pod_is_told_of_the_services_of_its_namespace(render: Render) -> None:
@@ -111,12 +111,14 @@ def test_the_plugin_leaves_its_last_words_where_it_can_write(render: Render) -> 
     """/dev, where Kubernetes has the file by default, is the host's."""
     (container,) = render().one("DaemonSet")["spec"]["template"]["spec"]["containers"]
     path = container["terminationMessagePath"]
-    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert path.startswith("/tmp/") and not mounts["/tmp"].get("readOnly")
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 def test_what_the_host_mounts_later_is_seen_where_daemons_and_drivers_come_and_go(render: Render) -> None:
     (container,) = render().one("DaemonSet")["spec"]["template"]["spec"]["containers"]
-    seen = {one["mountPath"] for one in container["volumeMounts"] if one.get("mountPropagation") == "HostToContainer"}
+    seen = {
+        mount["mountPath"] for mount in container["volumeMounts"] if mount.get("mountPropagation") == "HostToContainer"
+    }
     assert seen == {"/var/lib/kubelet/plugins", "/host"}

@@ -156,7 +156,7 @@ async def test_a_second_term_knows_nothing_of_the_first(kube: Kube) -> None:
     await allocated(kube, "waits", result("gpu-0", pool="node-a", **BINDS))
     binding = BindingClaims(kube, DRIVERS, workers=2)
     for ref in (a_ref("waits"), a_ref("gone")):
-        found = binding.keep(a_claim(ref, a_result(0, **BINDS)))
-        binding.saw((ref.namespace, ref.name), None, found)
+        bound = binding.keep(a_claim(ref, a_result(0, **BINDS)))
+        binding.saw((ref.namespace, ref.name), None, bound)
     binding.begins(asyncio.Event())
     assert not binding._of_nodes

@@ -137,14 +137,14 @@ async def test_of_two_replicas_one_works_and_the_other_takes_over(
     long = ("--lease-duration=60", "--renew-deadline=40", "--retry-period=0.2")
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    async with controller(api_server, tmp_path / "one", "--identity=one", *short) as one:
+    async with controller(api_server, tmp_path / "one", "--identity=one", *short) as leader:
 
         async def one_leads() -> bool:
             return await holder(kube) == "one"
 
         await until(one_leads)
         async with controller(api_server, tmp_path / "two", "--identity=two", *long):
-            one.kill()
+            leader.kill()
             await report_a_gpu(kube)
             await until(published)
             assert await holder(kube) == "two"
@@ -170,7 +170,7 @@ async def test_a_policy_with_a_mistake_ends_it_with_a_line_that_names_file_and_f
     policy = tmp_path / "policy.yaml"
     policy.write_text("apiVersion: dra.gpu/v1alpha1\nkind: PublishingPolicy\nwithold: []\n")
     async with controller(api_server, tmp_path, f"--policy={policy}") as process:
-        _, said = await process.communicate()
+        _, output = await process.communicate()
     assert process.returncode == 2
-    assert f"policy {policy}: withold: Extra inputs are not permitted" in said.decode()
-    assert "Traceback" not in said.decode()
+    assert f"policy {policy}: withold: Extra inputs are not permitted" in output.decode()
+    assert "Traceback" not in output.decode()

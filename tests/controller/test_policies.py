@@ -93,7 +93,7 @@ async def a_node(kube: Kube, name: str, **status: Any) -> None:
 
 
 def conditions(status: GpuPolicyStatus) -> dict[str, str]:
-    return {one.type: one.reason for one in status.conditions}
+    return {condition.type: condition.reason for condition in status.conditions}
 
 
 # -- of the installation
@@ -180,7 +180,7 @@ async def test_gpus_that_wait_are_named_with_their_claims(kube: Kube) -> None:
     async with keeping(kube, tell=events.append):
         await a_node(kube, "n0", policy={"gpus": [GROUP], "waiting": waiting})
         status = await until(kube, "ml", lambda status: status.waiting_gpus == 1)
-        assert [(one.node, one.gpu, one.claims) for one in status.waiting] == [("n0", "gpu-1", ["team/one"])]
+        assert [(gpu.node, gpu.gpu, gpu.claims) for gpu in status.waiting] == [("n0", "gpu-1", ["team/one"])]
         assert conditions(status) == {"Accepted": "Accepted", "Followed": "Waiting"}
         assert "team/one" in status.conditions[1].message
         await kube.merge_patch(NODE_INVENTORIES, "n0", {"status": {"policy": {"waiting": []}}}, subresource="status")

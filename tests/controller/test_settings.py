@@ -100,9 +100,9 @@ def test_a_mistake_is_one_line_and_status_2(
     with pytest.raises(SystemExit) as caught:
         read_settings(arguments, environment)
     assert caught.value.code == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1
 
 
 def test_there_is_no_webhook_unless_it_is_asked_for() -> None:
@@ -110,9 +110,9 @@ def test_there_is_no_webhook_unless_it_is_asked_for() -> None:
 
 
 def test_the_webhook_has_defaults_and_exempts_our_own_namespace() -> None:
-    found = read_settings(["--webhook-endpoint=:9443", "--lease-namespace=gpu-dra"], {}).webhook
-    assert found is not None and (found.issued_here, found.failure_policy, found.timeout_s) == (True, "Fail", 5)
-    assert found.exempt_namespaces == ("gpu-dra", "kube-system") and found.url is None
+    webhook = read_settings(["--webhook-endpoint=:9443", "--lease-namespace=gpu-dra"], {}).webhook
+    assert webhook is not None and (webhook.issued_here, webhook.failure_policy, webhook.timeout_s) == (True, "Fail", 5)
+    assert webhook.exempt_namespaces == ("gpu-dra", "kube-system") and webhook.url is None
 
 
 @pytest.mark.parametrize(

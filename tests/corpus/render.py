@@ -26,9 +26,9 @@ def main(chart: Path, folder: Path, values: list[Path]) -> int:
                 continue
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name[:60]}}
         objects = [
-            {**one, "metadata": {"namespace": name[:60], **one["metadata"]}}
-            for one in release.objects
-            if one.get("metadata")
+            {**obj, "metadata": {"namespace": name[:60], **obj["metadata"]}}
+            for obj in release.objects
+            if obj.get("metadata")
         ]
         (folder / f"{name}.yaml").write_text(yaml.safe_dump_all([namespace, *objects], sort_keys=False))
         print(f"{name}: {len(objects)} objects")

@@ -54,7 +54,9 @@ def manifests() -> Iterator[Path]:
 def unread(sentences: dict[str, list[str]], kind: str) -> dict[str, list[str]]:
     """Sentences that no pattern of `kind` matches whole, with the files that met them."""
     patterns = [re.compile(pattern, re.DOTALL) for pattern in REVIEWED[kind]]
-    return {text: files for text, files in sentences.items() if not any(one.fullmatch(text) for one in patterns)}
+    return {
+        text: files for text, files in sentences.items() if not any(pattern.fullmatch(text) for pattern in patterns)
+    }
 
 
 def test_every_finding_of_dractl_check_was_read() -> None:

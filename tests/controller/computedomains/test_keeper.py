@@ -81,7 +81,7 @@ async def test_a_node_is_in_one_domain_and_the_other_says_whose_it_is(kube: Kube
         await becomes(cluster, first, "AllNodesReady")
         await cluster.use(second, "tray-1", channel=1)
         waiting = await becomes(cluster, second, "NodeInOtherDomain")
-        assert any("is in ComputeDomain team/first" in one.message for one in waiting.status.conditions)
+        assert any("is in ComputeDomain team/first" in condition.message for condition in waiting.status.conditions)
         assert (await cluster.read(first)).status.status == "Ready"
         await cluster.release(first, claim)
         await becomes(cluster, second, "AllNodesReady")
@@ -100,12 +100,12 @@ async def test_a_pod_that_no_node_fits_is_told_after_a_while(
             metadata = {"name": "waits", "namespace": namespace, "labels": labels}
             await kube.create(RESOURCE_CLAIMS, {"metadata": metadata, "spec": {}})
 
-        async def said(words: str) -> bool:
-            return any(words in one.message for one in (await cluster.read(domain)).status.conditions)
+        async def is_reported(words: str) -> bool:
+            return any(words in condition.message for condition in (await cluster.read(domain)).status.conditions)
 
-        await until(lambda: said("a pod of the domain cannot be scheduled"))
+        await until(lambda: is_reported("a pod of the domain cannot be scheduled"))
         await kube.delete(RESOURCE_CLAIMS, "waits", namespace="team")
-        await until(lambda: said("no pod of the domain has been given a node yet"))
+        await until(lambda: is_reported("no pod of the domain has been given a node yet"))
 
 
 async def test_claims_of_another_namespace_bring_no_node_into_a_domain(kube: Kube, cluster: DomainCluster) -> None:
@@ -128,7 +128,7 @@ async def test_a_fabric_that_is_not_complete_keeps_its_node_out_until_it_is(kube
         domain = await cluster.domain("train")
         await cluster.use(domain, "tray-4")
         waiting = await becomes(cluster, domain, "FabricIncomplete")
-        message = next(one.message for one in waiting.status.conditions if one.type == "Ready")
+        message = next(condition.message for condition in waiting.status.conditions if condition.type == "Ready")
         assert "tray-4" in message
         assert "InProgress" in message
         stored = await kube.get(NODE_INVENTORIES, "tray-4")
@@ -149,10 +149,10 @@ async def test_a_daemon_of_the_node_itself_is_named_where_that_of_the_domain_doe
         problem = {"subject": "IMEX", "reason": "ForeignDaemon", "message": busy}
         await kube.replace(NODE_INVENTORIES, {**stored, "spec": {**stored["spec"], "problems": [problem]}})
 
-        async def said() -> bool:
-            return [str(one.message).endswith(busy) for one in (await cluster.read(domain)).status.nodes] == [True]
+        async def is_named() -> bool:
+            return [str(node.message).endswith(busy) for node in (await cluster.read(domain)).status.nodes] == [True]
 
-        await until(said)
+        await until(is_named)
 
 
 async def test_a_daemon_that_is_not_ready_is_named(kube: Kube, cluster: DomainCluster) -> None:
@@ -168,7 +168,7 @@ async def test_a_daemon_that_is_not_ready_is_named(kube: Kube, cluster: DomainCl
 
         await until(one_of_two)
         waiting = await cluster.read(domain)
-        message = next(one.message for one in waiting.status.conditions if one.type == "Ready")
+        message = next(condition.message for condition in waiting.status.conditions if condition.type == "Ready")
         assert message.startswith("1 of 2 nodes: tray-2")
         daemons.broken.clear()
         daemons.poke()
@@ -265,7 +265,7 @@ async def test_what_a_domain_left_behind_is_swept(kube: Kube, cluster: DomainClu
         async def clean() -> bool:
             left = await cluster.left()
             # Owned by the domain: with a garbage collector it would be gone.
-            return [one for one in left if one != "ResourceClaimTemplate train-channel"] == []
+            return [name for name in left if name != "ResourceClaimTemplate train-channel"] == []
 
         await until(clean)
 

@@ -26,7 +26,7 @@ async def cluster(kube: Kube) -> AsyncIterator[DomainCluster]:
 
 
 async def places(cluster: DomainCluster, domain: ComputeDomain) -> dict[str, int]:
-    return {one.name: one.index for one in (await cluster.read(domain)).status.nodes}
+    return {node.name: node.index for node in (await cluster.read(domain)).status.nodes}
 
 
 async def test_a_domain_that_is_deleted_while_it_starts_leaves_nothing_behind(
@@ -38,8 +38,8 @@ async def test_a_domain_that_is_deleted_while_it_starts_leaves_nothing_behind(
         claims = [await cluster.use(domain, node) for node in TRAYS[:2]]
         await becomes(cluster, domain, "DaemonsNotReady")
         await cluster.delete(domain)
-        said = await becomes(cluster, domain, "Terminating")
-        ready = next(one for one in said.status.conditions if one.type == "Ready")
+        terminating = await becomes(cluster, domain, "Terminating")
+        ready = next(condition for condition in terminating.status.conditions if condition.type == "Ready")
         assert "delete the pods of" in ready.message
         for claim in claims:
             await cluster.release(domain, claim)
@@ -56,7 +56,7 @@ async def test_nodes_join_and_leave_while_the_others_keep_their_places(kube: Kub
         async def has(*nodes: str) -> None:
             async def true() -> bool:
                 status = (await cluster.read(domain)).status
-                return {one.name for one in status.nodes} == set(nodes) and status.status == "Ready"
+                return {node.name for node in status.nodes} == set(nodes) and status.status == "Ready"
 
             await until(true)
 
@@ -93,11 +93,11 @@ async def test_a_domain_that_is_larger_than_a_clique_may_be_says_which_node_is_t
 
         await until(two_in)
         full = await becomes(cluster, domain, "CliqueFull")
-        (left_out,) = set(TRAYS) - {one.name for one in full.status.nodes}
-        assert left_out in next(one.message for one in full.status.conditions if one.type == "Ready")
+        (left_out,) = set(TRAYS) - {node.name for node in full.status.nodes}
+        assert left_out in next(condition.message for condition in full.status.conditions if condition.type == "Ready")
         await cluster.release(domain, claims[TRAYS.index(full.status.nodes[0].name)])
         ready = await becomes(cluster, domain, "AllNodesReady")
-        assert left_out in {one.name for one in ready.status.nodes}
+        assert left_out in {node.name for node in ready.status.nodes}
 
 
 async def test_the_next_keeper_goes_on_where_the_last_one_was_and_two_at_once_do_no_harm(
@@ -174,10 +174,10 @@ async def test_another_image_reaches_daemons_when_nobody_uses_the_domain(kube: K
 
     async def image(domain: ComputeDomain) -> str:
         try:
-            found = await kube.get(DAEMON_SETS, daemon_object_name(domain.metadata.uid), DRIVER_NAMESPACE)
+            daemon_set = await kube.get(DAEMON_SETS, daemon_object_name(domain.metadata.uid), DRIVER_NAMESPACE)
         except NotFound:
             return ""
-        return str(found["spec"]["template"]["spec"]["containers"][0]["image"])
+        return str(daemon_set["spec"]["template"]["spec"]["containers"][0]["image"])
 
     async with tended(kube):
         async with kept(kube):
@@ -200,11 +200,11 @@ async def test_another_image_reaches_daemons_when_nobody_uses_the_domain(kube: K
             await until(used_is_new)
             await cluster.use(used, "tray-2")
             await becomes(cluster, used, "AllNodesReady")
-            uids = [one["metadata"]["uid"] for one in (await kube.list(DAEMON_SETS)).items]
+            uids = [daemon_set["metadata"]["uid"] for daemon_set in (await kube.list(DAEMON_SETS)).items]
             changed = {"spec": {"template": {"spec": {"priorityClassName": "mirrored"}}}}
             await kube.merge_patch(
                 DAEMON_SETS, daemon_object_name(idle.metadata.uid), changed, namespace=DRIVER_NAMESPACE
             )
         async with kept(kube, newer()):
             await becomes(cluster, used, "AllNodesReady")
-            assert [one["metadata"]["uid"] for one in (await kube.list(DAEMON_SETS)).items] == uids
+            assert [daemon_set["metadata"]["uid"] for daemon_set in (await kube.list(DAEMON_SETS)).items] == uids

@@ -49,7 +49,7 @@ def test_it_is_good_for_its_names_from_a_little_before_now_until_its_time_is_ove
 
 
 def test_it_is_signed_by_its_authority_which_can_sign_nothing_below_it_and_whose_key_is_nowhere() -> None:
-    leaf, authority = (x509.load_pem_x509_certificate(one.encode()) for one in (MADE.chain, MADE.authority[0]))
+    leaf, authority = (x509.load_pem_x509_certificate(pem.encode()) for pem in (MADE.chain, MADE.authority[0]))
     leaf.verify_directly_issued_by(authority)
     assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length == 0
     assert secret_data(MADE).keys() == {"tls.crt", "tls.key", "ca.crt"}
@@ -80,10 +80,10 @@ DAMAGED: dict[str, tuple[JsonObject, str]] = {
 }
 
 
-@rows("found, why", DAMAGED.values())
-def test_a_damaged_secret_is_named(found: JsonObject, why: str) -> None:
+@rows("stored, why", DAMAGED.values())
+def test_a_damaged_secret_is_named(stored: JsonObject, why: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        certificate_in(found, "Secret gpu-dra/webhook")
+        certificate_in(stored, "Secret gpu-dra/webhook")
     assert caught.value.message.startswith(why) and caught.value.about == "Secret gpu-dra/webhook"
 
 
@@ -97,12 +97,12 @@ def test_a_new_one_is_due_a_third_of_its_life_before_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "names"), [(None, NAMES), (MADE, ("renamed.svc",))], ids=["there is none", "it is for other names"]
+    ("certificate", "names"), [(None, NAMES), (MADE, ("renamed.svc",))], ids=["there is none", "it is for other names"]
 )
 def test_a_new_one_is_due_at_once_where_there_is_none_that_will_do(
-    found: ServingCertificate | None, names: tuple[str, ...]
+    certificate: ServingCertificate | None, names: tuple[str, ...]
 ) -> None:
-    assert is_due(found, names, NOW, Lifetimes())
+    assert is_due(certificate, names, NOW, Lifetimes())
 
 
 def test_authorities_are_told_apart_and_expire() -> None:

@@ -51,7 +51,7 @@ def written(observed: JsonObject, patch: JsonObject | None) -> JsonObject:
     assert patch is not None and patch["metadata"]["resourceVersion"] == observed["metadata"]["resourceVersion"]
     metadata = {**observed["metadata"], "annotations": patch["metadata"]["annotations"]}
     metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
-    return {"metadata": metadata, "webhooks": [{**one, "objectSelector": {}} for one in patch["webhooks"]]}
+    return {"metadata": metadata, "webhooks": [{**webhook, "objectSelector": {}} for webhook in patch["webhooks"]]}
 
 
 def armed(now: datetime = NOW) -> JsonObject:
@@ -66,31 +66,31 @@ def test_first_the_api_server_is_to_ask_about_the_probe_alone_and_to_go_on_witho
     probing = written(SHELL, change(SHELL, WISH, FIRST, NOW, proven=False))
     (webhook,) = probing["webhooks"]
     assert webhook["failurePolicy"] == "Ignore" and webhook["rules"][0]["resources"] == ["deviceclasses"]
-    asked = [holds(webhook, one) for one in (probe(WISH), an_object("DeviceClass", config(BAD)))]
+    asked = [holds(webhook, obj) for obj in (probe(WISH), an_object("DeviceClass", config(BAD)))]
     assert asked == [True, False]
     assert not is_armed(probing)
     assert change(probing, WISH, FIRST, NOW, proven=False) is None, "it stays so until the probe came back"
 
 
 def test_when_the_probe_came_back_it_is_to_ask_about_everything_and_stays_so() -> None:
-    found = armed()
-    assert is_armed(found)
-    assert change(found, WISH, FIRST, NOW, proven=False) is None, "another leader does not begin anew"
+    configuration = armed()
+    assert is_armed(configuration)
+    assert change(configuration, WISH, FIRST, NOW, proven=False) is None, "another leader does not begin anew"
 
 
 def test_the_probe_is_refused_by_us_and_only_that_counts() -> None:
-    said = Reviewer(Knowledge()).answer(read_review(body_of(a_review(probe(WISH)))))
-    assert not said.allowed
-    server = f'admission webhook "webhook-probe.gpu.nvidia.com" denied the request: {said.refusals[0]}'
+    verdict = Reviewer(Knowledge()).answer(read_review(body_of(a_review(probe(WISH)))))
+    assert not verdict.allowed
+    server = f'admission webhook "webhook-probe.gpu.nvidia.com" denied the request: {verdict.refusals[0]}'
     assert is_refused_by_us(server, WISH)
     assert not is_refused_by_us('admission webhook "other.example.com" denied the request: no', WISH)
     assert not is_refused_by_us("deviceclasses.resource.k8s.io is forbidden: User cannot create", WISH)
 
 
 def test_what_somebody_changed_is_put_right_and_what_a_server_adds_is_left() -> None:
-    found = armed()
-    found["webhooks"][0]["failurePolicy"] = "Ignore"
-    again = written(found, change(found, WISH, FIRST, NOW, proven=False))
+    configuration = armed()
+    configuration["webhooks"][0]["failurePolicy"] = "Ignore"
+    again = written(configuration, change(configuration, WISH, FIRST, NOW, proven=False))
     assert again["webhooks"][0]["failurePolicy"] == "Fail"
     del again["webhooks"][1]
     assert change(again, WISH, FIRST, NOW, proven=False) is not None
@@ -99,14 +99,14 @@ def test_what_somebody_changed_is_put_right_and_what_a_server_adds_is_left() -> 
 def test_a_configuration_that_was_emptied_begins_with_the_probe() -> None:
     emptied = {**armed(), "webhooks": []}
     patch = change(emptied, WISH, FIRST, NOW, proven=False)
-    assert patch is not None and [one["name"] for one in patch["webhooks"]] == ["webhook-probe.gpu.nvidia.com"]
+    assert patch is not None and [webhook["name"] for webhook in patch["webhooks"]] == ["webhook-probe.gpu.nvidia.com"]
 
 
 # -- trust
 
 
 def bundles(configuration: JsonObject) -> set[str]:
-    return {base64.b64decode(one["clientConfig"]["caBundle"]).decode() for one in configuration["webhooks"]}
+    return {base64.b64decode(webhook["clientConfig"]["caBundle"]).decode() for webhook in configuration["webhooks"]}
 
 
 def test_while_the_certificate_changes_both_authorities_are_trusted_and_later_the_new_one_alone() -> None:
@@ -130,25 +130,25 @@ def test_the_overlap_counts_from_the_change_however_old_the_certificate_is() -> 
 
 def test_authorities_that_have_expired_are_not_carried_on() -> None:
     old = new_certificate(("x",), NOW - timedelta(days=100), Lifetimes())
-    found = armed()
-    for webhook in found["webhooks"]:
+    configuration = armed()
+    for webhook in configuration["webhooks"]:
         webhook["clientConfig"]["caBundle"] = base64.b64encode(old.authority[0].encode()).decode()
-    assert next_trust(FIRST, found, NOW).authorities == FIRST.authority
+    assert next_trust(FIRST, configuration, NOW).authorities == FIRST.authority
 
 
 def test_an_authority_that_somebody_took_away_is_put_back_at_once() -> None:
-    found = armed(NOW - OVERLAP * 2)
-    for webhook in found["webhooks"]:
+    configuration = armed(NOW - OVERLAP * 2)
+    for webhook in configuration["webhooks"]:
         webhook["clientConfig"]["caBundle"] = "nonsense"
-    patch = change(found, WISH, FIRST, NOW, proven=False)
-    assert patch is not None and trusted_in(written(found, patch)) == FIRST.authority
+    patch = change(configuration, WISH, FIRST, NOW, proven=False)
+    assert patch is not None and trusted_in(written(configuration, patch)) == FIRST.authority
 
 
 @pytest.mark.parametrize("mark", ["", "x", "x y", None])
 def test_a_mark_that_says_nothing_is_made_anew(mark: Any) -> None:
-    found = armed()
-    found["metadata"]["annotations"] = None if mark is None else {MARK: mark}
-    patch = change(found, WISH, FIRST, NOW, proven=False)
+    configuration = armed()
+    configuration["metadata"]["annotations"] = None if mark is None else {MARK: mark}
+    patch = change(configuration, WISH, FIRST, NOW, proven=False)
     assert patch is not None and patch["metadata"]["annotations"][MARK].endswith(NOW.isoformat())
 
 
@@ -156,16 +156,16 @@ def test_a_mark_that_says_nothing_is_made_anew(mark: Any) -> None:
 
 
 def test_each_kind_has_its_webhooks_with_the_policy_that_is_set_and_advice_never_holds_up() -> None:
-    webhooks = {one["name"]: one for one in wanted_webhooks(WISH, FIRST.authority)}
+    webhooks = {webhook["name"]: webhook for webhook in wanted_webhooks(WISH, FIRST.authority)}
     for row in ROWS:
         refuse, advise = (webhooks.get(f"{word}.{row.plural}.gpu.nvidia.com") for word in ("refuse", "advise"))
         assert refuse is not None and refuse["failurePolicy"] == "Fail" and refuse["timeoutSeconds"] == 5
         assert (advise is None) == (row.advising is None)
-        for one in filter(None, (refuse, advise)):
-            (rule,) = one["rules"]
+        for webhook in filter(None, (refuse, advise)):
+            (rule,) = webhook["rules"]
             assert rule["apiVersions"] == list(row.versions) and rule["resources"] == [row.plural]
             assert rule["operations"] == ["CREATE", "UPDATE"], "deleting never asks"
-            assert one["sideEffects"] == "None" and one["admissionReviewVersions"] == ["v1"]
+            assert webhook["sideEffects"] == "None" and webhook["admissionReviewVersions"] == ["v1"]
         assert advise is None or (advise["failurePolicy"], advise["timeoutSeconds"]) == ("Ignore", 2)
     assert len(webhooks) == len(wanted_webhooks(WISH, ())), "names differ"
 
@@ -197,9 +197,9 @@ def holds(webhook: JsonObject, obj: JsonObject, old: JsonObject | None = None) -
     environment = cel.NewEnv(variables=variables, extensions=[optional.ExtOptional()])
     data = {"object": obj, "oldObject": old or {}, "request": {"operation": "CREATE" if old is None else "UPDATE"}}
     answers = []
-    for one in webhook["matchConditions"]:
-        value = environment.compile(one["expression"]).eval(data=data)
-        assert value.type() != cel.Type.ERROR, (one, value)
+    for condition in webhook["matchConditions"]:
+        value = environment.compile(condition["expression"]).eval(data=data)
+        assert value.type() != cel.Type.ERROR, (condition, value)
         answers.append(value.plain_value())
     return all(answers)
 
@@ -208,9 +208,11 @@ def webhooks_for(obj: JsonObject, old: JsonObject | None = None) -> list[str]:
     """Which are called about it."""
     plural = next(row.plural for row in ROWS if row.kind == obj["kind"])
     called = [
-        one for one in wanted_webhooks(WISH, ()) if one["rules"][0]["resources"] == [plural] and holds(one, obj, old)
+        webhook
+        for webhook in wanted_webhooks(WISH, ())
+        if webhook["rules"][0]["resources"] == [plural] and holds(webhook, obj, old)
     ]
-    return [one["name"].partition(".")[0] for one in called]
+    return [webhook["name"].partition(".")[0] for webhook in called]
 
 
 SELECTS = "device.attributes['gpu.nvidia.com'].productName == 'x'"
@@ -233,8 +235,8 @@ def test_objects_that_name_our_drivers_are_asked_about_and_no_others(kind: str, 
 @pytest.mark.parametrize("version", ["v1", "v1beta2"])
 def test_selectors_of_alternatives_count(version: str) -> None:
     obj = an_object("ResourceClaim", version=version)
-    one = {"name": "a", "deviceClassName": "x", "selectors": [{"cel": {"expression": SELECTS}}]}
-    obj["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": [one]}]
+    subrequest = {"name": "a", "deviceClassName": "x", "selectors": [{"cel": {"expression": SELECTS}}]}
+    obj["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": [subrequest]}]
     assert webhooks_for(obj) == ["advise"]
 
 
@@ -262,16 +264,21 @@ def test_where_others_keep_domains_nothing_of_theirs_waits_for_us_or_fails_with_
     assert on == replace(WISH, exempt=()) and off == replace(on, drivers=(GPU_DRIVER,), keeps_domains=False)
 
     def asked(wish: WantedWebhook) -> dict[str, tuple[str, int]]:
-        return {one["name"]: (one["failurePolicy"], one["timeoutSeconds"]) for one in wanted_webhooks(wish, ())}
+        return {
+            webhook["name"]: (webhook["failurePolicy"], webhook["timeoutSeconds"])
+            for webhook in wanted_webhooks(wish, ())
+        }
 
     name = f"refuse.computedomains.{GPU_DRIVER}"
     assert asked(on)[name] == ("Fail", 5) and asked(off) == {**asked(on), name: ("Ignore", 2)}
     theirs = an_object("ResourceClaimTemplate", config(GOOD, driver=COMPUTE_DOMAIN_DRIVER))
-    assert not any(holds(one, theirs, None) for one in wanted_webhooks(off, ()) if "Template" in str(one["rules"]))
+    assert not any(
+        holds(webhook, theirs, None) for webhook in wanted_webhooks(off, ()) if "Template" in str(webhook["rules"])
+    )
 
 
 def test_an_update_that_leaves_the_spec_does_not_ask() -> None:
     """So that finalizers go, and objects with them, while no replica answers."""
-    old, new = (an_object("ResourceClaim", config(BAD), metadata={"labels": {"a": one}}) for one in "bc")
+    old, new = (an_object("ResourceClaim", config(BAD), metadata={"labels": {"a": label}}) for label in "bc")
     assert webhooks_for(new, old) == []
     assert webhooks_for(an_object("ResourceClaim", config(GOOD)), old) == ["refuse"]

@@ -35,8 +35,10 @@ def answer(obj: JsonObject, old: JsonObject | None = None, *, judge: Reviewer = 
 
 
 def said_by_check(obj: JsonObject, severity: Severity = Severity.ERROR) -> tuple[str, ...]:
-    found = check(read_documents(json.dumps(obj), "f"), OFFLINE)
-    chosen = sorted((one for one in found if one.severity is severity), key=lambda one: one.field)
+    findings = check(read_documents(json.dumps(obj), "f"), OFFLINE)
+    chosen = sorted(
+        (finding for finding in findings if finding.severity is severity), key=lambda finding: finding.field
+    )
     return tuple(dict.fromkeys(map(sentence, chosen)))
 
 
@@ -59,7 +61,8 @@ def test_of_the_table_of_wrong_configs_those_are_refused_that_check_refuses(row:
     """What depends on the GPU or on the class that a claim gets is for the node to say."""
     header = {} if row.get("bare") else {"apiVersion": "resource.nvidia.com/v1beta1"}
     entries = [
-        {"opaque": {"driver": "gpu.nvidia.com", "parameters": {**header, **one}}} for one in row.get("claim", ())
+        {"opaque": {"driver": "gpu.nvidia.com", "parameters": {**header, **parameters}}}
+        for parameters in row.get("claim", ())
     ]
     obj = an_object("ResourceClaim", *entries)
     assert answer(obj).refusals == said_by_check(obj)
@@ -184,7 +187,7 @@ DOMAIN: JsonObject = {
     "metadata": {"name": "train", "namespace": "team-a"},
     "spec": {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "train"}}},
 }
-OURS_ALONE = {name: one for name, one in CLASSES.items() if not name.startswith("compute-domain-")}
+OURS_ALONE = {name: device_class for name, device_class in CLASSES.items() if not name.startswith("compute-domain-")}
 """The classes that the chart makes with the gate off."""
 OFF = replace(JUDGE.knowledge, gates=Gates.parse("ComputeDomains=false"), classes=OURS_ALONE)
 
@@ -222,17 +225,17 @@ def test_configs_for_the_driver_of_domains_are_those_of_another_driver_with_the_
 def test_what_check_warns_of_is_a_warning_and_refuses_nothing() -> None:
     reads = "device.attributes['gpu.nvidia.com'].productNam == 'x'"
     obj = an_object("ResourceClaim", config(GOOD, driver="gpu.nvida.com"), selectors=(reads,))
-    found = answer(obj)
-    said = {*said_by_check(obj, Severity.WARNING), *said_by_check(obj, Severity.ERROR)}
-    assert found.allowed and set(found.warnings) <= said
-    assert ["productNam" in one for one in found.warnings].count(True) >= 1
-    assert any("did you mean `gpu.nvidia.com`?" in one for one in found.warnings)
-    assert answered(found)["response"]["warnings"] == list(found.warnings)
+    verdict = answer(obj)
+    check_messages = {*said_by_check(obj, Severity.WARNING), *said_by_check(obj, Severity.ERROR)}
+    assert verdict.allowed and set(verdict.warnings) <= check_messages
+    assert ["productNam" in warning for warning in verdict.warnings].count(True) >= 1
+    assert any("did you mean `gpu.nvidia.com`?" in warning for warning in verdict.warnings)
+    assert answered(verdict)["response"]["warnings"] == list(verdict.warnings)
 
 
 def test_what_the_server_warns_of_itself_is_not_said_again() -> None:
     old = an_object("ResourceClaim", config(GOOD), version="v1beta1")
-    assert any("old version" in one for one in said_by_check(old, Severity.WARNING))
+    assert any("old version" in warning for warning in said_by_check(old, Severity.WARNING))
     assert answer(old).warnings == ()
 
 
@@ -288,8 +291,8 @@ def test_selectors_are_refused_only_where_the_cel_of_the_server_is_known() -> No
 
 
 def test_selectors_that_would_keep_a_processor_busy_are_not_tried_on_devices() -> None:
-    one = "device.attributes['gpu.nvidia.com']"
-    dear = f"{one}.all(a, {one}.all(b, {one}.all(c, a + b != c || true)))"
+    attributes = "device.attributes['gpu.nvidia.com']"
+    dear = f"{attributes}.all(a, {attributes}.all(b, {attributes}.all(c, a + b != c || true)))"
     mig = config({"kind": "MigDeviceConfig", "sharing": {"strategy": "MPS"}}, requests=["gpu"])
     assert not answer(an_object("ResourceClaim", mig, selectors=("true",))).allowed
     assert answer(an_object("ResourceClaim", mig, selectors=(dear,))).allowed, "of which kind it is was not looked for"
@@ -308,7 +311,7 @@ def test_selectors_that_do_not_compile_are_the_most_expensive(expression: str) -
 def test_no_limit_of_ours_refuses_a_selector_that_a_server_stores(expression: str) -> None:
     given = answer(an_object("DeviceClass", selectors=(expression,)))
     assert given.allowed
-    assert any("not judged" in one for one in given.warnings) == (not expression.startswith("!"))
+    assert any("not judged" in warning for warning in given.warnings) == (not expression.startswith("!"))
 
 
 def test_what_is_too_complex_by_our_estimate_is_left_to_the_server_and_configs_are_judged() -> None:
@@ -402,9 +405,9 @@ WORDS = st.sampled_from(
 def places(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Of everything in an object."""
     if isinstance(value, dict):
-        return [path, *(place for key, one in value.items() for place in places(one, (*path, key)))]
+        return [path, *(place for key, inner in value.items() for place in places(inner, (*path, key)))]
     if isinstance(value, list):
-        return [path, *(place for index, one in enumerate(value) for place in places(one, (*path, index)))]
+        return [path, *(place for index, inner in enumerate(value) for place in places(inner, (*path, index)))]
     return [path]
 
 
@@ -413,10 +416,10 @@ def mutations(draw: st.DrawFn, value: Any) -> Any:
     """Something replaced, added, renamed or taken away, up to three times."""
     value = copy.deepcopy(value)
     for _ in range(draw(st.integers(0, 3))):
-        found = [path for path in places(value) if path]
-        if not found:
+        paths = [path for path in places(value) if path]
+        if not paths:
             break
-        *way, last = draw(st.sampled_from(found))
+        *way, last = draw(st.sampled_from(paths))
         holder = value
         for step in way:
             holder = holder[step]
@@ -464,13 +467,13 @@ def test_a_review_of_any_shape_is_answered_or_named_and_a_wrong_config_in_it_is_
         read = read_review(body_of(review))
     except NotAReview:
         return
-    found = JUDGE.answer(read)
-    json.loads(json.dumps(answered(found)))
+    verdict = JUDGE.answer(read)
+    json.loads(json.dumps(answered(verdict)))
     request = review["request"]
     about_it = request["object"] == wrong and request["operation"] in ("CREATE", "UPDATE")
     unchanged = (request.get("oldObject") or {}).get("spec") == wrong["spec"]
     if about_it and request["kind"] == a_review(wrong)["request"]["kind"] and not unchanged:
-        assert not found.allowed
+        assert not verdict.allowed
 
 
 @given(st.binary(max_size=200) | JSON.map(body_of) | mutations(GOOD_REVIEW).map(body_of))
@@ -487,6 +490,6 @@ def test_an_object_of_any_shape_is_answered(obj: JsonObject) -> None:
     before = copy_json(obj)
     review = {**a_review(an_object("ResourceClaim")), "request": {**a_review(an_object("ResourceClaim"))["request"]}}
     review["request"]["object"] = {**obj, "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
-    found = JUDGE.answer(read_review(body_of(review)))
-    assert set(found.refusals) <= set(said_by_check(review["request"]["object"]))
+    verdict = JUDGE.answer(read_review(body_of(review)))
+    assert set(verdict.refusals) <= set(said_by_check(review["request"]["object"]))
     assert obj == before

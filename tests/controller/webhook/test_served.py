@@ -17,8 +17,8 @@ def test_before_anybody_is_asked_the_first_one_is_served_at_once() -> None:
 
 
 def test_a_replica_that_comes_while_the_api_server_asks_waits_until_its_certificate_is_trusted() -> None:
-    told = ServerTrust(True, SECOND.authority)
-    served = Served().seen(FIRST, told, 0.0, SETTLE_S)
+    trust = ServerTrust(True, SECOND.authority)
+    served = Served().seen(FIRST, trust, 0.0, SETTLE_S)
     assert served.current is None and served.problem() == "the API server does not trust the certificate yet"
     assert served.wait_s(0.0, SETTLE_S) is None, "only news can help"
 
@@ -45,8 +45,8 @@ def test_a_third_one_waits_for_its_own_time() -> None:
 
 
 def test_trust_that_goes_away_again_begins_the_wait_anew() -> None:
-    both, one = ServerTrust(True, (*FIRST.authority, *SECOND.authority)), ServerTrust(True, FIRST.authority)
-    served = Served(FIRST).seen(SECOND, both, 0.0, SETTLE_S).seen(SECOND, one, 3.0, SETTLE_S)
+    both, single = ServerTrust(True, (*FIRST.authority, *SECOND.authority)), ServerTrust(True, FIRST.authority)
+    served = Served(FIRST).seen(SECOND, both, 0.0, SETTLE_S).seen(SECOND, single, 3.0, SETTLE_S)
     assert served.seen(SECOND, both, 6.0, SETTLE_S).current == FIRST
 
 

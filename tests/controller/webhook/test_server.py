@@ -96,7 +96,7 @@ def rsa() -> ServingCertificate:
     key = keys.generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
     now = datetime.now(UTC)
-    found = (
+    chain = (
         x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(hours=1), now + timedelta(hours=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
         .sign(key, hashes.SHA256())
@@ -104,7 +104,7 @@ def rsa() -> ServingCertificate:
         .decode()
     )
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    return replace(made(), chain=found, key=text, authority=(found.strip(),))
+    return replace(made(), chain=chain, key=text, authority=(chain.strip(),))
 
 
 async def test_before_there_is_a_certificate_nobody_connects() -> None:
@@ -140,8 +140,8 @@ async def test_a_review_that_fails_is_a_500_so_that_the_failure_policy_decides()
 
     certificate = made()
     async with served(certificate, fails) as (_, port), client(certificate) as session:
-        status, said = await ask(session, port)
-        assert status == 500 and b"defect" not in said
+        status, body = await ask(session, port)
+        assert status == 500 and b"defect" not in body
 
 
 async def test_a_replica_that_ends_answers_on_and_asks_everybody_to_go_elsewhere() -> None:
@@ -199,8 +199,8 @@ async def test_bodies_of_all_kinds_are_answered_over_https(webhook: WebhookRepli
     certificate = made()
     async with served(certificate, webhook.respond) as (_, port), client(certificate) as session:
         for body in NOT_REVIEWS.values():
-            status, said = await ask(session, port, body)
-            assert status == 400 and b'"message"' in said
+            status, response = await ask(session, port, body)
+            assert status == 400 and b'"message"' in response
         for parameters, allowed in ((GOOD, True), (BAD, False)):
             body = body_of(a_review(an_object("ResourceClaim", config(parameters))))
             async with session.post(f"https://127.0.0.1:{port}/review", data=body) as answer:
@@ -220,11 +220,11 @@ async def test_reviews_are_counted_by_result_and_timed(webhook: WebhookReplica, 
     webhook._judge = None  # a defect of ours
     with pytest.raises(AttributeError):
         webhook.respond(body_of(a_review(an_object("ResourceClaim", config(GOOD)))))
-    found = {
+    counts = {
         result: value(registry, "gpu_dra_webhook_reviews_total", kind=kind, result=result)
         for kind, result in (("ResourceClaim", "admitted"), ("ResourceClaim", "refused"), ("", "malformed"))
     }
-    assert found == {"admitted": 2, "refused": 1, "malformed": 1}
+    assert counts == {"admitted": 2, "refused": 1, "malformed": 1}
     assert value(registry, "gpu_dra_webhook_reviews_total", kind="ResourceClaim", result="failed") == 1
     assert value(registry, "gpu_dra_webhook_review_seconds_count") == 5
 
@@ -248,12 +248,12 @@ async def test_what_was_learnt_from_reviews_is_forgotten_when_it_is_much(webhook
     await webhook._know(36)
     review = a_review(an_object("ResourceClaim", selectors=("device.driver == 'seldom'",)), padding="x" * 3_000_000)
     webhook.respond(body_of(review))
-    kept = compile_selector.cache_info().currsize
+    cached = compile_selector.cache_info().currsize
     async with asyncio.timeout(10):
         await webhook._tired.wait()
     sites = webhook._judge.knowledge.sites
     await webhook._know(36)
-    assert compile_selector.cache_info().currsize < kept and not webhook._tired.is_set()
+    assert compile_selector.cache_info().currsize < cached and not webhook._tired.is_set()
     assert webhook._judge.knowledge.sites is not sites
 
 
