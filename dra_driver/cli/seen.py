@@ -1,5 +1,6 @@
 """What commands show of a cluster: which kinds they read, how these become typed, and what follows together. Pure."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -154,7 +155,8 @@ class ClusterSeen:
 
 @dataclass(frozen=True)
 class NodeOverview:
-    """A node with its GPUs as they are published, what it reported (None: nothing), and what a claim could get."""
+    """A node with its GPUs as they are published, what it reported (None: nothing), what a claim could get, and what is
+    counted and searched of it."""
 
     name: str
     gpus: tuple[PublishedGpu, ...]
@@ -189,10 +191,27 @@ class NodeOverview:
         clique = self.inventory.spec.summary.clique if self.inventory is not None else "-"
         return None if clique == "-" else clique
 
+    @cached_property
+    def states(self) -> Counter[str]:
+        """GPUs by state."""
+        return Counter(gpu.state for gpu in self.gpus)
+
+    @cached_property
+    def drawn_states(self) -> Counter[str]:
+        """As `states`, except that unhealthy GPUs are `unhealthy`."""
+        return Counter(gpu.drawn_state for gpu in self.gpus)
+
     @property
     def free(self) -> int:
         """GPUs of which no claim has anything, and that a claim could have."""
-        return sum(gpu.state == "free" for gpu in self.gpus)
+        return self.states["free"]
+
+    @cached_property
+    def unhealthy(self) -> int:
+        """GPUs that have a taint of the driver, or that the node reports so: one that is lost may no longer be
+        published."""
+        reported = self.count - self.healthy_count if self.healthy_count is not None else 0
+        return max(reported, sum(gpu.unhealthy for gpu in self.gpus))
 
     @cached_property
     def products(self) -> tuple[str, ...]:
@@ -214,3 +233,11 @@ class NodeOverview:
             problems += [f"{warning.subject}: {warning.reason}" for warning in self.inventory.spec.warnings]
         problems += self.headroom.problems if self.headroom is not None else ()
         return (*problems, *(f"{gpu.name}: {', '.join(gpu.taints)}" for gpu in self.gpus if gpu.taints))
+
+    @cached_property
+    def searched(self) -> str:
+        """Names that a filter finds, in lower case."""
+        holders = [holder for gpu in self.gpus for _, holder in gpu.held]
+        names = {self.name, *self.products, *(holder.claim for holder in holders)}
+        names |= {pod for holder in holders for pod in holder.pods} | {gpu.name for gpu in self.gpus}
+        return "\n".join((*names, *self.problems)).lower()

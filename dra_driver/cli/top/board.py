@@ -47,52 +47,10 @@ FOLLOWED: Mapping[Resource, Callable[[JsonObject], Any]] = {
 
 
 @dataclass(frozen=True)
-class NodeLine:
-    """A node, and what is counted and searched of it. `unhealthy` GPUs have a taint of the driver, or the node reports
-    them so: a GPU that is lost may no longer be published."""
-
-    node: NodeOverview
-
-    @cached_property
-    def states(self) -> Mapping[str, int]:
-        """GPUs by state."""
-        return Counter(gpu.state for gpu in self.node.gpus)
-
-    @cached_property
-    def drawn_states(self) -> Mapping[str, int]:
-        """As `states`, except that unhealthy GPUs are `unhealthy`."""
-        return Counter(gpu.drawn_state for gpu in self.node.gpus)
-
-    @cached_property
-    def unhealthy(self) -> int:
-        healthy = self.node.healthy_count
-        reported = self.node.count - healthy if healthy is not None else 0
-        return max(reported, sum(gpu.unhealthy for gpu in self.node.gpus))
-
-    @cached_property
-    def searched(self) -> str:
-        """Names that a filter finds, in lower case."""
-        held = [holder for gpu in self.node.gpus for _, holder in gpu.held]
-        names = {self.node.name, *self.node.products, *(holder.claim for holder in held)}
-        names |= {pod for holder in held for pod in holder.pods} | {gpu.name for gpu in self.node.gpus}
-        return "\n".join((*names, *self.node.problems)).lower()
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    gpus: int
-    nodes: int
-    free: int
-    in_use: int
-    partly: int
-    unhealthy: int
-
-
-@dataclass(frozen=True)
 class KnownGpus:
     """What there is to show. `use` is the utilization of GPUs in percent, by UUID; few clusters have it for all."""
 
-    lines: Mapping[str, NodeLine]
+    nodes: Mapping[str, NodeOverview]
     waiting: Mapping[str, Pod]
     """Pods with claims that no scheduler has found a node for, by `namespace/name`."""
     pods: Mapping[str, Pod]
@@ -104,20 +62,20 @@ class KnownGpus:
     @classmethod
     def of(cls, nodes: Iterable[NodeOverview], waiting: Iterable[Pod]) -> "KnownGpus":
         """Of what was read once."""
-        return cls({node.name: NodeLine(node) for node in nodes}, {str(pod): pod for pod in waiting}, {})
+        return cls({node.name: node for node in nodes}, {str(pod): pod for pod in waiting}, {})
 
     @cached_property
-    def totals(self) -> Totals:
-        lines = self.lines.values()
-        counts = {state: sum(line.states.get(state, 0) for line in lines) for state in ("free", "in use", "partly")}
-        return Totals(
-            sum(line.node.count for line in lines),
-            len(lines),
-            counts["free"],
-            counts["in use"],
-            counts["partly"],
-            sum(line.unhealthy for line in lines),
-        )
+    def gpus(self) -> int:
+        return sum(node.count for node in self.nodes.values())
+
+    @cached_property
+    def unhealthy(self) -> int:
+        return sum(node.unhealthy for node in self.nodes.values())
+
+    @cached_property
+    def states(self) -> Counter[str]:
+        """GPUs of all nodes by state."""
+        return sum((node.states for node in self.nodes.values()), Counter())
 
 
 class Board:
@@ -134,7 +92,7 @@ class Board:
         self._waiting: dict[str, Pod] = {}
         self._placed: dict[str, Pod] = {}
         self._stale: dict[str, None] = {}
-        self.lines: dict[str, NodeLine] = {}
+        self.nodes: dict[str, NodeOverview] = {}
 
     # -- changes
 
@@ -187,8 +145,7 @@ class Board:
         """Decide again about so many of the nodes that changed, first come first served."""
         for name in list(self._stale)[:most]:
             del self._stale[name]
-            overview = self._overview(name)
-            _put(self.lines, name, NodeLine(overview) if overview is not None else None)
+            _put(self.nodes, name, self._overview(name))
 
     def _overview(self, name: str) -> NodeOverview | None:
         slices = self._slices.get(name) or {}
@@ -207,7 +164,7 @@ class Board:
 
     def known(self, use: Mapping[str, float], notes: Sequence[str]) -> KnownGpus:
         """A view of what is known now; it changes with the board."""
-        return KnownGpus(self.lines, self._waiting, self._placed, use, notes)
+        return KnownGpus(self.nodes, self._waiting, self._placed, use, notes)
 
     def exporters(self, nodes: Iterable[str]) -> list[Pod]:
         """The pods of the DCGM exporter on these nodes."""

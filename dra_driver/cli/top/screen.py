@@ -13,7 +13,8 @@ from rich.text import Text
 
 from dra_driver.cli.bars import Mark, drawn, letters, small
 from dra_driver.cli.device_sheets import by_claim, users_of
-from dra_driver.cli.top.board import KnownGpus, NodeLine, uses
+from dra_driver.cli.seen import NodeOverview
+from dra_driver.cli.top.board import KnownGpus, uses
 from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, age_cell, gibibytes, shortened
@@ -177,14 +178,13 @@ def _title(title: str, position: str, width: int) -> Text:
 
 
 def _summary(known: KnownGpus, width: int) -> Text:
-    totals = known.totals
     pods = len(known.waiting)
     parts = [
-        (f"{how_many(totals.gpus, 'GPU')} on {how_many(totals.nodes, 'node')}", ""),
-        (f"{totals.free} free", ""),
-        (f"{totals.in_use} in use", ""),
-        *([(f"{totals.partly} partly", "")] if totals.partly else []),
-        *([(f"{totals.unhealthy} unhealthy", "bold red")] if totals.unhealthy else []),
+        (f"{how_many(known.gpus, 'GPU')} on {how_many(len(known.nodes), 'node')}", ""),
+        (f"{known.states['free']} free", ""),
+        (f"{known.states['in use']} in use", ""),
+        *([(f"{known.states['partly']} partly", "")] if known.states["partly"] else []),
+        *([(f"{known.unhealthy} unhealthy", "bold red")] if known.unhealthy else []),
         *([(f"{how_many(pods, 'pod')} waiting", "bold yellow")] if pods else []),
         *((note, "dim") for note in known.notes),
     ]
@@ -212,9 +212,9 @@ def level_of(screen: Screen, known: KnownGpus, size: Size, explained: Explained,
         return _nodes(screen, known, size)
     if screen.path[0] == WAITING:
         return _waiting(known, now) if len(screen.path) == 1 else _explanation(screen.path[1], explained)
-    line = known.lines.get(screen.path[0])
-    gpus = line.node.gpus if line is not None else ()
-    if line is None or len(screen.path) == 1:
+    node = known.nodes.get(screen.path[0])
+    gpus = node.gpus if node is not None else ()
+    if node is None or len(screen.path) == 1:
         return _gpus(screen.path[0], gpus, known)
     gpu = next((gpu for gpu in gpus if gpu.name == screen.path[1]), None)
     if gpu is None or len(screen.path) == 2:
@@ -223,35 +223,35 @@ def level_of(screen: Screen, known: KnownGpus, size: Size, explained: Explained,
 
 
 def _nodes(screen: Screen, known: KnownGpus, size: Size) -> Level:
-    lines = sorted_lines(known, screen.filter, screen.sort)
-    names = [line.node.name for line in lines]
-    most = max((len(line.node.gpus) for line in lines), default=0)
+    nodes = sorted_nodes(known, screen.filter, screen.sort)
+    names = [node.name for node in nodes]
+    most = max((len(node.gpus) for node in nodes), default=0)
     longest = min(max(map(len, names), default=0), _LONGEST_NAME)
     room = size.width - longest - _REST
     width = next((width for width in _BAR_WIDTHS if most * (width + 1) <= room), _BAR_WIDTHS[-1])
     return Level(
         "Nodes",
         names,
-        lambda name: _node_row(known.lines[name], known, width),
+        lambda name: _node_row(known.nodes[name], known, width),
         "No node has reported GPUs yet." if not screen.filter else f"Nothing matches {screen.filter!r}.",
         drop=("USE", "PRODUCT", "PROBLEMS"),
         least={"NODE": longest, "GPUS": most * (width + 1) - 1, "FREE": 5, "USE": 4},
     )
 
 
-def sorted_lines(known: KnownGpus, filter_: str, sort: Sort) -> list[NodeLine]:
+def sorted_nodes(known: KnownGpus, filter_: str, sort: Sort) -> list[NodeOverview]:
     """Those that the filter finds; by name where the order is the same."""
     wanted = filter_.lower()
-    lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
-    return sorted(lines, key=lambda line: (_rank(line, sort, known), line.node.name))
+    nodes = [node for node in known.nodes.values() if not wanted or wanted in node.searched]
+    return sorted(nodes, key=lambda node: (_rank(node, sort, known), node.name))
 
 
-def _rank(line: NodeLine, sort: Sort, known: KnownGpus) -> float:
+def _rank(node: NodeOverview, sort: Sort, known: KnownGpus) -> float:
     if sort is Sort.PROBLEMS:
-        return -2 * line.unhealthy - (1 if line.node.problems else 0)
+        return -2 * node.unhealthy - (1 if node.problems else 0)
     if sort is Sort.FREE:
-        return -line.states.get("free", 0)
-    return -(_use(line.node.gpus, known) or 0) if sort is Sort.USE else 0
+        return -node.free
+    return -(_use(node.gpus, known) or 0) if sort is Sort.USE else 0
 
 
 def _use(gpus: Sequence[PublishedGpu], known: KnownGpus) -> float | None:
@@ -264,15 +264,14 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}%"
 
 
-def _node_row(line: NodeLine, known: KnownGpus, width: int) -> Row:
-    node = line.node
+def _node_row(node: NodeOverview, known: KnownGpus, width: int) -> Row:
     bars = Text(" ").join(small(gpu.cells, width, unhealthy=gpu.unhealthy) for gpu in node.gpus)
     use = {"USE": _percent(_use(node.gpus, known))} if known.use else {}
-    problems = Text("; ".join(node.problems) or "-", style="red" if line.unhealthy else "")
+    problems = Text("; ".join(node.problems) or "-", style="red" if node.unhealthy else "")
     return {
-        "NODE": Shown(Text(node.name, style="red" if line.unhealthy else ""), node.name),
+        "NODE": Shown(Text(node.name, style="red" if node.unhealthy else ""), node.name),
         "GPUS": Shown(bars, None),
-        "FREE": f"{line.states.get('free', 0)}/{len(node.gpus)}",
+        "FREE": f"{node.free}/{len(node.gpus)}",
         **use,
         "PRODUCT": ", ".join(map(short_product, node.products)),
         "PROBLEMS": Shown(problems, None),

@@ -101,7 +101,7 @@ def static_page(known: KnownGpus, style: str, now: datetime) -> str:
             element("p", f"Made by dractl at {now.isoformat(timespec='seconds')}.", class_="soft"),
             element("section", element("h2", "Waiting pods"), waiting) if known.waiting else None,
             drawing.legend(),
-            element("ul", *(drawing.node_row(line, links=False).html for line in known.lines.values()), class_="nodes"),
+            element("ul", *(drawing.node_row(node, links=False).html for node in known.nodes.values()), class_="nodes"),
         ),
     )
     head = joined([Html(_META), element("title", "GPUs"), Html(f"<style>{style}</style>")])

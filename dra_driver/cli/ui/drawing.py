@@ -16,7 +16,7 @@ from dra_driver.api.computedomain import ComputeDomain, DomainNode
 from dra_driver.cli.bars import Cell, Mark
 from dra_driver.cli.seen import NodeOverview
 from dra_driver.cli.sheets import ready_of
-from dra_driver.cli.top.board import KnownGpus, NodeLine
+from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.ui.parts import EMPTY, Html, Part, Rows, element, joined, part
 from dra_driver.cli.usage import PublishedGpu, short_product
 from dra_driver.grouping import grouped
@@ -106,8 +106,7 @@ def legend() -> Html:
 # -- nodes
 
 
-def node_row(line: NodeLine, *, links: bool) -> Part:
-    node = line.node
+def node_row(node: NodeOverview, *, links: bool) -> Part:
     about = [
         element("h2", link(node.name, "nodes", node.name) if links else node.name),
         *(element("p", f"{count} × {product}", class_="soft") for product, count in products_of(node).items()),
@@ -146,20 +145,20 @@ def room_in(node: NodeOverview) -> str:
 
 
 class NodeRows:
-    """Rows of nodes, drawn again for nodes that changed only: a board makes a new line for each of those."""
+    """Rows of nodes, drawn again for nodes that changed only: a board makes a new value for each of those."""
 
     def __init__(self) -> None:
-        self._drawn: dict[str, tuple[NodeLine, Part]] = {}
+        self._drawn: dict[str, tuple[NodeOverview, Part]] = {}
 
-    def keep(self, nodes: Mapping[str, NodeLine]) -> None:
+    def keep(self, nodes: Mapping[str, NodeOverview]) -> None:
         """Forgets nodes that have left."""
         if len(self._drawn) > len(nodes):
             self._drawn = {name: drawn for name, drawn in self._drawn.items() if name in nodes}
 
-    def row(self, line: NodeLine) -> Part:
-        before = self._drawn.get(line.node.name)
-        if before is None or before[0] is not line:
-            before = self._drawn[line.node.name] = (line, node_row(line, links=True))
+    def row(self, node: NodeOverview) -> Part:
+        before = self._drawn.get(node.name)
+        if before is None or before[0] is not node:
+            before = self._drawn[node.name] = (node, node_row(node, links=True))
         return before[1]
 
 
@@ -167,18 +166,17 @@ class NodeRows:
 
 
 def summary(known: KnownGpus) -> Html:
-    totals = known.totals
-    counts = [("free", totals.free), ("partly", totals.partly), ("in use", totals.in_use)]
-    texts: list[str] = [f"{how_many(totals.gpus, 'GPU')} on {how_many(totals.nodes, 'node')}"]
-    texts += [element("span", sign(state), f" {count} {state}") for state, count in counts if count or state == "free"]
+    texts: list[str] = [f"{how_many(known.gpus, 'GPU')} on {how_many(len(known.nodes), 'node')}"]
+    states = [state for state in ("free", "partly", "in use") if known.states[state] or state == "free"]
+    texts += [element("span", sign(state), f" {known.states[state]} {state}") for state in states]
     return joined(texts, " · ")
 
 
 def alerts(known: KnownGpus, *, links: bool) -> Html:
     """What needs attention: unhealthy GPUs, pods that wait, and what cannot be read."""
     texts: list[str] = []
-    if known.totals.unhealthy:
-        texts.append(element("strong", sign("unhealthy"), f" {known.totals.unhealthy} unhealthy", class_="bad"))
+    if known.unhealthy:
+        texts.append(element("strong", sign("unhealthy"), f" {known.unhealthy} unhealthy", class_="bad"))
     if known.waiting:
         waiting = f"{how_many(len(known.waiting), 'pod')} waiting"
         texts.append(element("strong", link(waiting, "waiting") if links else waiting, class_="warn"))
@@ -187,9 +185,7 @@ def alerts(known: KnownGpus, *, links: bool) -> Html:
 
 def proportions(known: KnownGpus) -> Html:
     """A bar of the whole cluster. `alerts` and `summary` say the same in words."""
-    gpus: Counter[str] = Counter()
-    for line in known.lines.values():
-        gpus.update(line.drawn_states)
+    gpus: Counter[str] = sum((node.drawn_states for node in known.nodes.values()), Counter())
     order = [state for state in ("in use", "partly", "free", "closed", "tainted", "unhealthy") if gpus[state]]
     if not order:
         return EMPTY
@@ -207,10 +203,11 @@ def proportions(known: KnownGpus) -> Html:
 
 @dataclass(frozen=True, slots=True)
 class Tray:
-    """A node in its rack. `member` is what its domain says of it; None: no domain has it."""
+    """A node in its rack; `node` None: it publishes no GPUs. `member` is what its domain says of it; None: no domain
+    has it."""
 
-    node: str
-    line: NodeLine | None
+    name: str
+    node: NodeOverview | None
     domain: str | None = None
     member: DomainNode | None = None
 
@@ -219,22 +216,22 @@ type Racks = Mapping[str, Sequence[Tray]]
 """Nodes that NVLink connects, by clique."""
 
 
-def racks_of(lines: Mapping[str, NodeLine], domains: Sequence[ComputeDomain]) -> Racks:
+def racks_of(nodes: Mapping[str, NodeOverview], domains: Sequence[ComputeDomain]) -> Racks:
     """All nodes with a clique, and those that a domain says are in one; in order of name."""
     members = {node.name: (_domain_name(domain), node) for domain in domains for node in domain.status.nodes}
-    cliques = {name: line.node.clique for name, line in lines.items() if line.node.clique is not None}
+    cliques = {name: node.clique for name, node in nodes.items() if node.clique is not None}
     cliques |= {name: node.clique_id for name, (_, node) in members.items() if node.clique_id}
     names = sorted(cliques, key=lambda name: (cliques[name], name))
-    trays = [Tray(name, lines.get(name), *members.get(name, (None, None))) for name in names]
-    return grouped(trays, lambda tray: cliques[tray.node])
+    trays = [Tray(name, nodes.get(name), *members.get(name, (None, None))) for name in names]
+    return grouped(trays, lambda tray: cliques[tray.name])
 
 
 def _domain_name(domain: ComputeDomain) -> str:
     return f"{domain.metadata.namespace}/{domain.metadata.name}"
 
 
-def domain_parts(lines: Mapping[str, NodeLine], domains: Sequence[ComputeDomain]) -> list[Part | Rows]:
-    racks = racks_of(lines, domains)
+def domain_parts(nodes: Mapping[str, NodeOverview], domains: Sequence[ComputeDomain]) -> list[Part | Rows]:
+    racks = racks_of(nodes, domains)
     domains = sorted(domains, key=_domain_name)
     empty = "This cluster has no ComputeDomains." if not domains else how_many(len(domains), "ComputeDomain")
     none = "No node reports an NVLink clique, so there are no racks."
@@ -278,10 +275,10 @@ def _tray(tray: Tray) -> Html:
     member = tray.member
     state = "free" if member is None else "ready" if member.status == "Ready" else "waits"
     words = {"free": "no domain", "ready": "ready", "waits": "not ready"}[state]
-    gpus = tray.line.node.gpus if tray.line is not None else ()
+    gpus = tray.node.gpus if tray.node is not None else ()
     return element(
         "li",
-        element("strong", link(tray.node, "nodes", tray.node) if tray.line is not None else tray.node),
+        element("strong", link(tray.name, "nodes", tray.name) if tray.node is not None else tray.name),
         element("span", *(sign(gpu.drawn_state) for gpu in gpus), class_="signs"),
         element("span", _ready_sign(state == "ready") if member is not None else None, f" {words}"),
         element("span", tray.domain, class_="soft") if tray.domain is not None else None,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from dra_driver.cli.top.board import NodeLine
+from dra_driver.cli.seen import NodeOverview
 from dra_driver.cli.usage import PublishedGpu
 
 MOST = 20_000
@@ -46,34 +46,34 @@ class GpuHistory:
     def __init__(self) -> None:
         self.since: datetime | None = None
         """Since when all changes are known: when the cluster was seen first, or the last change that was forgotten."""
-        self._lines: Mapping[str, NodeLine] = {}
-        """A node that did not change has the same line."""
+        self._nodes: Mapping[str, NodeOverview] = {}
+        """A node that did not change is the same value."""
         self._paused = False
         self._gpus: dict[str, Mapping[str, _GpuSeen]] = {}
         self._changes: deque[GpuChange] = deque(maxlen=MOST)
 
     def pause(self) -> None:
         """The cluster is not followed until it is seen again."""
-        self._lines, self._paused = {}, True
+        self._nodes, self._paused = {}, True
 
-    def saw(self, lines: Mapping[str, NodeLine], now: datetime) -> None:
+    def saw(self, nodes: Mapping[str, NodeOverview], now: datetime) -> None:
         """All nodes as they are now."""
         first = self.since is None
         self.since = self.since or now
-        for node in sorted(lines.keys() | self._gpus.keys()):
-            line = lines.get(node)
-            if line is not None and line is self._lines.get(node):
+        for node_name in sorted(nodes.keys() | self._gpus.keys()):
+            node = nodes.get(node_name)
+            if node is not None and node is self._nodes.get(node_name):
                 continue
-            before = self._gpus.pop(node, {})
-            after = {gpu.uuid: _GpuSeen.of(gpu) for gpu in line.node.gpus} if line is not None else {}
+            before = self._gpus.pop(node_name, {})
+            after = {gpu.uuid: _GpuSeen.of(gpu) for gpu in node.gpus} if node is not None else {}
             if after:
-                self._gpus[node] = after
+                self._gpus[node_name] = after
             if not first:
                 for uuid, name, text in _differences(before, after):
                     if len(self._changes) == self._changes.maxlen:
                         self.since = self._changes[0].seen
-                    self._changes.append(GpuChange(now, node, name, uuid, text, self._paused))
-        self._lines, self._paused = dict(lines), False
+                    self._changes.append(GpuChange(now, node_name, name, uuid, text, self._paused))
+        self._nodes, self._paused = dict(nodes), False
 
     def of(self, node: str, uuid: str | None = None) -> list[GpuChange]:
         """The latest of one node, or of one of its GPUs, newest first."""

@@ -14,8 +14,9 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event, Pod, moment
 from dra_driver.api.inventory import GpuFacts, NodeInventory
 from dra_driver.cli.device_sheets import by_claim, users_of
-from dra_driver.cli.top.board import KnownGpus, NodeLine
-from dra_driver.cli.top.screen import Sort, sorted_lines
+from dra_driver.cli.seen import NodeOverview
+from dra_driver.cli.top.board import KnownGpus
+from dra_driver.cli.top.screen import Sort, sorted_nodes
 from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.drawing import NodeRows, domain_parts, link, sign
 from dra_driver.cli.ui.history import GpuChange
@@ -140,22 +141,22 @@ def page_of(address: PageAddress, seen: PageData, rows: NodeRows) -> HtmlPage:
             return _pod(address.name, seen)
         case Place.DOMAINS:
             title = "ComputeDomains"
-            return HtmlPage(title, [*_head(title, seen.known), *domain_parts(seen.known.lines, seen.domains)])
+            return HtmlPage(title, [*_head(title, seen.known), *domain_parts(seen.known.nodes, seen.domains)])
 
 
 def node_of(address: PageAddress, known: KnownGpus) -> str | None:
     """The node whose detail the page shows."""
     if address.place is Place.NODE:
         return address.name
-    line = gpu_named(address.name, known)[0] if address.place is Place.GPU else None
-    return line.node.name if line is not None else None
+    node = gpu_named(address.name, known)[0] if address.place is Place.GPU else None
+    return node.name if node is not None else None
 
 
-def gpu_named(name: str, known: KnownGpus) -> tuple[NodeLine | None, PublishedGpu | None]:
-    for line in known.lines.values():
-        for gpu in line.node.gpus:
+def gpu_named(name: str, known: KnownGpus) -> tuple[NodeOverview | None, PublishedGpu | None]:
+    for node in known.nodes.values():
+        for gpu in node.gpus:
             if name in (gpu.uuid, gpu.name):
-                return line, gpu
+                return node, gpu
     return None, None
 
 
@@ -174,9 +175,9 @@ def _gone(title: str, known: KnownGpus, text: str) -> HtmlPage:
 
 
 def _map(address: PageAddress, known: KnownGpus, rows: NodeRows) -> HtmlPage:
-    lines = sorted_lines(known, address.filter, SORTS[address.sort])
-    rows.keep(known.lines)
-    shown = lines[address.start : address.start + MOST_NODES]
+    nodes = sorted_nodes(known, address.filter, SORTS[address.sort])
+    rows.keep(known.nodes)
+    shown = nodes[address.start : address.start + MOST_NODES]
     compact = address.compact if address.compact is not None else len(shown) > _COMPACT_FROM
     return HtmlPage(
         "GPUs",
@@ -185,9 +186,9 @@ def _map(address: PageAddress, known: KnownGpus, rows: NodeRows) -> HtmlPage:
             part("summary", "p", drawing.summary(known)),
             part("whole", "div", drawing.proportions(known)),
             Part("legend", drawing.legend()),
-            part("found", "p", *_matching(address, len(lines), len(known.lines))),
-            Rows("nodes", [rows.row(line) for line in shown], f"nodes{' compact' if compact else ''}"),
-            part("more", "p", *_turning(address, len(lines))),
+            part("found", "p", *_matching(address, len(nodes), len(known.nodes))),
+            Rows("nodes", [rows.row(node) for node in shown], f"nodes{' compact' if compact else ''}"),
+            part("more", "p", *_turning(address, len(nodes))),
         ],
     )
 
@@ -215,17 +216,16 @@ def _turning(address: PageAddress, count: int) -> list[str]:
 
 
 def _node(name: str, seen: PageData) -> HtmlPage:
-    known, line = seen.known, seen.known.lines.get(name)
+    known, node, detail = seen.known, seen.known.nodes.get(name), seen.detail
     title = f"Node {name}"
-    if line is None:
+    if node is None:
         return _gone(title, known, f"Node {name} has no GPUs, or the cluster has no node of this name.")
-    node, detail = line.node, seen.detail
     facts = detail.inventory.spec.gpus if detail.inventory is not None else ()
     return HtmlPage(
         title,
         [
             *_head(title, known),
-            part("about", "dl", *_terms(_about_node(line))),
+            part("about", "dl", *_terms(_about_node(node))),
             part("problems", "div", _problems(node.problems)),
             part("gpus", "section", element("h2", "GPUs"), drawing.cards(node.gpus, links=True)),
             part("claims", "section", element("h2", "Claims"), _claims(node.gpus)),
@@ -235,14 +235,13 @@ def _node(name: str, seen: PageData) -> HtmlPage:
     )
 
 
-def _about_node(line: NodeLine) -> dict[str, str]:
-    node = line.node
+def _about_node(node: NodeOverview) -> dict[str, str]:
     products = ", ".join(f"{count} × {product}" for product, count in drawing.products_of(node).items())
     return {
         "Hardware": products or "-",
         "Free": f"{node.free} of {how_many(len(node.gpus), 'GPU')}",
         "Fits": drawing.room_in(node).removeprefix("room for ") or "nothing more",
-        "Unhealthy": str(line.unhealthy),
+        "Unhealthy": str(node.unhealthy),
         "NVIDIA driver": node.driver or "-",
         "NVLink clique": node.clique or "-",
     }
@@ -344,9 +343,9 @@ def _time(text: str | None) -> Html:
 
 def _gpu(name: str, seen: PageData) -> HtmlPage:
     known = seen.known
-    line, gpu = gpu_named(name, known)
+    node, gpu = gpu_named(name, known)
     title = f"GPU {gpu.name if gpu is not None else name}"
-    if line is None or gpu is None:
+    if node is None or gpu is None:
         return _gone(title, known, f"No node publishes GPU {name}: it may be lost, or its node may have left.")
     detail, facts = seen.detail, seen.detail.inventory
     own = [item for item in facts.spec.gpus if item.uuid == gpu.uuid] if facts is not None else []
@@ -355,7 +354,7 @@ def _gpu(name: str, seen: PageData) -> HtmlPage:
         title,
         [
             *_head(title, known),
-            part("about", "dl", *_terms(_about_gpu(line, gpu, own))),
+            part("about", "dl", *_terms(_about_gpu(node, gpu, own))),
             part("problems", "div", _problems(gpu.taints)),
             part("slices", "section", element("h2", "Memory slices"), drawing.bar(gpu.cells), _left(gpu)),
             part("claims", "section", element("h2", "Claims"), _claims([gpu])),
@@ -365,12 +364,12 @@ def _gpu(name: str, seen: PageData) -> HtmlPage:
     )
 
 
-def _about_gpu(line: NodeLine, gpu: PublishedGpu, facts: Sequence[GpuFacts]) -> dict[str, str]:
+def _about_gpu(node: NodeOverview, gpu: PublishedGpu, facts: Sequence[GpuFacts]) -> dict[str, str]:
     state = gpu.drawn_state
     more = {"PCI address": facts[0].pci_bus_id, "Serial": facts[0].serial or "-"} if facts else {}
     return {
         "State": joined([sign(state), f" {state}"]),
-        "Node": link(line.node.name, "nodes", line.node.name),
+        "Node": link(node.name, "nodes", node.name),
         "Product": short_product(gpu.whole.attribute("productName")),
         "Memory": gibibytes(gpu.memory_bytes()),
         "UUID": gpu.uuid,

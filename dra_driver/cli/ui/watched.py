@@ -191,7 +191,7 @@ class WatchedCluster:
             await asyncio.sleep(0)
         # A kind that could not be listed yet is not one without objects.
         if all(following.mirrors[kind].synced.is_set() for kind in _REQUIRED):
-            self._history.saw(board.lines, datetime.now(UTC))
+            self._history.saw(board.nodes, datetime.now(UTC))
         self._show(board, following)
         self._read.set()
 
@@ -225,7 +225,7 @@ class WatchedCluster:
         known = self._details.get(node)
         if known is not None and now - known.read_at < _DETAIL_S:
             return known.value
-        if node not in self._known.lines:
+        if node not in self._known.nodes:
             return NodeDetail()
         detail = await read_detail(self._kube, node)
         self._details = {name: asked for name, asked in self._details.items() if now - asked.read_at < _LINGER_S}

@@ -106,13 +106,13 @@ def known(use: dict[str, float] | None = None) -> KnownGpus:
 
 def test_a_change_costs_the_decision_about_its_node() -> None:
     board = board_of(WORLD)
-    before = dict(board.lines)
+    before = dict(board.nodes)
     freed = READ_AS[RESOURCE_CLAIMS](allocated("train", "a", "gpu-0"))
     board.learn(RESOURCE_CLAIMS, ("default", "train"), freed, None)
     assert board.stale == 1
     board.refresh(100)
-    assert {name for name, line in board.lines.items() if line is not before[name]} == {"a"}
-    assert board.lines["a"].states == {"free": 2}
+    assert {name for name, node in board.nodes.items() if node is not before[name]} == {"a"}
+    assert board.nodes["a"].states == {"free": 2}
 
 
 @given(st.randoms(), st.sets(st.integers(0, len(WORLD) - 1)))
@@ -132,7 +132,7 @@ def test_after_changes_in_any_order_all_is_as_if_it_were_read_at_once(order: Ran
         for kind in READ_AS
     }
     whole = ClusterSeen.of(objects, 36).overviews(GPU_DRIVER)
-    assert [(line.node.name, shown(line.node.gpus)) for _, line in sorted(board.lines.items())] == [
+    assert [(name, shown(node.gpus)) for name, node in sorted(board.nodes.items())] == [
         (overview.name, shown(overview.gpus)) for overview in whole
     ]
 

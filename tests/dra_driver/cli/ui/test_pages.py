@@ -15,8 +15,8 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.cli.seen import READ_AS
-from dra_driver.cli.top.board import Board, KnownGpus, NodeLine
+from dra_driver.cli.seen import READ_AS, NodeOverview
+from dra_driver.cli.top.board import Board, KnownGpus
 from dra_driver.cli.ui import history
 from dra_driver.cli.ui.documents import document
 from dra_driver.cli.ui.drawing import NodeRows, racks_of
@@ -301,8 +301,8 @@ def domain_of(name: str, nodes: Sequence[JsonObject], num_nodes: int = 0) -> Com
 
 def test_nodes_that_nvlink_connects_are_one_rack_with_or_without_a_domain() -> None:
     domain = domain_of("d", [member("x", "rack-1"), member("y", "rack-2", ready=False), member("z", "")], num_nodes=4)
-    racks = racks_of(CLUSTER.lines, [domain])
-    assert {clique: [(tray.node, tray.domain) for tray in trays] for clique, trays in racks.items()} == {
+    racks = racks_of(CLUSTER.nodes, [domain])
+    assert {clique: [(tray.name, tray.domain) for tray in trays] for clique, trays in racks.items()} == {
         "rack-1": [("b", None), ("x", "team/d")],
         "rack-2": [("y", "team/d")],
     }
@@ -349,7 +349,7 @@ def test_a_change_of_a_node_draws_and_sends_that_node_only() -> None:
     drawn = NodeRows()
     address = PageAddress(Place.MAP)
     before = page_of(address, PageData(CLUSTER), drawn)
-    again = {**CLUSTER.lines, "c": known_of((RESOURCE_SLICES, slice_of("c", taint="13"))).lines["c"]}
+    again = {**CLUSTER.nodes, "c": known_of((RESOURCE_SLICES, slice_of("c", taint="13"))).nodes["c"]}
     after = page_of(address, PageData(KnownGpus(again, CLUSTER.waiting, CLUSTER.pods)), drawn)
     change = changes(before, after)
     assert change is not None
@@ -361,20 +361,20 @@ def test_a_change_of_a_node_draws_and_sends_that_node_only() -> None:
 # -- what has changed
 
 START = datetime(2026, 11, 28, 10, tzinfo=UTC)
-WELL = known_of((RESOURCE_SLICES, slice_of("a"))).lines
-USED = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("train", "a", "gpu-a-1"))).lines
-FAULTY = known_of((RESOURCE_SLICES, slice_of("a", taint="79"))).lines
-FEWER = known_of((RESOURCE_SLICES, slice_of("a", gpus=1))).lines
+WELL = known_of((RESOURCE_SLICES, slice_of("a"))).nodes
+USED = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("train", "a", "gpu-a-1"))).nodes
+FAULTY = known_of((RESOURCE_SLICES, slice_of("a", taint="79"))).nodes
+FEWER = known_of((RESOURCE_SLICES, slice_of("a", gpus=1))).nodes
 
 
-def seen(*states: Mapping[str, NodeLine] | None) -> GpuHistory:
+def seen(*states: Mapping[str, NodeOverview] | None) -> GpuHistory:
     """At one minute after the other; None: nobody looks."""
     gpu_history = GpuHistory()
-    for minute, lines in enumerate(states):
-        if lines is None:
+    for minute, nodes in enumerate(states):
+        if nodes is None:
             gpu_history.pause()
         else:
-            gpu_history.saw(lines, START + timedelta(minutes=minute))
+            gpu_history.saw(nodes, START + timedelta(minutes=minute))
     return gpu_history
 
 
@@ -423,7 +423,7 @@ def test_the_oldest_changes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
 def test_many_changes_of_a_neighbor_do_not_hide_those_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_SHOWN", 2)
     gpu_history = seen(WELL, USED, WELL, FEWER, WELL, FEWER, WELL)
-    other = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("x", "a", "gpu-a-0"))).lines
+    other = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("x", "a", "gpu-a-0"))).nodes
     first = seen(WELL, other, WELL, USED, WELL, USED, WELL)
     assert [change.text for change in first.of("a", "GPU-a-0")] == [
         "claim default/x released it", "claim default/x got it",
