@@ -27,6 +27,8 @@ type PoolKey = tuple[str, str]
 
 EXPORTERS: Mapping[str, str] = {"app": "nvidia-dcgm-exporter", "app.kubernetes.io/name": "dcgm-exporter"}
 """Labels of the pods of NVIDIA's DCGM exporter, as the GPU Operator and as its own chart make them."""
+_AT_ONCE = 20
+"""Nodes that are decided about before keys are read or requests are answered again."""
 NOWHERE = "-"
 """Instead of the node of slices that are not for one node."""
 
@@ -141,7 +143,12 @@ class Board:
         """Nodes to decide about again."""
         return len(self._stale)
 
-    def refresh(self, most: int) -> None:
+    @property
+    def notes(self) -> list[str]:
+        """That there is much to decide about."""
+        return [f"{self.stale} nodes to look at"] if self.stale > _AT_ONCE else []
+
+    def refresh(self, most: int = _AT_ONCE) -> None:
         """Decide again about so many of the nodes that changed, first come first served."""
         for name in list(self._stale)[:most]:
             del self._stale[name]

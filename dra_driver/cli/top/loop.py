@@ -28,8 +28,6 @@ from dra_driver.names import GPU_DRIVER
 
 _FRAME_S = 0.1
 """At most so often what changed is drawn."""
-_AT_ONCE = 20
-"""Nodes that are decided about before keys are read again."""
 _EXPORTERS_S = 10.0
 _EXPORTER_PORT = 9400
 _MOST_METRICS = 4 * 2**20
@@ -103,8 +101,8 @@ class _Top:
             if not read and not following.reading():
                 read = True
                 await following.until_read((RESOURCE_SLICES, RESOURCE_CLAIMS))
-            board.refresh(_AT_ONCE)
-            self._known = board.known(self._use, _notes(following, board.stale))
+            board.refresh()
+            self._known = board.known(self._use, [*following.notes(()), *([] if following.reading() else board.notes)])
             size = Size(*self._console.size)
             drawn = frame(self._screen, self._known, size, self._explained, datetime.now(UTC))
             self._nodes = drawn.nodes
@@ -115,7 +113,7 @@ class _Top:
         """Until there is something to draw. Keys are drawn at once, changes together."""
         end = asyncio.get_running_loop().time() + _FRAME_S
         while board.stale and asyncio.get_running_loop().time() < end and not self._wake.is_set():
-            board.refresh(_AT_ONCE)
+            board.refresh()
             await asyncio.sleep(0)
         if not board.stale:
             waits = [asyncio.create_task(event.wait()) for event in (self._wake, following.changed)]
@@ -183,11 +181,6 @@ class _Top:
             return utilization([line async for line in self._kube.lines(path, most_bytes=_MOST_METRICS)])
         except ClusterError:
             return {}
-
-
-def _notes(following: Following, stale: int) -> list[str]:
-    deciding = [f"{stale} nodes to look at"] if stale > _AT_ONCE and not following.reading() else []
-    return [*following.notes(()), *deciding]
 
 
 # -- exporters

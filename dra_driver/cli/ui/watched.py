@@ -46,8 +46,6 @@ from dra_driver.explain.wording import sentences, summary
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange
 
-_AT_ONCE = 20
-"""Nodes that are decided about before requests are answered again."""
 _TOGETHER_S = 0.3
 """Changes that come within this time are shown together."""
 _LOOK_S = 0.1
@@ -184,7 +182,7 @@ class WatchedCluster:
         clock = asyncio.get_running_loop().time
         shown = clock()
         while board.stale:
-            board.refresh(_AT_ONCE)
+            board.refresh()
             if clock() - shown > 2 * _TOGETHER_S:
                 self._show(board, following)
                 shown = clock()
@@ -196,8 +194,7 @@ class WatchedCluster:
         self._read.set()
 
     def _show(self, board: Board, following: Following) -> None:
-        stale = [f"{board.stale} nodes to look at"] if board.stale > _AT_ONCE else []
-        self._known = board.known({}, (*following.notes(_REQUIRED), *stale))
+        self._known = board.known({}, (*following.notes(_REQUIRED), *board.notes))
         self._domains = following.objects()[COMPUTE_DOMAINS]
         self._changed()
 

@@ -48,6 +48,7 @@ from kubelet_plugin.simulation.recorded.format import write_record
 MANIFESTS = Path(__file__).parents[1] / "migration" / "manifests"
 TRANSLATOR = (MANIFESTS / "workloads" / "deployment-translator.yaml").read_text()
 VECTOR_ADD = (MANIFESTS / "workloads" / "pod-vector-add.yaml").read_text()
+_WITH_PATCH = pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
 BROKEN = (MANIFESTS / "awkward" / "invalid-indentation.yaml").read_text()
 
 
@@ -120,7 +121,6 @@ def test_in_place_keeps_modes_and_touches_only_what_changes(repository: Path) ->
     assert sorted(path.name for path in repository.iterdir()) == ["README.md", "app", "vector-add.yaml"]
 
 
-@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
 def test_lines_of_a_diff_end_where_those_of_patch_do() -> None:
     """Not at a form feed, or at a line separator of Unicode, as lines of Python do."""
     strange = "a: \x0c b\u2028c\x85d\n"
@@ -132,8 +132,12 @@ def test_what_is_named_when_it_is_created_is_called_by_what_its_name_begins_with
     text = VECTOR_ADD.replace("name: vector-add", "generateName: vector-add-", 1)
     outcome = run("migrate", "-", "--strategy", "claims", "--to", "-", typed=text)
     assert outcome.stdout.startswith("# What Pod vector-add- asks for.")
+    outcome = run("migrate", "-", "--strategy", "claims", "--report", "json", typed=text)
+    (workload,) = json.loads(outcome.stdout)["workloads"]
+    assert workload["object"]["name"] == "vector-add-"
 
 
+@_WITH_PATCH
 def test_a_diff_is_what_patch_takes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repository)
     outcome = run("migrate", ".", "--strategy", "claims", "--diff")
@@ -143,6 +147,7 @@ def test_a_diff_is_what_patch_takes(repository: Path, monkeypatch: pytest.Monkey
     assert "resourceClaims" in (repository / "app" / "translator.yaml").read_text()
 
 
+@_WITH_PATCH
 @pytest.mark.parametrize(("folder", "arguments"), [(".", ()), ("app", ("-d", "/"))])
 def test_a_diff_of_absolute_paths_is_what_patch_takes(
     folder: str, arguments: tuple[str, ...], repository: Path, monkeypatch: pytest.MonkeyPatch
@@ -152,13 +157,6 @@ def test_a_diff_of_absolute_paths_is_what_patch_takes(
     outcome = run("migrate", str(repository), "--strategy", "claims", "--diff")
     subprocess.run(["patch", "-p1", "--silent", *arguments], input=outcome.stdout, text=True, check=True)
     assert "resourceClaims" in (repository / "app" / "translator.yaml").read_text()
-
-
-def test_what_is_named_when_it_is_created_has_a_name_for_programs() -> None:
-    text = VECTOR_ADD.replace("name: vector-add", "generateName: vector-add-", 1)
-    outcome = run("migrate", "-", "--strategy", "claims", "--report", "json", typed=text)
-    (workload,) = json.loads(outcome.stdout)["workloads"]
-    assert workload["object"]["name"] == "vector-add-"
 
 
 def test_of_a_quota_alone_it_is_told_that_something_changed() -> None:
