@@ -454,7 +454,6 @@ async def _domains(
 
     domain_node = DomainHost(
         name=settings.node_name,
-        driver=COMPUTE_DOMAIN_DRIVER,
         host=node.host,
         facts=facts,
         container_files=ContainerFilesOfNode(node.driver),

@@ -21,16 +21,14 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.model import Mount
 from dra_driver.errors import ClusterError, DriverError, InvalidInput, NodeNotReady
-from dra_driver.names import ClaimRef
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
 from kubelet_plugin.claims.operations import ClaimNotes, Operations
 from kubelet_plugin.domains.readiness import DomainReader
 from kubelet_plugin.domains.wanted import (
     DAEMON_DEVICE,
-    DaemonNeeds,
     answer_of,
     asked_for,
     binding_stage,
-    cdi_ids,
     channel_file,
     daemon_file,
     wanted_devices,
@@ -53,7 +51,6 @@ from kubelet_plugin.prepare.wanted import checked, well_formed
 
 _log = structlog.get_logger(__name__)
 
-SWEEP_INTERVAL_S = 600.0
 _SWEEP_AGAIN_S = 130.0
 """A claim that seems to be gone is released when it still is after this: longer than the kubelet's own loop of 60 s."""
 _API_PATIENCE_S = 10.0
@@ -66,15 +63,14 @@ class DomainHost:
     """The node, as the driver of ComputeDomains needs it."""
 
     name: str
-    driver: str
     host: HostFiles
     facts: SeenFacts
     container_files: Callable[[NodeFacts], ContainerFiles]
-    readable: Callable[[], str | None] = lambda: None
+    readable: Callable[[], str | None]
     """The highest CDI version that the container runtime reads; None when that is not known."""
-    host_imex: Callable[[], str | None] | None = None
+    host_imex: Callable[[], str | None] | None
     """Asks an IMEX daemon that the node runs itself why it is not ready. None: daemons run in pods."""
-    daemon_mounts: tuple[Mount, ...] = ()
+    daemon_mounts: tuple[Mount, ...]
     """What daemons in pods need besides the driver's files."""
 
 
@@ -88,9 +84,9 @@ class DomainClaims:
         journal: JournalStore,
         cdi: CdiFiles,
         node: DomainHost,
-        listener: ClaimListener | None = None,
+        listener: ClaimListener,
         *,
-        sweep_interval_s: float = SWEEP_INTERVAL_S,
+        sweep_interval_s: float,
     ) -> None:
         self._claims = claims
         self._reads = ClaimReads(claims)
@@ -100,7 +96,7 @@ class DomainClaims:
         self._node = node
         self._sweep_interval_s = sweep_interval_s
         self._doubted: frozenset[str] = frozenset()
-        self._operations = Operations(node.driver, listener or ClaimListener())
+        self._operations = Operations(COMPUTE_DOMAIN_DRIVER, listener)
         self._files = asyncio.Lock()
         """Held while journal and files are looked at and changed, never while anything is waited for."""
         self._waiting: dict[str, object] = {}
@@ -184,8 +180,8 @@ class DomainClaims:
     async def _prepared(self, ref: ClaimRef, notes: ClaimNotes, known: DomainClaim | None, mark: object) -> Answer:
         """`known` was prepared ahead. `mark` is no longer that of the claim once it is released, or asked for again."""
         claim = await self._read(ref, notes)
-        notes.read(claim, self._node.driver)
-        devices = wanted_devices(claim, self._node.driver, self._node.name)
+        notes.read(claim, COMPUTE_DOMAIN_DRIVER)
+        devices = wanted_devices(claim, self._node.name)
         if known is not None:
             async with self._files:
                 if known.devices == devices:
@@ -193,7 +189,7 @@ class DomainClaims:
                 await self._drop(ref.uid)  # it was allocated again
         domain = await notes.while_wanted(ref, self._domain(ref, devices))
         await self._restore_lost(but=ref.uid)
-        stage = binding_stage(claim, self._node.driver, self._node.name, ahead=notes.ahead)
+        stage = binding_stage(claim, self._node.name, ahead=notes.ahead)
         wanted = DomainClaim(ref, devices, domain, stage)
         if notes.ahead and not await self._stands(wanted):
             # The kubelet gives a call up when the pod is deleted. The controller does not.
@@ -222,7 +218,7 @@ class DomainClaims:
         if claim is None or claim.metadata.uid != known.claim.uid or not self._is_here(claim):
             return False
         with suppress(InvalidInput):
-            return wanted_devices(claim, self._node.driver, self._node.name) == known.devices
+            return wanted_devices(claim, self._node.name) == known.devices
         return False
 
     async def _unprepare(self, ref: ClaimRef, notes: ClaimNotes) -> None:
@@ -270,7 +266,7 @@ class DomainClaims:
         if not lost:
             return
         try:
-            allocated = await self._claims.allocated(self._node.driver, self._node.name)
+            allocated = await self._claims.allocated(COMPUTE_DOMAIN_DRIVER, self._node.name)
             claims = {claim.metadata.uid: claim for claim in allocated}
             restored = {uid: await self._restored(claims[uid]) for uid in lost & claims.keys()}
         except ClusterError as error:
@@ -292,13 +288,13 @@ class DomainClaims:
         """What the claim was given; None when that can no longer be known. Raises ClusterError."""
         ref = ClaimRef(claim.metadata.namespace or "", claim.metadata.name, claim.metadata.uid)
         try:
-            devices = wanted_devices(claim, self._node.driver, self._node.name)
+            devices = wanted_devices(claim, self._node.name)
             uid = _domain_uid(devices)
             domain = _named(await self._domains.find(uid, ref, None), self._node.name) if uid else None
         except InvalidInput as error:
             _log.warning("a claim that the journal lost cannot be restored", claim=str(ref), error=str(error))
             return None
-        return DomainClaim(ref, devices, domain, binding_stage(claim, self._node.driver, self._node.name, ahead=False))
+        return DomainClaim(ref, devices, domain, binding_stage(claim, self._node.name, ahead=False))
 
     async def _drop(self, uid: str) -> DomainClaim | None:
         """Release a claim: the file first, so that no container can still get it. Returns what the claim had."""
@@ -324,17 +320,18 @@ class DomainClaims:
     def _content(self, claim: DomainClaim) -> bytes:
         node = self._node
         if claim.devices[0].name == DAEMON_DEVICE and claim.domain is not None:
-            return daemon_file(node.driver, claim, self._daemon_needs(), claim.domain, node.readable())
+            return self._daemon_content(claim, claim.domain)
         every = any(device.mode == "All" or device.admin for device in claim.devices)
         channels = channel_nodes(node.host, all_channels(node.host) if every else [0])
-        return channel_file(node.driver, claim, channels, node.readable())
+        return channel_file(claim, channels, node.readable())
 
-    def _daemon_needs(self) -> DaemonNeeds:
-        files = self._node.container_files(self._node.facts.facts)
-        gpus = (node for uuid in sorted(files.nodes) for node in files.nodes[uuid])
+    def _daemon_content(self, claim: DomainClaim, domain: DomainName) -> bytes:
+        node = self._node
+        files = node.container_files(node.facts.facts)
+        gpus = (gpu_node for uuid in sorted(files.nodes) for gpu_node in files.nodes[uuid])
         common = files.driver.common_edits
-        common = replace(common, mounts=(*common.mounts, *self._node.daemon_mounts))
-        return DaemonNeeds(common, (*gpus, management_node(self._node.host)))
+        common = replace(common, mounts=(*common.mounts, *node.daemon_mounts))
+        return daemon_file(claim, domain, common, (*gpus, management_node(node.host)), node.readable())
 
     async def _stale(self) -> frozenset[str]:
         """UIDs of claims whose object is gone, or is no longer allocated here."""
@@ -348,7 +345,7 @@ class DomainClaims:
     def _is_here(self, claim: ResourceClaim) -> bool:
         allocation = claim.status.allocation
         results = allocation.devices.results if allocation is not None else []
-        return any((result.driver, result.pool) == (self._node.driver, self._node.name) for result in results)
+        return any((result.driver, result.pool) == (COMPUTE_DOMAIN_DRIVER, self._node.name) for result in results)
 
     async def _release_stale(self, uids: frozenset[str]) -> None:
         for uid in sorted(uids):
@@ -360,7 +357,7 @@ class DomainClaims:
         return tuple(AllocatedTo(self._node.name, device.name) for device in claim.devices)
 
     def _answer(self, claim: DomainClaim) -> Answer:
-        return answer_of(claim.devices, self._node.name, cdi_ids(self._node.driver, claim))
+        return answer_of(claim, self._node.name)
 
 
 def _domain_uid(devices: Sequence[DomainDevice]) -> str:

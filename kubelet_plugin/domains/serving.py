@@ -68,26 +68,26 @@ async def serve_domains(
         observers.pods,
         observers.events,
         observers.reported,
-        driver=node.driver,
+        driver=COMPUTE_DOMAIN_DRIVER,
         over=Reason.POD_IMEX_DAEMON_READY,
     )
     watch.subscribe(pods.changed)
-    observers.collector.add(node.driver, watch.devices)
+    observers.collector.add(COMPUTE_DOMAIN_DRIVER, watch.devices)
     claims = DomainClaims(
         observers.pods.claims,
         DomainReader(kube, settings.node_name),
         journal,
-        CdiFiles(settings.cdi_root, node.driver),
+        CdiFiles(settings.cdi_root, COMPUTE_DOMAIN_DRIVER),
         node,
         Listeners([*observers.listeners, watch, pods, *([status] if status is not None else [])]),
         sweep_interval_s=settings.cleanup_interval_s,
     )
-    sockets = plugin_sockets(settings.kubelet_root, node.driver, settings.pod_uid)
-    dra = DraServer(sockets.dra, MeasuredClaims(claims, observers.calls, node.driver), _NoHealth())
-    registration = RegistrationServer(sockets, node.driver, lambda: registered(node.driver))
+    sockets = plugin_sockets(settings.kubelet_root, COMPUTE_DOMAIN_DRIVER, settings.pod_uid)
+    dra = DraServer(sockets.dra, MeasuredClaims(claims, observers.calls, COMPUTE_DOMAIN_DRIVER), _NoHealth())
+    registration = RegistrationServer(sockets, COMPUTE_DOMAIN_DRIVER, lambda: registered(COMPUTE_DOMAIN_DRIVER))
     await claims.start()
     async with serving(dra, registration, claims), asyncio.TaskGroup() as tasks:
-        _log.info("ComputeDomains are served", driver=node.driver)
+        _log.info("ComputeDomains are served", driver=COMPUTE_DOMAIN_DRIVER)
         tasks.create_task(forever("claims of ComputeDomains", claims.run))
         tasks.create_task(forever("registration for ComputeDomains", registration.watch))
         if not settings.compute_domains:

@@ -3,8 +3,8 @@
 A claim is for one domain, and two domains never have channels on one node.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dra_driver.api.config import ComputeDomainChannelConfig, ComputeDomainDaemonConfig, domain_of
 from dra_driver.api.opaque import ListedConfig, config_for, listed_configs
@@ -13,7 +13,7 @@ from dra_driver.cdi.edits import NOTHING_ELSE, cdi_device_id, claim_kind
 from dra_driver.cdi.model import CdiDevice, ContainerEdits, DeviceNode, encode, spec_of
 from dra_driver.cdi.runtimes import fitted
 from dra_driver.errors import DeviceInUse, InvalidConfig, InvalidInput, NodeNotReady
-from dra_driver.names import RequestName
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName, Journal
 from kubelet_plugin.prepare.lifecycle import BindingStage, PreparedDevice
 
@@ -24,16 +24,16 @@ DOMAIN_ANNOTATION = "resource.nvidia.com/computeDomain"
 """In the CDI file, for people who look at it: the UID of the domain."""
 
 
-def wanted_devices(claim: ResourceClaim, driver: str, pool: str) -> tuple[DomainDevice, ...]:
+def wanted_devices(claim: ResourceClaim, pool: str) -> tuple[DomainDevice, ...]:
     """Sorted by name. Raises InvalidInput: not allocated, nothing of this node, or configs that make no sense; also for
     several domains, and for channels and daemons in one claim."""
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
     if claim.status.allocation is None:
         raise InvalidInput("is not allocated, so there is nothing to prepare", about=about)
-    configs = listed_configs(claim.status.allocation.devices.config, driver)
+    configs = listed_configs(claim.status.allocation.devices.config, COMPUTE_DOMAIN_DRIVER)
     devices: dict[str, DomainDevice] = {}
     for result in claim.status.allocation.devices.results:
-        if (result.driver, result.pool) != (driver, pool):
+        if (result.driver, result.pool) != (COMPUTE_DOMAIN_DRIVER, pool):
             continue
         request = RequestName.of(result.request)
         try:
@@ -104,10 +104,11 @@ def asked_for(uid: str) -> Callable[[Journal], Journal]:
     return change
 
 
-def binding_stage(claim: ResourceClaim, driver: str, pool: str, *, ahead: bool) -> BindingStage:
+def binding_stage(claim: ResourceClaim, pool: str, *, ahead: bool) -> BindingStage:
     """`ahead`: it is prepared before the kubelet asks."""
     results = claim.status.allocation.devices.results if claim.status.allocation is not None else []
-    if not any(result.binding_conditions for result in results if (result.driver, result.pool) == (driver, pool)):
+    ours = (result for result in results if (result.driver, result.pool) == (COMPUTE_DOMAIN_DRIVER, pool))
+    if not any(result.binding_conditions for result in ours):
         return BindingStage.NONE
     return BindingStage.AHEAD if ahead else BindingStage.ASKED
 
@@ -118,47 +119,46 @@ def without_domain_claim(uid: str) -> Callable[[Journal], Journal]:
     )
 
 
-def answer_of(devices: tuple[DomainDevice, ...], pool: str, ids: Mapping[str, str]) -> tuple[PreparedDevice, ...]:
-    """What the kubelet gets; `ids` are CDI device names by device name."""
-    return tuple(PreparedDevice(device.requests, pool, device.name, (ids[device.name],)) for device in devices)
+def answer_of(claim: DomainClaim, pool: str) -> tuple[PreparedDevice, ...]:
+    """What the kubelet gets."""
+    return tuple(
+        PreparedDevice(
+            device.requests,
+            pool,
+            device.name,
+            (cdi_device_id(COMPUTE_DOMAIN_DRIVER, claim.claim.uid, device.name),),
+        )
+        for device in claim.devices
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonNeeds:
-    """`common` is what every container with a GPU gets, `nodes` are the node's GPUs and the capability to manage the
-    fabric."""
-
-    common: ContainerEdits
-    nodes: tuple[DeviceNode, ...]
-
-
-def cdi_ids(driver: str, claim: DomainClaim) -> dict[str, str]:
-    """What the kubelet passes on to the runtime, by device name."""
-    return {device.name: cdi_device_id(driver, claim.claim.uid, device.name) for device in claim.devices}
-
-
-def channel_file(driver: str, claim: DomainClaim, channels: Sequence[DeviceNode], readable: str | None = None) -> bytes:
+def channel_file(claim: DomainClaim, channels: Sequence[DeviceNode], readable: str | None) -> bytes:
     """`channels` are the domain's, the same for all its containers. `readable` is the highest CDI version that the
     container runtime reads; None when that is not known."""
     edits = ContainerEdits(env=(NOTHING_ELSE,), device_nodes=tuple(channels))
-    return _file(driver, claim, edits, ContainerEdits(), readable)
+    return _file(claim, edits, ContainerEdits(), readable)
 
 
 def daemon_file(
-    driver: str, claim: DomainClaim, needs: DaemonNeeds, domain: DomainName, readable: str | None = None
+    claim: DomainClaim,
+    domain: DomainName,
+    common: ContainerEdits,
+    nodes: tuple[DeviceNode, ...],
+    readable: str | None,
 ) -> bytes:
+    """`common` is what every container with a GPU gets, `nodes` are the node's GPUs and the capability to manage the
+    fabric."""
     variables = (
         f"CLIQUE_ID={domain.clique}",
         f"COMPUTE_DOMAIN_UUID={domain.uid}",
         f"COMPUTE_DOMAIN_NAME={domain.name}",
         f"COMPUTE_DOMAIN_NAMESPACE={domain.namespace}",
     )
-    own = ContainerEdits(env=variables, device_nodes=needs.nodes)
-    return _file(driver, claim, own, needs.common, readable)
+    return _file(claim, ContainerEdits(env=variables, device_nodes=nodes), common, readable)
 
 
-def _file(driver: str, claim: DomainClaim, own: ContainerEdits, common: ContainerEdits, readable: str | None) -> bytes:
+def _file(claim: DomainClaim, own: ContainerEdits, common: ContainerEdits, readable: str | None) -> bytes:
     devices = tuple(CdiDevice(f"{claim.claim.uid}-{device.name}", own) for device in claim.devices)
     uid = claim.domain.uid if claim.domain is not None else ""
-    spec = spec_of(claim_kind(driver), devices, common, {DOMAIN_ANNOTATION: uid} if uid else None)
+    spec = spec_of(claim_kind(COMPUTE_DOMAIN_DRIVER), devices, common, {DOMAIN_ANNOTATION: uid} if uid else None)
     return encode(fitted(spec, readable))

@@ -115,7 +115,6 @@ class Node:
     def plugin(self, *, patience_s: float = 5.0) -> DomainClaims:
         node = DomainHost(
             name=NODE,
-            driver=COMPUTE_DOMAIN_DRIVER,
             host=self.host,
             facts=FactsOfNode(),
             container_files=lambda facts: ContainerFiles(FILES, {}, no_mig_nodes, no_host_node),
@@ -124,7 +123,9 @@ class Node:
             daemon_mounts=(HARDWARE,),
         )
         reader = DomainReader(cast(Any, self.domains), NODE, patience_s=patience_s)
-        return DomainClaims(ClaimReader(self.api), reader, self.journal, self.cdi, node, self.heard)
+        return DomainClaims(
+            ClaimReader(self.api), reader, self.journal, self.cdi, node, self.heard, sweep_interval_s=600.0
+        )
 
     @property
     def held(self) -> Mapping[str, DomainClaim]:
