@@ -270,7 +270,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     )
     watch.watch_mps(node.daemons, claims.again)
     NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
-    publisher = _publisher(kube, settings, metrics, cluster)
+    publisher = _publisher(cluster, settings)
     calls = CallMetrics(metrics)
     collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name, pods=users)
     metrics.register(collector)
@@ -313,7 +313,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         dra=DraServer(
             sockets.dra,
             MeasuredClaims(claims, calls, settings.driver_name),
-            PublishedHealth(watch.facts, offers, settings.node_name, rules.health, instance_of=watch.instance_of),
+            PublishedHealth(watch.facts, offers, settings.node_name, rules.health, watch.instance_of),
             part_of=None if cluster.tracer is OFF else cluster.tracer.adopt,
         ),
         registration=RegistrationServer(
@@ -513,9 +513,7 @@ def _installed(settings: NodePluginSettings) -> PublishingPolicy:
     return read_policy(settings.policy, settings.feature_gates)
 
 
-def _publisher(
-    kube: Kube, settings: NodePluginSettings, metrics: CollectorRegistry, cluster: "_Cluster"
-) -> "PoolPublisher | None":
+def _publisher(cluster: _Cluster, settings: NodePluginSettings) -> "PoolPublisher | None":
     """Publishes for this node as the controller does for all; None if the controller publishes."""
     if settings.publisher != "node":
         return None
@@ -527,7 +525,7 @@ def _publisher(
 
     installed = read_policies(settings.policy, settings.feature_gates)
     publisher = PoolPublisher(
-        kube,
+        cluster.kube,
         Publication(
             driver=settings.driver_name,
             policies=lambda kube, changed: LivePolicies(
@@ -537,10 +535,12 @@ def _publisher(
             list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
         ),
         PublishingListeners(
-            narrator=CountingNarrator(PublishingCounters(metrics)), tracer=cluster.tracer, tell=cluster.events.tell
+            narrator=CountingNarrator(PublishingCounters(cluster.metrics)),
+            tracer=cluster.tracer,
+            tell=cluster.events.tell,
         ),
     )
-    metrics.register(PublishedPools(lambda: [publisher]))
+    cluster.metrics.register(PublishedPools(lambda: [publisher]))
     return publisher
 
 

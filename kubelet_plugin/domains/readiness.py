@@ -217,18 +217,10 @@ def channel_troubles(claim: DomainClaim, place: DomainPlace | None, since: str) 
 class DomainWatch(ClaimListener):
     """Of one node. `run` until cancelled."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        journal: Journals,
-        node: str,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, kube: Kube, journal: Journals, node: str) -> None:
         self._kube = kube
         self._journal = journal
         self._node = node
-        self._now = now
         self._known: Mapping[str, DomainClaim] = {}
         self._place: DomainPlace | None = None
         self._since = ""
@@ -316,7 +308,7 @@ class DomainWatch(ClaimListener):
         ours = domain if domain is not None and domain.metadata.uid == uid else None
         before, self._place = self._place, DomainPlace(self._node, ours)
         if before is None or before.problem is None:
-            self._since = self._now().isoformat(timespec="seconds")
+            self._since = datetime.now(UTC).isoformat(timespec="seconds")
         for listener in self._listeners:
             listener()
 

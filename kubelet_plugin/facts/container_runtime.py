@@ -7,7 +7,6 @@ The Node object says which runtime it is, and so which CDI version it reads. `ku
 from collections.abc import Callable, Iterator
 
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
-from dra_driver.cdi.model import DeviceNode
 from dra_driver.cdi.runtimes import GROUPS_SINCE, readable_version, reads
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.cdi_files import OtherClaims
@@ -82,7 +81,7 @@ class ContainerFilesOfNode:
         return ContainerFiles(
             for_containers.driver,
             for_containers.nodes,
-            self.mig_nodes,
+            self._installation.mig_nodes,
             self._installation.host_node,
             missing,
             self._taken(facts),
@@ -94,7 +93,3 @@ class ContainerFilesOfNode:
             return {}
         taken = self._others.gpus([gpu.minor for gpu in facts.gpus])
         return {gpu.uuid: taken[gpu.minor] for gpu in facts.gpus if gpu.minor in taken}
-
-    def mig_nodes(self, gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
-        """Of a MIG device, see `DriverInstallation.mig_nodes`. Raises NodeNotReady when one is missing."""
-        return self._installation.mig_nodes(gpu_uuid, minor, gi, ci)

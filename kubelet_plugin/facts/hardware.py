@@ -152,19 +152,18 @@ class Hardware:
         """
         self._reopened = listener
 
-    def release(self, why: str, last: NodeFacts | None = None) -> NodeFacts | None:
+    def release(self, why: str, last: NodeFacts | None = None) -> None:
         """Close the session and open none until `resume`; the facts stay as they are, or `last`, with the problem.
 
-        Answers these facts, None when there are none. Blocks, and raises HardwareError, as `without_session` does.
+        Blocks, and raises HardwareError, as `without_session` does.
         """
 
-        def close() -> NodeFacts | None:
+        def close() -> None:
             self._released = why
             self._last = self._last or last
             self.close()
-            return self._last
 
-        return self._lanes.run_alone(close)
+        self._lanes.run_alone(close)
 
     def resume(self) -> None:
         """Sessions may be open again."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import structlog
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.errors import NodeNotReady
@@ -56,7 +56,7 @@ class HealthFile:
         try:
             content = read_if_present(self._path)
             return Memory() if content is None else decode(content)
-        except (NodeNotReady, ValidationError, ValueError) as error:
+        except (NodeNotReady, ValueError) as error:
             _log.warning("discarding saved health that cannot be read", file=str(self._path), error=str(error))
             return Memory()
 
@@ -74,7 +74,7 @@ def encode(memory: Memory) -> bytes:
 
 
 def decode(text: bytes) -> Memory:
-    """Raises ValidationError (a ValueError) when it is not what `encode` writes."""
+    """Raises ValueError when it is not what `encode` writes."""
     content = _CONTENT.validate_json(text)
     tracked = {key_of(gpu, known.condition): known for gpu, known in content.conditions}
     return Memory(Conditions(tracked), tuple(content.gpus), content.checked)

@@ -24,7 +24,7 @@ from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.health_file import HealthFile, Memory
 from kubelet_plugin.facts.validation import Command, fault_of
-from kubelet_plugin.facts.watcher import Coverage, EventKind, GpuEvent
+from kubelet_plugin.facts.watcher import Coverage, GpuEvent
 from kubelet_plugin.hardware.health import (
     BadReading,
     Conditions,
@@ -147,14 +147,13 @@ class HealthMonitor:
             self._news.clear()
 
     def heard(self, event: GpuEvent) -> None:
-        """An event of `kubelet_plugin.facts.watcher`. Whether the GPU is lost, or its layout another, a look will
-        tell."""
-        if event.kind is EventKind.XID and event.gpu is not None and self._matters(event.number):
-            _log.warning("xid", gpu=event.gpu, number=event.number, gpu_instance=event.gpu_instance)
+        """An event of `kubelet_plugin.facts.watcher`. A look shows whether the GPU is lost, or has another layout."""
+        if event.xid is not None and event.gpu is not None and self._matters(event.xid):
+            _log.warning("xid", gpu=event.gpu, number=event.xid, gpu_instance=event.gpu_instance)
             conditions = after_xid(
                 self._memory.conditions,
                 event.gpu,
-                event.number,
+                event.xid,
                 self._instance_of(event),
                 era=self._era(),
                 when=self._now(),
@@ -191,9 +190,13 @@ class HealthMonitor:
         except NodeNotReady:
             return
         lost = _lost(seen, self._memory.gpus)
-        present = {gpu.uuid: gpu for gpu in seen.gpus} | {gpu.uuid: gpu for gpu, _ in lost}
+        answering = {gpu.uuid: gpu for gpu in seen.gpus}
+        present = answering | {gpu.uuid: gpu for gpu, _ in lost}
+        by_address = tuple(sorted(present.values(), key=lambda gpu: gpu.pci_bus_id))
         released = _released(seen)
-        readings = self._readings(seen) | {gpu.uuid: Reading((_lost_trouble(problem),)) for gpu, problem in lost}
+        readings = self._readings(seen)
+        for gpu, problem in lost:
+            readings[gpu.uuid] = Reading((BadReading("GpuLost", "Critical", problem.message, problem.reason),))
         conditions = after_reading(
             self._memory.conditions,
             readings if seen.driver is not None and released is None else {},
@@ -202,10 +205,8 @@ class HealthMonitor:
         )
         if seen.driver is not None:
             conditions = without_gpus(conditions, present)
-            checked = {uuid: era for uuid, era in self._memory.checked.items() if uuid in present}
-            checked = {uuid: era for uuid, era in checked.items() if uuid not in {gpu.uuid for gpu, _ in lost}}
-            known = tuple(sorted(present.values(), key=lambda gpu: gpu.pci_bus_id))
-            self._memory = Memory(conditions, known, checked)
+            checked = {uuid: era for uuid, era in self._memory.checked.items() if uuid in answering}
+            self._memory = Memory(conditions, by_address, checked)
         more = [source() for source in self._more]
         if released is not None:
             more.append(
@@ -213,10 +214,10 @@ class HealthMonitor:
             )
         else:
             self._since = {key: since for key, since in self._since.items() if key[1] != "Released"}
-        of_gpus = {uuid: self._conditions_of(present[uuid], conditions, more) for uuid in _by_address(present)}
-        gpus = tuple(self._with_health(present[uuid], holding) for uuid, holding in of_gpus.items())
+        of_gpus = [(gpu, self._conditions_of(gpu, conditions, more)) for gpu in by_address]
+        gpus = tuple(self._with_health(gpu, holding) for gpu, holding in of_gpus)
         problems = tuple(item for item in seen.problems if item not in [problem for _, problem in lost])
-        crowded = (_left_out(present[uuid], holding) for uuid, holding in of_gpus.items())
+        crowded = (_left_out(gpu, holding) for gpu, holding in of_gpus)
         self._publish(replace(seen, gpus=gpus, problems=(*problems, *filter(None, crowded), *self._more_problems())))
 
     def _readings(self, seen: NodeFacts) -> dict[str, Reading]:
@@ -347,11 +348,3 @@ def _lost(seen: NodeFacts, known: Sequence[GpuFacts]) -> list[tuple[GpuFacts, Pr
 def _released(seen: NodeFacts) -> str | None:
     """Why nothing is asked of the GPUs: what is seen is from before."""
     return next((problem.message for problem in seen.problems if problem.reason == RELEASED), None)
-
-
-def _lost_trouble(problem: Problem) -> BadReading:
-    return BadReading("GpuLost", "Critical", problem.message, problem.reason)
-
-
-def _by_address(present: Mapping[str, GpuFacts]) -> list[str]:
-    return sorted(present, key=lambda uuid: present[uuid].pci_bus_id)

@@ -165,7 +165,7 @@ class NodeWatch:
             instance_uuid=self._instance_uuid,
             more=(self._mps_conditions, self._prepare_failures.conditions),
             more_problems=self._prepare_failures.problems,
-            command=Command(tuple(settings.validation_command)) if settings.validation_command else None,
+            command=Command(settings.validation_command) if settings.validation_command else None,
         )
 
     def _covered(self, coverage: Coverage) -> None:

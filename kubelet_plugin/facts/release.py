@@ -154,7 +154,7 @@ class GpuRelease:
         watcher: EventWatcher,
         discovery: Discovery,
         node: OwnNode,
-        refused: Refused = lambda mistake: None,
+        refused: Refused,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:

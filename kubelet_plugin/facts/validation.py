@@ -1,9 +1,9 @@
 """Is a GPU fit for use? The check that a new or returned GPU has to pass where the policy wants one.
 
 `kubelet_plugin.facts.monitor` asks once for each GPU and life of the driver, and again after a while when the answer
-was no.
-The check that comes with the driver asks what the driver can be asked: does the GPU answer, has it memory, a clock and
-as many NVLinks as its like. An administrator's command says more, for instance by running a program on the GPU.
+was no. The check that comes with the driver asks what the driver can be asked: does the GPU answer, has it memory, a
+clock and as many NVLinks as its like. An administrator's command says more, for instance by running a program on the
+GPU.
 """
 
 import asyncio

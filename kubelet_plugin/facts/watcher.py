@@ -1,9 +1,8 @@
 """What the GPUs report by themselves: NVML events, in a thread of their own, as values in the event loop.
 
-`kubelet_plugin.facts.monitor` makes conditions of Xids; a changed MIG layout makes Discovery look. Events are a hint
-to look
-sooner and the only source of Xids; everything else is found by looking, too. So nothing is lost but time when events do
-not work: a GPU that supports none is named as unmonitored, and a broken session is replaced.
+`kubelet_plugin.facts.monitor` makes conditions of Xids; a changed MIG layout makes Discovery look. Events are a hint to
+look sooner and the only source of Xids; everything else is found by looking, too. So nothing is lost but time when
+events do not work: a GPU that supports none is named as unmonitored, and a broken session is replaced.
 
 The wait happens inside the library while no lock is held, in a session of its own, because it lasts seconds. NVML
 may return early for ever: with GPU_IS_LOST once a GPU of the set fell off the bus, with TIMEOUT when an interrupt
@@ -18,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -56,21 +54,13 @@ _WANTED = (
 _WHOLE_GPU = 0xFFFFFFFF
 
 
-class EventKind(Enum):
-    """XID: `number` says which. LAYOUT: the MIG layout changed. LOOK: something else happened that a look will show."""
-
-    XID = "xid"
-    LAYOUT = "layout"
-    LOOK = "look"
-
-
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """`gpu` is the UUID of the physical GPU, None when the driver did not say. Instance ids are None for all of it."""
+    """`gpu` is the UUID of the physical GPU, None when the driver did not say. `xid` None: something else happened, as
+    another MIG layout, that a look will show. Instance ids are None for the whole GPU."""
 
-    kind: EventKind
     gpu: str | None
-    number: int = 0
+    xid: int | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
 
@@ -183,7 +173,7 @@ class EventWatcher:
     def _failed(self, loop: asyncio.AbstractEventLoop, error: NodeNotReady, deaf: frozenset[str]) -> None:
         """Wait before the next session. `deaf` are GPUs of which nothing was heard in several sessions."""
         # Which GPU it was, NVML does not say: a look finds out.
-        self._tell(loop, self._on_event, GpuEvent(EventKind.LOOK, None))
+        self._tell(loop, self._on_event, GpuEvent(None))
         if deaf:
             self._tell(
                 loop, self._on_coverage, Coverage(unmonitored=tuple((text, error.message) for text in sorted(deaf)))
@@ -338,15 +328,9 @@ class _Session:
         known = self._registered.get(_address(data.device))
         gpu = None if known is None else known[0]
         if data.eventType == pynvml.nvmlEventTypeXidCriticalError and gpu is not None:
-            return GpuEvent(
-                EventKind.XID,
-                gpu,
-                int(data.eventData),
-                _instance(data.gpuInstanceId),
-                _instance(data.computeInstanceId),
-            )
-        kind = EventKind.LAYOUT if data.eventType == MIG_CONFIG_CHANGE else EventKind.LOOK
-        return GpuEvent(kind, gpu)
+            instances = _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
+            return GpuEvent(gpu, int(data.eventData), *instances)
+        return GpuEvent(gpu)
 
     def _register(self) -> Coverage:
         unmonitored: list[tuple[str, str]] = []

@@ -93,7 +93,7 @@ class NodeBinding:
         claims: ClaimReader,
         service: PreparesAhead,
         answers: Answers,
-        outcome: Outcome = lambda devices, error: None,
+        outcome: Outcome,
         *,
         patience_s: float = _PATIENCE_S,
         again_s: float = _AGAIN_S,

@@ -35,7 +35,7 @@ from kubelet_plugin.prepare.journal import Journals
 from kubelet_plugin.prepare.lifecycle import BindingStage, Entry, HeldDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
 from kubelet_plugin.reporting.claim_devices import Entries, Key, entries_of, in_order, key_of, put_entries
-from kubelet_plugin.reporting.reported import Reported
+from kubelet_plugin.reporting.reported import Reported, Section
 
 _log = structlog.get_logger(__name__)
 
@@ -252,7 +252,7 @@ class DeviceStatusWriter(ClaimListener):
         self._kube = kube
         self._driver = driver
         self._claims = claims
-        self._section = reported.section(f"status of {driver}", _parsed, _plain)
+        self._section = Section(reported, f"status of {driver}", _parsed, _plain)
         self._reported = self._section.read()
         self._is_remembered = True
         """False while the disk refuses."""
@@ -462,7 +462,7 @@ class DeviceStatusWriter(ClaimListener):
 
 
 def refusal_of(
-    claim: ClaimRef, devices: tuple[AllocatedTo, ...], error: DriverError, binding: BindingAnswer | None = None
+    claim: ClaimRef, devices: tuple[AllocatedTo, ...], error: DriverError, binding: BindingAnswer | None
 ) -> PrepareRefusal:
     """Why the devices of the claim could not be prepared."""
     return PrepareRefusal(claim, devices, type(error).__name__, error.beside(str(claim)), binding)

@@ -1,9 +1,8 @@
 """Health of the published devices, for kubelet's health stream.
 
 `kubelet_plugin.rpc.server` asks; the answer is what `kubelet_plugin.facts.monitor` knows. A device is as healthy as
-its GPU,
-and as its own MIG device. A GPU that cannot be read and was never seen has no name to report it by: it is left out, and
-kubelet lets it age to unknown.
+its GPU, and as its own MIG device. A GPU that cannot be read and was never seen has no name to report it by: it is left
+out, and kubelet lets it age to unknown.
 """
 
 import asyncio
@@ -32,8 +31,8 @@ class PublishedHealth:
         offers: NodeOffers,
         pool: str,
         policy: Callable[[], HealthPolicy],
+        instance_of: InstanceOf,
         *,
-        instance_of: InstanceOf = lambda offer: offer.existing.uuid if offer.existing is not None else None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._facts = facts

@@ -40,7 +40,7 @@ from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.reporting.device_status import held_mig_uuid
 from kubelet_plugin.reporting.events import Reason, why
 from kubelet_plugin.reporting.metrics import CallMetrics, NodeCollector
-from kubelet_plugin.reporting.reported import Reported
+from kubelet_plugin.reporting.reported import Reported, Section
 from kubelet_plugin.rpc.pod_resources import PodsOfNode
 
 _log = structlog.get_logger(__name__)
@@ -272,7 +272,7 @@ class PodEvents(ClaimListener):
         self._source = source
         self._pod_source = pods
         self._events = events
-        self._section = reported.section(f"pod events of {driver}", _parsed, _plain)
+        self._section = Section(reported, f"pod events of {driver}", _parsed, _plain)
         self._over = over
         self._clock = clock
         self._refused: dict[str, _Refused] = {}

@@ -30,10 +30,6 @@ class Reported:
         self._path = folder / REPORTED
         self._lock = threading.Lock()
 
-    def section[T](self, name: str, parse: Callable[[str, Any], T], plain: Callable[[T], Any]) -> "Section[T]":
-        """`parse` makes a value of a claim's UID and its JSON, or raises; `plain` makes the JSON again."""
-        return Section(self, name, parse, plain)
-
     def read(self, name: str) -> Mapping[str, Any]:
         sections = self._sections()
         section = sections.get(name, {})
@@ -65,7 +61,8 @@ class Reported:
 
 
 class Section[T]:
-    """What one reporter has reported, by claim UID."""
+    """What one reporter has reported, by claim UID. `parse` makes a value of a claim's UID and its JSON, or raises;
+    `plain` makes the JSON again."""
 
     def __init__(self, file: Reported, name: str, parse: Callable[[str, Any], T], plain: Callable[[T], Any]) -> None:
         self._file = file

@@ -54,8 +54,8 @@ _QUIET_S = 600.0
 class Reporter:
     """The NodeInventory of one node; lives in one event loop, `run` runs until cancelled.
 
-    `prepares_for_binding`: see `NodeInventorySpec`. `now` is the clock of registration times. `retry` paces
-    attempts after errors, `repair` those to undo what another client wrote.
+    `prepares_for_binding`: see `NodeInventorySpec`. `retry` paces attempts after errors, `repair` those to undo what
+    another client wrote.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class Reporter:
         discovery: FollowedFacts,
         *,
         prepares_for_binding: bool = False,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         retry: Backoff | None = None,
         repair: Backoff | None = None,
     ) -> None:
@@ -75,7 +74,6 @@ class Reporter:
         self._discovery = discovery
         self._prepares_for_binding = prepares_for_binding
         self._listeners: list[Callable[[JsonObject], None]] = []
-        self._now = now
         self._retry = retry or Backoff(first_s=0.5, longest_s=60.0)
         self._repair = repair or Backoff(first_s=0.2, longest_s=300.0)
         self._reflector = Reflector(
@@ -96,7 +94,7 @@ class Reporter:
 
     def registered(self, driver: str, when: datetime | None = None) -> None:
         """The kubelet has registered `driver` (NotifyRegistrationStatus): its heartbeat is renewed."""
-        self._bumps[driver] = when or self._now()
+        self._bumps[driver] = when or datetime.now(UTC)
         self._work.set()
 
     def follow(self, listener: Callable[[JsonObject], None]) -> None:
@@ -227,10 +225,10 @@ class Reporter:
         self._work.set()
 
     def _wanted(self, observed: JsonObject | None) -> JsonObject:
-        seen = _registrations(observed, self._now() + _CREDIBLE_AHEAD)
+        seen = _registrations(observed, datetime.now(UTC) + _CREDIBLE_AHEAD)
         for driver in self._registered.keys() & seen.keys():
             if _is_asked(observed, driver, seen[driver]):
-                self._bumps.setdefault(driver, self._now())
+                self._bumps.setdefault(driver, datetime.now(UTC))
         for driver, when in self._bumps.items():
             self._registered[driver] = self._later(driver, when, seen)
         self._bumps.clear()

@@ -16,7 +16,7 @@ from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.health_file import NAME, HealthFile
 from kubelet_plugin.facts.monitor import HealthMonitor
 from kubelet_plugin.facts.validation import Command, fault_of
-from kubelet_plugin.facts.watcher import Coverage, EventKind, EventWatcher, GpuEvent
+from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.prepare.ours import InUse, Ours
 
 
@@ -75,7 +75,7 @@ class Watched:
 
     def xid(self, index: int, number: int, gi: int | None = None) -> None:
         uuid = self.monitor.facts.gpus[index].uuid
-        self.monitor.heard(GpuEvent(EventKind.XID, uuid, number, gi, None if gi is None else 0))
+        self.monitor.heard(GpuEvent(uuid, number, gi, None if gi is None else 0))
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ class TestWatcher:
         await asyncio.wait_for(covered.wait(), 10)
         watched.node.host.inject_event(3, 79)
         await _until(lambda: bool(heard))
-        assert [(event.kind, event.number) for event in heard] == [(EventKind.XID, 79)]
+        assert [event.xid for event in heard] == [79]
         assert heard[0].gpu_instance is None
         unhealthy = [gpu.uuid for gpu in watched.monitor.facts.gpus if not gpu.health.healthy]
         assert unhealthy == [heard[0].gpu]

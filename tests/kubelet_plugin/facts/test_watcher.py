@@ -15,7 +15,7 @@ from support.replaced_nvml import Library
 
 from kubelet_plugin.facts import watcher as watcher_module
 from kubelet_plugin.facts.hardware import NvmlSource
-from kubelet_plugin.facts.watcher import Coverage, EventKind, EventWatcher, GpuEvent
+from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
 WAIT = "nvmlEventSetWait_v2"
@@ -91,8 +91,8 @@ async def test_a_lost_gpu_is_left_out_and_the_others_are_heard(listener: Listene
         await until(lambda: listener.monitored == frozenset(listener.uuids) - {listener.uuids[2]})
         assert await at_rest(lambda: len(listener.libraries)) == 2
         listener.host.inject_event(5, 79)
-        await until(lambda: any(event.kind is EventKind.XID for event in listener.events))
-    assert (listener.events[-1].gpu, listener.events[-1].number) == (listener.uuids[5], 79)
+        await until(lambda: any(event.xid is not None for event in listener.events))
+    assert (listener.events[-1].gpu, listener.events[-1].xid) == (listener.uuids[5], 79)
     if answers_otherwise:
         assert [uuid for uuid, _ in listener.coverage[-1].unmonitored] == [listener.uuids[2]]
 
@@ -166,7 +166,7 @@ async def test_an_xid_of_a_gpu_that_no_longer_has_a_name_is_that_gpus(listener: 
         listener.answers["nvmlDeviceGetUUID"] = nameless
         listener.host.inject_event(3, 79)
         await until(lambda: bool(listener.events))
-    assert (listener.events[0].kind, listener.events[0].gpu) == (EventKind.XID, listener.uuids[3])
+    assert (listener.events[0].xid, listener.events[0].gpu) == (79, listener.uuids[3])
 
 
 async def test_a_session_that_a_hanging_call_kept_is_given_back_when_it_returns(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from support.claims import a_gpu, node_facts
 
@@ -11,6 +12,7 @@ from dra_driver.api.inventory import ComputeInstanceFacts, HealthCondition, Heal
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import NodeFacts
+from kubelet_plugin.facts.node_watch import instance_of
 from kubelet_plugin.reporting.health import PublishedHealth
 
 
@@ -53,7 +55,8 @@ class Offers:
 def health_of(
     facts: Facts, *more: Offer, policy: HealthPolicy | None = None, now: Callable[[], float] = lambda: 100.7
 ) -> PublishedHealth:
-    return PublishedHealth(facts, Offers(*more), "node-a", lambda: policy or HealthPolicy(), now=now)
+    instance = partial(instance_of, records={})
+    return PublishedHealth(facts, Offers(*more), "node-a", lambda: policy or HealthPolicy(), instance, now=now)
 
 
 def sick(*conditions: HealthCondition) -> HealthFacts:
