@@ -29,7 +29,7 @@ class KubernetesGate:
     """The minor versions in which a gate appears (as alpha), is beta, is on by default, is stable, and is locked."""
 
     means: str
-    alpha: int = OLDEST
+    alpha: int
     beta: int = _NEVER
     on: int = _NEVER
     stable: int = _NEVER

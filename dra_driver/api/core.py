@@ -11,7 +11,6 @@ from typing import Self
 
 from pydantic import Field
 
-from dra_driver import kubernetes
 from dra_driver.api.meta import CoreModel, JsonObject, ObjectMeta
 from dra_driver.api.resource import Taint, Toleration
 from dra_driver.errors import InvalidInput
@@ -292,7 +291,7 @@ class Pod(CoreModel):
     def with_spec(self, **fields: object) -> Self:
         return self.model_copy(update={"spec": self.spec.model_copy(update=fields)})
 
-    def owner_reference(self, minor: int = kubernetes.CURRENT) -> JsonObject:
+    def owner_reference(self, minor: int) -> JsonObject:
         """The owner reference of an object that is deleted with the pod, as Kubernetes 1.`minor` writes it."""
         reference = {"apiVersion": "v1", "kind": "Pod", "name": self.name, "uid": self.uid, "controller": True}
         return {**reference, **({"blockOwnerDeletion": True} if minor < 35 else {})}

@@ -144,16 +144,13 @@ def _toleration(text: str) -> JsonObject:
 
 
 def _nic_request(intent: Intent, name: str) -> Any:
-    expression = f"has({_nic('rdma')}) && {_nic('rdma')}"
+    attribute = f'device.attributes["{_NIC_DRIVER}"].rdma'
+    expression = f"has({attribute}) && {attribute}"
     selectors = [Noted("Able to do RDMA: DRANET publishes every network interface of the node.", _cel(expression))]
     return Noted(
         f"A network device of DRANET, by its class {intent.nic_class}.",
         {"name": name, "exactly": {"deviceClassName": intent.nic_class, "selectors": selectors}},
     )
-
-
-def _nic(attribute: str) -> str:
-    return f'device.attributes["{_NIC_DRIVER}"].{attribute}'
 
 
 def _class_name(intent: Intent) -> str:

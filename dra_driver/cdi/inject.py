@@ -71,14 +71,6 @@ class SpecFiles:
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
-type HostNodes = Callable[[str], DeviceNode | None]
-"""The device node at a host path, with type, major, minor and file mode; None when there is none."""
-
-
-def nothing_there(_path: str) -> None:
-    """A host without device nodes."""
-
-
 def resolve(names: Sequence[str], specs: SpecFiles) -> tuple[tuple[CdiSpec, CdiDevice], ...]:
     """The devices of these qualified names, in order.
 
@@ -97,32 +89,28 @@ def resolve(names: Sequence[str], specs: SpecFiles) -> tuple[tuple[CdiSpec, CdiD
     return tuple((owners[name][-1].spec, _device(owners[name][-1].spec, name)) for name in names)
 
 
-def inject(
-    container: ContainerDescription, names: Sequence[str], specs: SpecFiles, host_node: HostNodes = nothing_there
-) -> ContainerDescription:
+def inject(container: ContainerDescription, names: Sequence[str], specs: SpecFiles) -> ContainerDescription:
     """The container with these devices: each spec's own edits once, then those of its device, in order of `names`.
 
-    Raises InvalidInput if a device is unresolvable, or a device node's numbers are neither in its spec nor on the host;
-    a runtime does not create the container then.
+    Raises InvalidInput if a device is unresolvable, or a device node's numbers are not in its spec: the host has no
+    device nodes here, and a runtime does not create the container then.
     """
     done: list[CdiSpec] = []
     for spec, device in resolve(names, specs):
         if not any(spec is other for other in done):
             done.append(spec)
-            container = edited(container, spec.container_edits, host_node)
-        container = edited(container, device.container_edits, host_node)
+            container = edited(container, spec.container_edits)
+        container = edited(container, device.container_edits)
     return container
 
 
-def edited(
-    container: ContainerDescription, edits: ContainerEdits, host_node: HostNodes = nothing_there
-) -> ContainerDescription:
+def edited(container: ContainerDescription, edits: ContainerEdits) -> ContainerDescription:
     """The container after one set of edits.
 
     A variable replaces one of the same name. A later device node or mount replaces one at the same path, and mounts are
     sorted by depth, so that none hides another. Hooks are appended. Raises InvalidInput: see `inject`.
     """
-    nodes = [_filled(node, container, host_node) for node in edits.device_nodes]
+    nodes = [_owned(node, container) for node in edits.device_nodes]
     mounts = _later(container.mounts, edits.mounts, lambda mount: mount.container_path)
     gids = dict.fromkeys((*container.additional_gids, *(gid for gid in edits.additional_gids if gid)))
     return replace(
@@ -150,27 +138,13 @@ def _device(spec: CdiSpec, name: str) -> CdiDevice:
     return next(device for device in spec.devices if qualified_name(spec.kind, device.name) == name)
 
 
-def _filled(node: DeviceNode, container: ContainerDescription, host_node: HostNodes) -> DeviceNode:
-    """With what the spec leaves open taken from the host's node, and the process' user as owner."""
-    enough = bool(node.type) and (node.major != 0 or node.type == "p")
-    host_path = node.host_path or node.path
-    device_node = host_node(host_path)
-    if device_node is None and not enough:
+def _owned(node: DeviceNode, container: ContainerDescription) -> DeviceNode:
+    """With the process' user as owner, if the spec names none."""
+    if not node.type or (node.major == 0 and node.type != "p"):
         raise InvalidInput(
-            f"the host has no such device node, and the spec lacks type and major: {host_path}",
+            f"the host has no such device node, and the spec lacks type and major: {node.host_path or node.path}",
             about=f"device node {node.path}",
         )
-    if device_node is not None:
-        node = replace(node, file_mode=device_node.file_mode if node.file_mode is None else node.file_mode)
-        if not enough:
-            if node.type not in ("", device_node.type):
-                raise InvalidInput(
-                    f"is of type {node.type} in the spec, and of type {device_node.type} on the host",
-                    about=f"device node {node.path}",
-                )
-            node = replace(node, type=device_node.type)
-            if node.major == 0 and device_node.type != "p":
-                node = replace(node, major=device_node.major, minor=device_node.minor)
     return replace(
         node,
         uid=container.uid or None if node.uid is None else node.uid,

@@ -291,7 +291,7 @@ def _device_problems(device: CdiDevice) -> Iterator[str]:
 
 
 def _edits_problems(edits: ContainerEdits) -> Iterator[tuple[str, str]]:
-    yield from _env_problems("env", edits.env)
+    yield from _env_problems(edits.env)
     for index, node in enumerate(edits.device_nodes):
         yield from ((f"deviceNodes[{index}].{path}", problem) for path, problem in _node_problems(node))
     for index, hook in enumerate(edits.hooks):
@@ -305,10 +305,10 @@ def _edits_problems(edits: ContainerEdits) -> Iterator[tuple[str, str]]:
             yield f"additionalGids[{index}]", f"{gid} is not a group id"
 
 
-def _env_problems(path: str, env: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _env_problems(env: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for index, variable in enumerate(env):
         if variable.find("=") <= 0:
-            yield f"{path}[{index}]", f"{variable!r} is not NAME=value"
+            yield f"env[{index}]", f"{variable!r} is not NAME=value"
 
 
 def _node_problems(node: DeviceNode) -> Iterator[tuple[str, str]]:
@@ -328,4 +328,4 @@ def _hook_problems(hook: Hook) -> Iterator[tuple[str, str]]:
         yield "hookName", f"{hook.hook_name!r} is none of {', '.join(HOOK_NAMES)}"
     if not hook.path:
         yield "path", "must not be empty"
-    yield from _env_problems("env", hook.env)
+    yield from _env_problems(hook.env)

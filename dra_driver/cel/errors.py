@@ -112,7 +112,7 @@ class CelRuntimeError(CelError):
         message: str,
         expression: str,
         start: int,
-        end: int | None = None,
+        end: int,
         *,
         name: str | None = None,
         known: Iterable[object] = (),

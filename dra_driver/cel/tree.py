@@ -39,7 +39,7 @@ class Select(SyntaxNode):
     operand: SyntaxNode
     field: str
     field_start: int
-    optional: bool = False
+    optional: bool
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +55,7 @@ class Index(SyntaxNode):
 
     operand: SyntaxNode
     index: SyntaxNode
-    optional: bool = False
+    optional: bool
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -108,8 +108,8 @@ class Comprehension(SyntaxNode):
     target: SyntaxNode
     variable: str
     body: SyntaxNode
-    condition: SyntaxNode | None = None
-    second: str | None = None
+    condition: SyntaxNode | None
+    second: str | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -28,7 +28,6 @@ from dra_driver.checking.findings import (
     TEMPLATE_TAKEN,
     TOO_MANY,
     UNKNOWN_ATTRIBUTE,
-    UNKNOWN_FIELD,
     UNKNOWN_REQUEST,
     CheckReport,
     Code,
@@ -61,10 +60,10 @@ def report_problems(problems: Iterable[FieldProblem], report: CheckReport) -> No
 
 def _is_misspelt(problem: FieldProblem, code: Code, report: CheckReport) -> bool:
     """Whether what is missing stands beside or below, under a name that is not right."""
-    if code is MISSING_FIELD and report.has_below(problem.field, UNKNOWN_FIELD):
+    if code is MISSING_FIELD and report.has_unknown_below(problem.field):
         return True
     empty = problem.message.startswith('Invalid value: "":')
-    return (empty or code is MISSING_FIELD) and report.has_below(problem.field.rpartition(".")[0], UNKNOWN_FIELD)
+    return (empty or code is MISSING_FIELD) and report.has_unknown_below(problem.field.rpartition(".")[0])
 
 
 def check_claim(part: ClaimPart, manifests: Manifests) -> None:

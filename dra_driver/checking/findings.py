@@ -201,7 +201,7 @@ def unreadable(problem: BadDocument) -> Finding:
 class CheckReport:
     """Collects what is found in one document. Of one field, each code is kept once."""
 
-    def __init__(self, document: Document, written: Callable[[str], str] = lambda path: path) -> None:
+    def __init__(self, document: Document, written: Callable[[str], str]) -> None:
         """`written` turns a path as the checks have it into one as the document has it."""
         self.document = document
         self._written = written
@@ -229,10 +229,10 @@ class CheckReport:
         )
         self._findings.setdefault((path, code.name, message), finding)
 
-    def has_below(self, path: str, code: Code) -> bool:
-        """Whether such a thing was found in one of the field's own fields."""
+    def has_unknown_below(self, path: str) -> bool:
+        """Whether one of the field's own fields is unknown."""
         parent = f"{self._written(path)}."
-        return any(field.startswith(parent) and name == code.name for field, name, _ in self._findings)
+        return any(field.startswith(parent) and name == UNKNOWN_FIELD.name for field, name, _ in self._findings)
 
     def has(self, path: str) -> bool:
         """Whether something was found at the field already."""

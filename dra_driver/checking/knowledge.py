@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib.resources import files
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
@@ -225,15 +224,11 @@ def site_of_model(
 
 
 def site_of_inventory(
-    inventory: NodeInventorySpec,
-    policy: PublishingPolicy,
-    behavior: Behavior,
-    driver: str,
-    labels: Mapping[str, str] = MappingProxyType({}),
+    inventory: NodeInventorySpec, policy: PublishingPolicy, behavior: Behavior, driver: str
 ) -> SampleNode:
-    """A node of that name. `labels` are what the policy looks at."""
-    gpus_of = described_devices(inventory, policy, labels, driver, ALL_FEATURES)
-    channels = domain_devices(inventory, policy, labels, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES)
+    """A node of that name, without labels."""
+    gpus_of = described_devices(inventory, policy, {}, driver, ALL_FEATURES)
+    channels = domain_devices(inventory, policy, {}, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES)
     node = inventory.node_name
     published = [*_slices(node, driver, gpus_of)]
     if channels.devices:

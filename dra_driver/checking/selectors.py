@@ -77,21 +77,20 @@ def _by_domain(names: Collection[str], driver: str) -> dict[str, set[str]]:
     return by_domain
 
 
-def check_selector(expression: str, path: str, report: CheckReport, server: Server, names: KnownNames) -> bool:
-    """Whether it compiles. `path` is that of the expression."""
+def check_selector(expression: str, path: str, report: CheckReport, server: Server, names: KnownNames) -> None:
+    """`path` is that of the expression."""
     try:
         compile_selector(expression, server)
     except CelError as error:
         code = NOT_JUDGED if isinstance(error, CelNotJudged) else SELECTOR
         report.find(code, path, error.message, fix=suggested_in(error.message), offset=error.start)
-        return False
-    for kind, domain, id_, start in _read(parse(expression)):
+        return
+    for kind, domain, id_, start in _read(parse(expression), {}):
         problem = names.problem(kind, domain, id_)
         if problem is not None:
             report.find(
                 UNKNOWN_ATTRIBUTE, path, problem.message, fix=problem.fix, offset=start, severity=problem.severity
             )
-    return True
 
 
 def fix_of(guess: str) -> str | None:
@@ -106,18 +105,14 @@ def suggested_in(message: str) -> str | None:
     return fix_of(f"{separator}{rest}") if separator else None
 
 
-def _read(root: SyntaxNode) -> Iterator[tuple[str, str, str, int]]:
-    """What an expression reads: attributes or capacity, domain, id, and where the id begins."""
-    yield from _below(root, {})
-
-
-def _below(node: SyntaxNode, bound: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str, str, int]]:
-    """`bound` are variables of `cel.bind` that stand for a domain's map."""
+def _read(node: SyntaxNode, bound: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str, str, int]]:
+    """What an expression reads: attributes or capacity, domain, id, and where the id begins. `bound` are variables of
+    `cel.bind` that stand for a domain's map."""
     if isinstance(node, Bind):
-        yield from _below(node.value, bound)
+        yield from _read(node.value, bound)
         owner = _domain(node.value, bound)
         inner = {name: value for name, value in bound.items() if name != node.variable}
-        yield from _below(node.body, {**inner, node.variable: owner} if owner is not None else inner)
+        yield from _read(node.body, {**inner, node.variable: owner} if owner is not None else inner)
         return
     match node:
         case Select(operand=operand, field=id_) if (owner := _domain(operand, bound)) is not None:
@@ -131,7 +126,7 @@ def _below(node: SyntaxNode, bound: Mapping[str, tuple[str, str]]) -> Iterator[t
         ) is not None:
             yield *owner, id_, key.start
     for child in children(node):
-        yield from _below(child, bound)
+        yield from _read(child, bound)
 
 
 def _domain(node: SyntaxNode, bound: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:

@@ -117,8 +117,8 @@ class Check[T: Observed]:
     asks: str
     judge: Callable[[T], Judgment]
     troubles: tuple[Trouble, ...]
-    reads: tuple[str, ...] = ()
-    moot: Callable[[T], str | None] | None = None
+    reads: tuple[str, ...]
+    moot: Callable[[T], str | None] | None
 
     def findings(self, observed: T) -> tuple[Diagnosis, ...]:
         why = self.moot(observed) if self.moot is not None else None

@@ -24,6 +24,7 @@ from dra_driver.domains.names import (
 )
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
 
+_DAEMON = "gpu-dra-imex-daemon"
 _PROBE_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 6
 _STARTUP_FAILURES = 600
@@ -45,7 +46,6 @@ class DaemonSettings:
     log_format: str = "json"
     max_nodes: int = 18
     """Maximum nodes of one clique in a domain; all daemons of a clique have the same list of this many names."""
-    command: tuple[str, ...] = ("gpu-dra-imex-daemon",)
 
 
 def workload_template(domain: ComputeDomain, *, several_channels: bool = False) -> JsonObject:
@@ -151,16 +151,16 @@ def _daemon_container(domain: ComputeDomain, settings: DaemonSettings) -> JsonOb
         "name": "imex-daemon",
         "image": settings.image,
         "imagePullPolicy": settings.image_pull_policy,
-        "command": list(settings.command),
+        "command": [_DAEMON],
         "args": arguments,
         "env": [
             {"name": "GPU_DRA_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             {"name": "GPU_DRA_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         ],
         "resources": resources,
-        "startupProbe": _probe(settings, period_s=1, failures=_STARTUP_FAILURES, live=True),
-        "livenessProbe": _probe(settings, period_s=30, failures=_LIVENESS_FAILURES, live=True),
-        "readinessProbe": _probe(settings, period_s=5, failures=1, live=False),
+        "startupProbe": _probe(period_s=1, failures=_STARTUP_FAILURES, live=True),
+        "livenessProbe": _probe(period_s=30, failures=_LIVENESS_FAILURES, live=True),
+        "readinessProbe": _probe(period_s=5, failures=1, live=False),
         "securityContext": {
             # Only root can open the device node of the fabric's management (mode 0400), and even root needs this
             # capability to open it for writing.
@@ -179,11 +179,11 @@ def _daemon_container(domain: ComputeDomain, settings: DaemonSettings) -> JsonOb
     }
 
 
-def _probe(settings: DaemonSettings, *, period_s: int, failures: int, live: bool) -> JsonObject:
+def _probe(*, period_s: int, failures: int, live: bool) -> JsonObject:
     """`--live` checks whether the supervisor answers, `--ready` whether its IMEX daemon knows its peers and is
     READY."""
     return {
-        "exec": {"command": [*settings.command, "--live" if live else "--ready"]},
+        "exec": {"command": [_DAEMON, "--live" if live else "--ready"]},
         "periodSeconds": period_s,
         "timeoutSeconds": _PROBE_TIMEOUT_S,
         "failureThreshold": failures,

@@ -20,7 +20,7 @@ class ChannelUse:
     node: str
     domain_uid: str
     claim: ClaimRef
-    pods: tuple[str, ...] = ()
+    pods: tuple[str, ...]
 
 
 def channel_uses(claim: ResourceClaim, driver: str) -> tuple[ChannelUse, ...]:

@@ -41,7 +41,7 @@ class Literal:
     end: int
     fitting: str
     attribute: str
-    worse: float | None = None
+    worse: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ class ClaimHolder:
     """A claim that has devices, with the pods that it is reserved for; `gone` are those of them that do not exist."""
 
     claim: Key
-    pods: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
+    pods: tuple[str, ...]
+    gone: tuple[str, ...]
 
     @property
     def is_forgotten(self) -> bool:

@@ -39,7 +39,7 @@ class WorkloadExplanation:
 
     workload: Workload
     parts: tuple[Explanation, ...]
-    findings: tuple[WaitFinding, ...] = ()
+    findings: tuple[WaitFinding, ...]
     """About the workload itself."""
 
     @property

@@ -88,8 +88,8 @@ class ObservedSlice:
     """Carries our label."""
     digest: str
     devices: tuple[str, ...]
-    counter_sets: tuple[str, ...] = ()
-    taints: tuple[tuple[str, str, str, str, str], ...] = ()
+    counter_sets: tuple[str, ...]
+    taints: tuple[tuple[str, str, str, str, str], ...]
     """Device, key, value, effect, time added."""
 
 

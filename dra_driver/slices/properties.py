@@ -367,7 +367,7 @@ def _mig_amounts(offer: Offer, partition: Partition) -> dict[str, int]:
 
 def _shared(amounts: Mapping[str, int], rule: SharingRule) -> dict[str, Capacity]:
     shared = {
-        name: Capacity(value=_quantity(name, amount), request_policy=_by_default("0"))
+        name: Capacity(value=_quantity(name, amount), request_policy={"default": "0"})
         for name, amount in amounts.items()
     }
     memory = amounts.get("memory", 0) // _MEBIBYTE * _MEBIBYTE
@@ -397,10 +397,6 @@ def _memory_policy(memory: int, rule: SharingRule) -> dict[str, Any]:
 
 def _in_steps(default: str, least: str, most: str, step: str) -> dict[str, Any]:
     return {"default": default, "validRange": {"min": least, "max": most, "step": step}}
-
-
-def _by_default(amount: str) -> dict[str, Any]:
-    return {"default": amount}
 
 
 # As attributes: devices of a node mostly have the same.

@@ -5,6 +5,7 @@ k8s.io/dynamic-resource-allocation.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dra_driver.cel.overloads import Failed, Library, Overload, function, method
@@ -20,7 +21,6 @@ from dra_driver.cel.types import (
     STRING,
     A,
     Optional,
-    Type,
     equality,
     list_of,
     optional_of,
@@ -134,16 +134,15 @@ def _includes(target: object, wanted: object) -> bool:
     return False
 
 
-def _of_each(result: Type | None, run: Any, kinds: Sequence[Type]) -> list[Overload]:
-    """A method of lists of each of `kinds`; its result is an item where `result` is None."""
-    return [method(result or kind, run, list_of(kind)) for kind in kinds]
+def _extremes(name: str) -> list[Overload]:
+    return [method(kind, partial(_extreme, name), list_of(kind)) for kind in COMPARABLE]
 
 
 _LIST = list_of(A)
 
 LISTS: Library = {
-    "min": _of_each(None, lambda items: _extreme("min", items), COMPARABLE),
-    "max": _of_each(None, lambda items: _extreme("max", items), COMPARABLE),
+    "min": _extremes("min"),
+    "max": _extremes("max"),
     "sum": [
         method(INT, _sum, list_of(INT)),
         method(DOUBLE, lambda items: _sum(items) if items else 0.0, list_of(DOUBLE)),
