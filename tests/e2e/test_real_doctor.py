@@ -1,12 +1,11 @@
 """`dractl doctor` and `dractl bundle` on a real cluster with a real kubelet, set up as for test_real_cluster.py."""
 
-import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.dractl import run
+from support.dractl import run, troubles
 from support.real_cluster import (
     CDI_ROOT,
     IS_THERE,
@@ -53,12 +52,7 @@ def places(services: Services) -> list[str]:
 
 
 def wrong(*arguments: str) -> set[str]:
-    findings = json.loads(run("doctor", *arguments, "-o", "json").stdout)["findings"]
-    return {
-        f"{finding['check']}/{finding['trouble']}"
-        for finding in findings
-        if finding["verdict"] not in ("ok", "skipped")
-    }
+    return troubles(run("doctor", *arguments, "-o", "json").stdout)
 
 
 def test_with_a_pod_that_has_a_gpu_all_is_well(services: Services) -> None:

@@ -11,7 +11,6 @@ load. The commands are taken out of the report and given to bash. `helm` is Helm
 command line.
 """
 
-import json
 import os
 import shlex
 import signal
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import pytest
 from support import real_nodes, real_pair
-from support.dractl import decided, run
+from support.dractl import decided, run, troubles
 from support.helm import Helm, HelmError
 from support.real_cluster import IMAGE, KUBECONFIG, get, kubectl, until
 from support.real_cutover import OURS, migrated, pods, settled
@@ -101,12 +100,7 @@ def asks_for_the_old_resource(deployment: str) -> bool:
 
 
 def doctor() -> set[str]:
-    findings = json.loads(run("doctor", "--kubeconfig", KUBECONFIG, "-o", "json").stdout)["findings"]
-    return {
-        f"{finding['check']}/{finding['trouble']}"
-        for finding in findings
-        if finding["verdict"] not in ("ok", "skipped")
-    }
+    return troubles(run("doctor", "--kubeconfig", KUBECONFIG, "-o", "json").stdout)
 
 
 def test_the_plan_is_followed_there_and_back_and_there_to_the_end(

@@ -1,6 +1,7 @@
 """Runs `dractl` in a test as a user would."""
 
 import asyncio
+import json
 from pathlib import Path
 
 from typer.testing import CliRunner, Result
@@ -19,6 +20,12 @@ def decided(folder: Path, text: str) -> tuple[str, str]:
     file = folder / "decisions.txt"
     file.write_text(text)
     return "--decisions", str(file)
+
+
+def troubles(text: str) -> set[str]:
+    """`check/trouble` of what `dractl doctor -o json` does not call ok."""
+    findings = json.loads(text)["findings"]
+    return {f"{entry['check']}/{entry['trouble']}" for entry in findings if entry["verdict"] not in ("ok", "skipped")}
 
 
 def run(*arguments: str, typed: str | None = None) -> Result:

@@ -91,26 +91,8 @@ async def test_nodes_show_hardware_health_and_what_is_free(kubeconfig: Path) -> 
     assert status == Status.DONE
     heading, row = text.splitlines()
     assert heading.split("  ")[0] == "NODE"
-    assert heading.split() == [
-        *(
-            "NODE",
-            "GPUS",
-            "HEALTHY",
-            "FREE",
-            "MOST",
-            "GPUS",
-            "LARGEST",
-            "MIG",
-            "LARGEST",
-            "MEMORY",
-            "PRODUCT",
-            "PROBLEMS",
-        ),
-    ]
-    assert row.split() == [
-        *("node-1", "3", "2/3", "1/2", "1", "-", "80.0", "GiB", "H100", "80GB", "HBM3", "GPU", "0000:1b:00.0:"),
-        "GpuIsLost",
-    ]
+    assert " ".join(heading.split()) == "NODE GPUS HEALTHY FREE MOST GPUS LARGEST MIG LARGEST MEMORY PRODUCT PROBLEMS"
+    assert " ".join(row.split()) == "node-1 3 2/3 1/2 1 - 80.0 GiB H100 80GB HBM3 GPU 0000:1b:00.0: GpuIsLost"
 
 
 async def test_wide_tables_have_more_columns(kubeconfig: Path) -> None:

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from support.dractl import dractl, run
+from support.dractl import dractl, run, troubles
 from support.helm import Helm, Release, simulated_server
 from support.objects import node
 
@@ -25,11 +25,6 @@ from dra_driver.doctor.findings import Diagnosis, DoctorReport, Verdict, rendere
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 from dra_driver.terminal import Status, plain_errors
-
-
-def troubles(text: str) -> set[str]:
-    findings = json.loads(text)["findings"]
-    return {f"{entry['check']}/{entry['trouble']}" for entry in findings if entry["verdict"] not in ("ok", "skipped")}
 
 
 async def test_a_cluster_that_runs_is_well_and_what_is_broken_in_it_is_found(tmp_path: Path) -> None:
