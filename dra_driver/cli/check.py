@@ -18,7 +18,6 @@ from dra_driver.api.meta import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     JsonObject,
-    Resource,
 )
 from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.check import check as findings_in
@@ -27,7 +26,7 @@ from dra_driver.checking.findings import Finding, Severity, as_data, as_github, 
 from dra_driver.checking.knowledge import Key, Knowledge, sites_of_cluster, sites_of_models
 from dra_driver.checking.manifests import with_chart_values
 from dra_driver.cli.files import known_classes, read_files
-from dra_driver.cli.session import ContextOption, KubeconfigOption
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask_all
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, KNOWN, named_minor
 from dra_driver.phrases import how_many
@@ -114,15 +113,8 @@ def offline_knowledge(minor: int, profiles: str, documents: Sequence[Document]) 
 
 
 def _of_cluster(kubeconfig: Path | None, context: str | None, kubernetes: str | None) -> Knowledge:
-    from dra_driver.cli.session import ask
-    from dra_driver.kube.client import Kube
-
-    async def gather(kube: Kube) -> tuple[int, dict[Resource, list[JsonObject]]]:
-        wanted = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES)
-        _, server = await kube.server_version()
-        return server, {kind: (await kube.list(kind)).items for kind in wanted}
-
-    server, objects = ask(kubeconfig, context, gather)
+    kinds = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES)
+    server, objects = ask_all(kubeconfig, context, kinds)
     minor = named_minor(kubernetes, KNOWN) if kubernetes else min(max(server, KNOWN[0]), KNOWN[-1])
     return Knowledge(
         minor,

@@ -15,7 +15,7 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.checking.manifests import with_chart_values
 from dra_driver.cli.files import read_files
 from dra_driver.cli.offline import ModelsOption
-from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask_all
 from dra_driver.errors import InvalidInput
 from dra_driver.grouping import grouped
 from dra_driver.kubernetes import CURRENT
@@ -103,23 +103,16 @@ def _of_models(policies: Sequence[GpuPolicy], models: str, label: Sequence[str])
 def _of_cluster(
     policies: Sequence[GpuPolicy], deleted: Sequence[str], kubeconfig: Path | None, context: str | None
 ) -> list[NodePreview]:
-    from dra_driver.kube.client import Kube
-
-    async def gather(kube: Kube) -> tuple[int, list[list[JsonObject]]]:
-        _, minor = await kube.server_version()
-        kinds = (NODE_INVENTORIES, NODES, GPU_POLICIES, RESOURCE_CLAIMS)
-        return minor, [(await kube.list(kind)).items for kind in kinds]
-
-    minor, (inventories, nodes, existing, claims) = ask(kubeconfig, context, gather)
+    minor, objects = ask_all(kubeconfig, context, (NODE_INVENTORIES, NODES, GPU_POLICIES, RESOURCE_CLAIMS))
     labels: dict[str, dict[str, str]] = {
-        node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes
+        node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in objects[NODES]
     }
-    before = {policy.name: policy for policy in map(GpuPolicy.read, existing)}
+    before = {policy.name: policy for policy in map(GpuPolicy.read, objects[GPU_POLICIES])}
     if unknown := set(deleted) - set(before):
         raise InvalidInput(f"the cluster has no GpuPolicy {min(unknown)}: kubectl get gpupolicies", about="--delete")
     remaining = {name: policy for name, policy in before.items() if name not in deleted}
     after = {**remaining, **{policy.name: policy for policy in policies}}
-    users = users_by_node(map(ResourceClaim.of, claims))
+    users = users_by_node(map(ResourceClaim.of, objects[RESOURCE_CLAIMS]))
     features = default_features(minor)
 
     def of_node(inventory: NodeInventory) -> NodePreview:
@@ -127,7 +120,7 @@ def _of_cluster(
         policies = before.values(), after.values()
         return preview(spec, inventory.status.policy, labels.get(name, {}), *policies, users.get(name, {}), features)
 
-    return sorted(map(of_node, map(NodeInventory.of, inventories)), key=lambda item: item.node)
+    return sorted(map(of_node, map(NodeInventory.of, objects[NODE_INVENTORIES])), key=lambda item: item.node)
 
 
 def _print(previews: Sequence[NodePreview]) -> None:

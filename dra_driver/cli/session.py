@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,6 +51,18 @@ def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[["Ku
             return await question(kube)
 
     return asyncio.run(connected())
+
+
+def ask_all(
+    kubeconfig: Path | None, context: str | None, kinds: Iterable[Resource]
+) -> tuple[int, dict[Resource, list[JsonObject]]]:
+    """The server's minor version, and all objects of these kinds. Raises as `ask`."""
+
+    async def everything(kube: "Kube") -> tuple[int, dict[Resource, list[JsonObject]]]:
+        _, minor = await kube.server_version()
+        return minor, {kind: (await kube.list(kind)).items for kind in kinds}
+
+    return ask(kubeconfig, context, everything)
 
 
 _NO_KUBECONFIG = (
