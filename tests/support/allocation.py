@@ -76,7 +76,7 @@ def device_class(name: str = "gpu", *expressions: str, config: Sequence[Obj] = (
     return DeviceClass.of(
         {
             "metadata": {"name": name},
-            "spec": {"selectors": [cel(one) for one in selectors], "config": list(config), **spec},
+            "spec": {"selectors": [cel(expression) for expression in selectors], "config": list(config), **spec},
         }
     )
 
@@ -97,7 +97,7 @@ def snapshot(
     known = classes if classes is not None else [device_class()]
     return Snapshot(
         Catalog(slices, behavior),
-        {one.metadata.name: one for one in known},
+        {device_class_.metadata.name: device_class_ for device_class_ in known},
         Usage({(DRIVER, "node-1"): PoolUsage(frozenset(in_use))}).plus(*held),
         taint_rules,
     )
@@ -128,7 +128,7 @@ def alternative(name: str, *expressions: str, class_name: str = "gpu", **fields:
 
 
 def _wanted(class_name: str, expressions: Sequence[str], fields: Obj) -> Obj:
-    return {"deviceClassName": class_name, "selectors": [cel(one) for one in expressions], **fields}
+    return {"deviceClassName": class_name, "selectors": [cel(expression) for expression in expressions], **fields}
 
 
 def claim(*requests: Obj, name: str = "claim", **devices: Any) -> ResourceClaim:

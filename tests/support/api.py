@@ -42,7 +42,7 @@ class Refused(Exception):
     @property
     def causes(self) -> set[tuple[str, str]]:
         """(field, reason) of every cause."""
-        return {(one.get("field", ""), one["reason"]) for one in self.body.get("details", {}).get("causes", [])}
+        return {(cause.get("field", ""), cause["reason"]) for cause in self.body.get("details", {}).get("causes", [])}
 
     def __str__(self) -> str:
         return f"{self.status} {self.body}"
@@ -132,7 +132,7 @@ class Api:
     async def until_served(self, crd: dict[str, Any]) -> None:
         """Waits until every served version of a definition answers lists."""
         spec = crd["spec"]
-        for version in (one["name"] for one in spec["versions"] if one["served"]):
+        for version in (entry["name"] for entry in spec["versions"] if entry["served"]):
             path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
             for _ in range(100):
                 try:
@@ -205,8 +205,8 @@ class Watch:
 
     async def names(self, count: int) -> list[tuple[str, str]]:
         """Type and name of the next `count` events."""
-        found = []
+        events = []
         for _ in range(count):
             event_type, obj = await self.next()
-            found.append((event_type, obj["metadata"]["name"]))
-        return found
+            events.append((event_type, obj["metadata"]["name"]))
+        return events

@@ -182,8 +182,8 @@ def combinations() -> st.SearchStrategy[Values]:
             values = merged(values, VARIANTS[name])
         return values
 
-    found = st.lists(st.sampled_from(sorted(VARIANTS)), min_size=2, max_size=7, unique=True).map(all_of)
-    return found.filter(_go_together)
+    joined = st.lists(st.sampled_from(sorted(VARIANTS)), min_size=2, max_size=7, unique=True).map(all_of)
+    return joined.filter(_go_together)
 
 
 def _go_together(values: Values) -> bool:

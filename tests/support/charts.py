@@ -48,14 +48,14 @@ def render(tmp_path_factory: pytest.TempPathFactory) -> Render:
         file = folder / f"rendered-{hashlib.sha256(given.encode()).hexdigest()}"
         if not file.exists():
             with simulated_server() as thread:
-                for one in before:
-                    thread.create(one)
+                for obj in before:
+                    thread.create(obj)
                 release = Helm(thread.kubeconfig, **names).install(values)
             own = file.with_suffix(f".{os.getpid()}")
             own.write_bytes(pickle.dumps(release))
             own.rename(file)
-        found: Release = pickle.loads(file.read_bytes())
-        return found
+        loaded: Release = pickle.loads(file.read_bytes())
+        return loaded
 
     return rendered
 

@@ -43,9 +43,9 @@ def a_gpu(index: int = 0, **changes: Any) -> GpuFacts:
 def node_facts(
     gpus: int | Sequence[GpuFacts] = 8, *, boot_id: str = BOOT, problems: Sequence[Problem] = ()
 ) -> NodeFacts:
-    found = tuple(a_gpu(index) for index in range(gpus)) if isinstance(gpus, int) else tuple(gpus)
+    facts_of_gpus = tuple(a_gpu(index) for index in range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     driver = DriverFacts(version="580.105.08", cuda_version="13.0", root="/")
-    return NodeFacts(boot_id, driver, found, tuple(problems))
+    return NodeFacts(boot_id, driver, facts_of_gpus, tuple(problems))
 
 
 def a_ref(name: str = "train", uid: str | None = None, namespace: str = "team-a") -> ClaimRef:
@@ -119,10 +119,10 @@ class FakeClaims:
         if self.before_answer is not None:
             await self.before_answer(name)
         self._fail()
-        found = self.objects.get((namespace or "", name))
-        if found is None:
+        obj = self.objects.get((namespace or "", name))
+        if obj is None:
             raise NotFound(f'{resource.plural}.{resource.group} "{name}" not found', status=404)
-        return found
+        return obj
 
     async def pages(self, resource: Resource) -> AsyncGenerator[Listing, None]:
         self._fail()

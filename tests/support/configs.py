@@ -36,7 +36,7 @@ def devices(prefix: str) -> st.SearchStrategy[str]:
 
 
 def sharings(prefix: str) -> st.SearchStrategy[Sharing | None]:
-    by_device = st.dictionaries(devices(prefix), amounts, max_size=4).map(lambda found: tuple(sorted(found.items())))
+    by_device = st.dictionaries(devices(prefix), amounts, max_size=4).map(lambda limits: tuple(sorted(limits.items())))
     with_mps = st.builds(Mps, percents, st.none() | amounts, by_device, st.booleans())
     intervals = st.sampled_from(["Default", "Short", "Medium", "Long"])
     return (
@@ -78,8 +78,8 @@ def written(draw: st.DrawFn) -> PartialConfig:
     for other, block in STRATEGIES.items():
         if strategy in (None, other) and draw(st.booleans()):
             sharing[block] = draw(settings[block])
-    said = bool(sharing) or draw(st.booleans())
-    parameters = {"sharing": sharing} if said else {}
+    has_sharing = bool(sharing) or draw(st.booleans())
+    parameters = {"sharing": sharing} if has_sharing else {}
     return written_config(parameters, GpuConfig, field="parameters")
 
 

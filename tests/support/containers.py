@@ -100,9 +100,9 @@ class Machine:
 
     def done(self, do: str, **more: Any) -> dict[str, str]:
         """What a plugin made that did its work and ended."""
-        said, _ = (process := self.container(do, **more)).communicate(timeout=60)
+        output, _ = (process := self.container(do, **more)).communicate(timeout=60)
         assert process.returncode == 0
-        return dict(json.loads(said))
+        return dict(json.loads(output))
 
     def kill(self, container: subprocess.Popen[str]) -> None:
         """What a runtime does: it kills whatever is in the container's cgroup."""

@@ -34,7 +34,7 @@ def done(
     obj: JsonObject, *targets: MigrationTarget | Workload, meaning: Meaning = PLAIN, options: Options | None = None
 ) -> tuple[JsonObject, QuotaResult]:
     """The object afterwards, and what was said."""
-    workloads = [workload(one) if isinstance(one, MigrationTarget) else one for one in targets]
+    workloads = [workload(target) if isinstance(target, MigrationTarget) else target for target in targets]
     (document,) = documents_of(obj)
     result = rewrite([document], workloads, meaning, options or Options())
     after = yaml.safe_load(yaml.safe_dump(obj))

@@ -64,8 +64,8 @@ class FakeDomains:
     async def list(
         self, resource: Resource, *, namespace: str | None = None, field_selector: str | None = None
     ) -> Listing:
-        found = [one for one in self.objects.values() if namespace in (None, one["metadata"]["namespace"])]
-        return Listing(found, "1")
+        claims = [obj for obj in self.objects.values() if namespace in (None, obj["metadata"]["namespace"])]
+        return Listing(claims, "1")
 
     async def watch(
         self,

@@ -40,8 +40,8 @@ def inventory_of(node: str, clique: int | None = 0, *, state: str = "Completed")
     """One tray: a GPU registered with clique `clique` of the rack; None: NVLink stays inside the machine."""
     facts = {"state": state, "clusterUUID": RACK, "cliqueID": clique}
     fabric = None if clique is None else FabricFacts.model_validate(facts)
-    one = gpu(node=1, fabric=fabric)
-    spec = NodeInventorySpec(node_name=node, boot_id="1", gpus=[one], summary=summary_of(None, [one], []))
+    gpu_facts = gpu(node=1, fabric=fabric)
+    spec = NodeInventorySpec(node_name=node, boot_id="1", gpus=[gpu_facts], summary=summary_of(None, [gpu_facts], []))
     return {
         "apiVersion": "dra.gpu/v1alpha1",
         "kind": "NodeInventory",
@@ -95,8 +95,8 @@ class DomainCluster:
         return ComputeDomain.of(made)
 
     async def read(self, domain: ComputeDomain) -> ComputeDomain:
-        found = await self.kube.get(COMPUTE_DOMAINS, domain.metadata.name, domain.metadata.namespace)
-        return ComputeDomain.of(found)
+        obj = await self.kube.get(COMPUTE_DOMAINS, domain.metadata.name, domain.metadata.namespace)
+        return ComputeDomain.of(obj)
 
     async def exists(self, domain: ComputeDomain) -> bool:
         try:
@@ -155,10 +155,10 @@ class DomainCluster:
 
     async def left(self) -> list[str]:
         """Names of all that was made for domains and still stands."""
-        found = list(await self.labels())
+        names = list(await self.labels())
         for resource in (DAEMON_SETS, RESOURCE_CLAIM_TEMPLATES, COMPUTE_DOMAINS, PODS):
-            found += [f"{resource.kind} {item['metadata']['name']}" for item in (await self.kube.list(resource)).items]
-        return found
+            names += [f"{resource.kind} {item['metadata']['name']}" for item in (await self.kube.list(resource)).items]
+        return names
 
 
 async def until(true: Callable[[], Awaitable[object]], patience_s: float = PATIENCE_S) -> None:
@@ -207,7 +207,7 @@ class Daemons:
 
     async def _step(self) -> None:
         domains = [
-            (one["spec"]["template"]["spec"]["nodeSelector"][DOMAIN_LABEL], one) for one in self._sets.objects.values()
+            (daemon_set["spec"]["template"]["spec"]["nodeSelector"][DOMAIN_LABEL], daemon_set) for daemon_set in self._sets.objects.values()
         ]
         wanted = {
             f"{uid[:8]}-{node['metadata']['name']}": (daemons, node)
@@ -245,7 +245,7 @@ class Daemons:
             await self._patch(name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
             return
         node = pod["spec"]["nodeName"]
-        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
+        ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions") or ())
         known = node not in self.broken and self._knows(pod, node, status["podIP"])
         if known != ready:
             await self._patch(name, {"conditions": [{"type": "Ready", "status": str(known)}]})
@@ -255,7 +255,7 @@ class Daemons:
         for domain in self._domains.objects.values():
             if domain["metadata"]["uid"] == uid:
                 entries = (domain.get("status") or {}).get("nodes") or ()
-                return any(one["name"] == node and one["ipAddress"] == address for one in entries)
+                return any(entry["name"] == node and entry["ipAddress"] == address for entry in entries)
         return False
 
     async def _patch(self, name: str, status: JsonObject) -> None:
@@ -284,7 +284,7 @@ class Kubelets(Daemons):
 
 
 @asynccontextmanager
-async def kept(kube: Kube, keeper: DomainKeeper | None = None) -> AsyncIterator[DomainKeeper]:
+async def running_keeper(kube: Kube, keeper: DomainKeeper | None = None) -> AsyncIterator[DomainKeeper]:
     """A keeper at work; it ends with the block, as if its process had been killed."""
     keeper = keeper or DomainKeeper(kube, SETTINGS)
     async with background(keeper.run()) as (task,):
@@ -305,7 +305,7 @@ async def tended(kube: Kube, daemons: Daemons | None = None) -> AsyncIterator[Da
 
 async def reason(cluster: DomainCluster, domain: ComputeDomain, type_: str = "Ready") -> str:
     status = (await cluster.read(domain)).status
-    return next((one.reason for one in status.conditions if one.type == type_), "")
+    return next((condition.reason for condition in status.conditions if condition.type == type_), "")
 
 
 async def becomes(cluster: DomainCluster, domain: ComputeDomain, wanted: str, type_: str = "Ready") -> ComputeDomain:

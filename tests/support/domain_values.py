@@ -79,7 +79,7 @@ def observed(
     return ObservedDomain(
         subject or domain(),
         channel_uses=tuple(sorted(uses)),
-        nodes={one.name: one for one in nodes},
-        daemons={one.node: one for one in daemons},
+        nodes={node.name: node for node in nodes},
+        daemons={daemon.node: daemon for daemon in daemons},
         **{**objects, **(standing or {})},
     )

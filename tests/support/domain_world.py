@@ -98,7 +98,7 @@ class World:
         """Give a pod a channel of a node. `attribute_known`: the scheduler has seen which domain the node is in."""
         if domain not in self.domains or not self.domains[domain].template:
             return False
-        here = [one for one in self.pods.values() if one.node == node]
+        here = [other for other in self.pods.values() if other.node == node]
         label = self.nodes[node].label
         if len(here) >= self.slots or (attribute_known and label not in (None, domain)):
             return False
@@ -107,15 +107,15 @@ class World:
 
     def start(self, pod: str) -> None:
         """Kubelet prepares the pod's channel, which waits for its node, and starts it."""
-        one = self.pods[pod]
-        domain = self.domains.get(one.domain)
-        if domain is None or one.running:
+        started = self.pods[pod]
+        domain = self.domains.get(started.domain)
+        if domain is None or started.running:
             return
-        entry = next((entry for entry in domain.status.nodes if entry.name == one.node), None)
-        others = {other.domain for other in self.pods.values() if other.running and other.node == one.node}
+        entry = next((entry for entry in domain.status.nodes if entry.name == started.node), None)
+        others = {other.domain for other in self.pods.values() if other.running and other.node == started.node}
         waits_for_all = domain.num_nodes > 0 and domain.status.status != "Ready"
-        if entry is not None and entry.status == "Ready" and not waits_for_all and others <= {one.domain}:
-            one.running = True
+        if entry is not None and entry.status == "Ready" and not waits_for_all and others <= {started.domain}:
+            started.running = True
 
     # What the DaemonSet controller and kubelets do with daemons.
 
@@ -134,7 +134,7 @@ class World:
                 return True
         for domain in self.domains.values():
             labelled = node in self.nodes and self.nodes[node].label == domain.uid
-            if domain.daemon_set and labelled and not any(one.domain == domain.uid for one in here):
+            if domain.daemon_set and labelled and not any(daemon.domain == domain.uid for daemon in here):
                 self.addresses += 1
                 self.daemons.append(DaemonPod(domain.uid, node, f"10.0.0.{self.addresses}"))
                 return True
@@ -159,9 +159,9 @@ class World:
         """With the versions of the nodes, which writes to them depend on."""
         domain = self.domains[uid]
         uses = sorted(
-            ChannelUse(one.node, uid, ClaimRef("team", name, name), (name,))
-            for name, one in self.pods.items()
-            if one.domain == uid
+            ChannelUse(pod.node, uid, ClaimRef("team", name, name), (name,))
+            for name, pod in self.pods.items()
+            if pod.domain == uid
         )
         nodes = {name: self._node(name) for name in self.nodes}
         observed = ObservedDomain(
@@ -174,9 +174,9 @@ class World:
                 name: node for name, node in nodes.items() if node.label == uid or any(use.node == name for use in uses)
             },
             daemons={
-                one.node: ObservedDaemon(one.node, f"daemon-{one.ip}", one.ip, one.ready, one.deleting)
-                for one in self.daemons
-                if one.domain == uid
+                daemon.node: ObservedDaemon(daemon.node, f"daemon-{daemon.ip}", daemon.ip, daemon.ready, daemon.deleting)
+                for daemon in self.daemons
+                if daemon.domain == uid
             },
         )
         return observed, {name: node.version for name, node in self.nodes.items()}
@@ -244,11 +244,11 @@ class World:
         """Everybody works until nobody finds anything to do. Raises AssertionError when that never comes."""
         for _ in range(rounds):
             changed = [self.reconcile(uid) for uid in list(self.domains)]
-            changed += [self.tend(node) for node in {*self.nodes, *(one.node for one in self.daemons)}]
-            started = sum(one.running for one in self.pods.values())
+            changed += [self.tend(node) for node in {*self.nodes, *(daemon.node for daemon in self.daemons)}]
+            started = sum(pod.running for pod in self.pods.values())
             for pod in self.pods:
                 self.start(pod)
-            if not any(changed) and started == sum(one.running for one in self.pods.values()):
+            if not any(changed) and started == sum(pod.running for pod in self.pods.values()):
                 return
         raise AssertionError("the cluster never comes to rest")
 

@@ -84,19 +84,19 @@ class _FakeEffect:
     def make(self, hold: Hold, records: Records) -> Made:
         with self._hardware.turn:
             there = self._hardware.there
-            found = there.get(subject_of(hold))
-            if found is None or found[0] != hold:
+            entry = there.get(subject_of(hold))
+            if entry is None or entry[0] != hold:
                 self._check_room(hold, records)
                 self._hardware.act("make", hold)
                 self._hardware.made += 1
-                there[subject_of(hold)] = found = hold, self._hardware.made
-            return records[hold].made.with_facts(_facts(hold, found[1]))
+                there[subject_of(hold)] = entry = hold, self._hardware.made
+            return records[hold].made.with_facts(_facts(hold, entry[1]))
 
     def undo(self, hold: Hold, records: Records, boot_id: str) -> None:
         assert hold in records, f"{described(hold)} is undone and nobody remembers why"
         with self._hardware.turn:
-            found = self._hardware.there.get(subject_of(hold))
-            if found is None or found[0] != hold:
+            entry = self._hardware.there.get(subject_of(hold))
+            if entry is None or entry[0] != hold:
                 return
             for other in self._hardware.holds:
                 if hold in _needs(other):

@@ -66,7 +66,7 @@ def labels_of(node: NodeInventorySpec, mode: Mode) -> dict[str, str]:
 
 def _profile(gpu: GpuFacts, mode: Mode) -> MigProfileFacts | None:
     profiles = gpu.mig.profiles if gpu.mig is not None else []
-    return next((one for one in profiles if one.name == mode.profile), None)
+    return next((candidate for candidate in profiles if candidate.name == mode.profile), None)
 
 
 def _shared(mode: Mode) -> str:

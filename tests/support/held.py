@@ -35,16 +35,16 @@ class HeldWorld:
         created = await self._kube.create(NODES, node(name))
         for obj in await published_slices(folder, profile, NodeRef(name, created["metadata"]["uid"]), policy):
             await self._kube.create(RESOURCE_SLICES, obj)
-            self.devices |= {one["name"]: one for one in obj["spec"].get("devices") or ()}
+            self.devices |= {device["name"]: device for device in obj["spec"].get("devices") or ()}
 
     def named(self, kind: str, number: int = 0, ending: str = "") -> str:
         """A device of a type, by the order of names."""
-        found = sorted(
+        names = sorted(
             name
-            for name, one in self.devices.items()
-            if one["attributes"]["type"]["string"] == kind and name.endswith(ending)
+            for name, device in self.devices.items()
+            if device["attributes"]["type"]["string"] == kind and name.endswith(ending)
         )
-        return found[number]
+        return names[number]
 
     async def holds(self, name: str, *results: JsonObject) -> None:
         user = await self._kube.create(PODS, pod(f"pod-{name}", claims=[name]))
@@ -56,5 +56,5 @@ class HeldWorld:
         return text
 
     async def data(self, *arguments: str) -> list[JsonObject]:
-        found: list[JsonObject] = json.loads(await self.show(*arguments, "-o", "json"))
-        return found
+        claims: list[JsonObject] = json.loads(await self.show(*arguments, "-o", "json"))
+        return claims

@@ -52,11 +52,11 @@ class Release:
     notes: str
 
     def all(self, kind: str) -> list[Object]:
-        return [one for one in self.objects if one["kind"] == kind]
+        return [obj for obj in self.objects if obj["kind"] == kind]
 
-    def one(self, kind: str, name: str | None = None) -> Object:
-        (found,) = [one for one in self.all(kind) if name is None or one["metadata"]["name"] == name]
-        return found
+    def object(self, kind: str, name: str | None = None) -> Object:
+        (match,) = [obj for obj in self.all(kind) if name is None or obj["metadata"]["name"] == name]
+        return match
 
 
 class Helm:
@@ -91,9 +91,9 @@ class Helm:
         """
         name = f"sh.helm.release.v1.{self._release}.v{revision}"
         (secret,) = [
-            one
-            for one in Cluster(self._kubeconfig).objects("v1", "Secret")
-            if one["metadata"]["name"] == name and one["metadata"]["namespace"] == self._namespace
+            candidate
+            for candidate in Cluster(self._kubeconfig).objects("v1", "Secret")
+            if candidate["metadata"]["name"] == name and candidate["metadata"]["namespace"] == self._namespace
         ]
         stored = json.loads(gzip.decompress(base64.b64decode(base64.b64decode(secret["data"]["release"]))))
         with tempfile.TemporaryDirectory() as folder:
@@ -101,19 +101,19 @@ class Helm:
 
     def values(self) -> Mapping[str, Any]:
         """What was given with the last revision."""
-        found: Mapping[str, Any] = asyncio.run(helm.GetValues(self._config).run(self._release))
-        return found
+        values: Mapping[str, Any] = asyncio.run(helm.GetValues(self._config).run(self._release))
+        return values
 
     def uninstall(self, *, timeout_s: int = 60) -> None:
         asyncio.run(helm.Uninstall(self._config).run(self._release, wait=False, timeout=timeout_s))
 
     def test(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = asyncio.run(helm.ReleaseTest(self._config).run(self._release))
-        return found
+        outcome: Mapping[str, Any] = asyncio.run(helm.ReleaseTest(self._config).run(self._release))
+        return outcome
 
     def lint(self, chart: Path = CHART) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = asyncio.run(helm.Lint(self._config).run(str(chart)))
-        return found
+        report: Mapping[str, Any] = asyncio.run(helm.Lint(self._config).run(str(chart)))
+        return report
 
     def package(self, folder: Path, chart: Path = CHART) -> Path:
         return Path(asyncio.run(helm.Package(self._config).run(str(chart), str(folder))))
@@ -134,7 +134,7 @@ def _written(chart: Mapping[str, Any], folder: Path) -> Path:
     files = {"Chart.yaml": yaml.safe_dump(chart["metadata"]), "values.yaml": yaml.safe_dump(chart["values"])}
     encoded = [*chart["templates"], *(chart.get("files") or ())]
     contents = {name: text.encode() for name, text in files.items()}
-    contents |= {one["name"]: base64.b64decode(one["data"]) for one in encoded}
+    contents |= {file["name"]: base64.b64decode(file["data"]) for file in encoded}
     contents["values.schema.json"] = base64.b64decode(chart["schema"])
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -203,13 +203,13 @@ class Cluster:
     def _named(self, wanted: Callable[[Object], bool]) -> set[str]:
         async def listed(kube: Kube) -> set[str]:
             return {
-                f"{one.kind} {found['metadata'].get('namespace', '')}/{found['metadata']['name']}"
-                for one in _KINDS.values()
-                if one.kind not in ("Event", "Namespace")
-                for found in (await kube.list(one)).items
+                f"{resource.kind} {obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+                for resource in _KINDS.values()
+                if resource.kind not in ("Event", "Namespace")
+                for obj in (await kube.list(resource)).items
                 # The API server's own, which comes some seconds after its start.
-                if found["metadata"].get("namespace") != "kube-system" and found["metadata"]["name"] != "kubernetes"
-                if wanted(found["metadata"])
+                if obj["metadata"].get("namespace") != "kube-system" and obj["metadata"]["name"] != "kubernetes"
+                if wanted(obj["metadata"])
             }
 
         return self.kube(listed)
@@ -224,9 +224,9 @@ def _until(look: Callable[[], set[str]], ends: Callable[[set[str]], bool]) -> se
 
 
 _KINDS = {
-    (one.resource.api_version, one.resource.kind): one.resource
-    for one in ObservedApiServer().registry
-    if one.resource.group != "events.k8s.io"
+    (type_.resource.api_version, type_.resource.kind): type_.resource
+    for type_ in ObservedApiServer().registry
+    if type_.resource.group != "events.k8s.io"
 }
 
 

@@ -27,13 +27,13 @@ def main() -> None:
     _act(parser.parse_args())
 
 
-def _act(told: argparse.Namespace) -> None:
-    helm = Helm(Path(os.environ["KUBECONFIG"]), namespace=told.namespace, release=told.release)
-    match told.action:
+def _act(options: argparse.Namespace) -> None:
+    helm = Helm(Path(os.environ["KUBECONFIG"]), namespace=options.namespace, release=options.release)
+    match options.action:
         case "upgrade":
-            values: dict[str, Any] = yaml.safe_load(told.values.read_text()) or {}
-            act = helm.install if told.install and not _installed(helm) else helm.upgrade
-            act(values, chart=told.chart.resolve())
+            values: dict[str, Any] = yaml.safe_load(options.values.read_text()) or {}
+            act = helm.install if options.install and not _installed(helm) else helm.upgrade
+            act(values, chart=options.chart.resolve())
         case "uninstall":
             helm.uninstall(timeout_s=180)
         case "test":

@@ -83,5 +83,5 @@ def _pip_of(environment: Path) -> list[str]:
 def _run(words: Sequence[str]) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = re.sub(r"\n+", "\n", done.stdout + done.stderr)[-3000:]
-        raise AssertionError(f"{' '.join(words)}\n{said}")
+        output = re.sub(r"\n+", "\n", done.stdout + done.stderr)[-3000:]
+        raise AssertionError(f"{' '.join(words)}\n{output}")

@@ -39,7 +39,7 @@ def write_program(program: Path, name: str, target: Path) -> Path:
     """The archive of an image `name` that runs one program of this machine, with the libraries it is linked with."""
     layer = target.with_suffix(".layer")
     place = Path("/usr/bin") / program.name
-    files = {file: file for one in (*_libraries([program]), *map(Path, _SHELL)) for file in _with_targets(one)}
+    files = {file: file for copied in (*_libraries([program]), *map(Path, _SHELL)) for file in _with_targets(copied)}
     files |= {file: file for file in _libraries(map(Path, _SHELL))}
     _write_files({**files, place: program}, layer)
     return _pack(layer, name, target, {"Env": ["PATH=/usr/bin:/bin"], "Entrypoint": [str(place)]})
@@ -84,23 +84,23 @@ def _files(tree: Installed) -> Iterator[Path]:
     """The environment, the interpreter's own, and the libraries of both; links with what they lead to."""
     base = Path(sys.base_prefix)
     library = base / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    found = {*_below(tree.folder), *_below(library, without=_NOT_NEEDED), Path(sys.executable).resolve()}
-    linked = [file for file in found if ".so" in file.name or file.parent.name == "bin"]
-    found |= set(_libraries([*linked, *map(Path, _SHELL)]))
-    for file in sorted(found):
+    files = {*_below(tree.folder), *_below(library, without=_NOT_NEEDED), Path(sys.executable).resolve()}
+    linked = [file for file in files if ".so" in file.name or file.parent.name == "bin"]
+    files |= set(_libraries([*linked, *map(Path, _SHELL)]))
+    for file in sorted(files):
         yield from _with_targets(file)
 
 
 def _below(folder: Path, without: Iterable[str] = ()) -> Iterator[Path]:
     for here, folders, files in os.walk(folder):
-        folders[:] = [one for one in folders if one not in set(without)]
-        yield from (Path(here) / one for one in files)
-        yield from (Path(here) / one for one in folders if (Path(here) / one).is_symlink())
+        folders[:] = [name for name in folders if name not in set(without)]
+        yield from (Path(here) / name for name in files)
+        yield from (Path(here) / name for name in folders if (Path(here) / name).is_symlink())
 
 
 def _libraries(programs: Iterable[Path]) -> set[Path]:
-    said = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
-    return {Path(path) for path in re.findall(r"(/\S+) \(0x", said)}
+    output = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
+    return {Path(path) for path in re.findall(r"(/\S+) \(0x", output)}
 
 
 def _with_targets(file: Path) -> Iterator[Path]:

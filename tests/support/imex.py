@@ -93,13 +93,13 @@ class ImexNode:
     def domain(self) -> dict[str, Any]:
         status, text = self.control("-c", str(self.place.config), "-N", "-j")
         assert status == 0, text
-        found: dict[str, Any] = json.loads(text)
-        return found
+        domain: dict[str, Any] = json.loads(text)
+        return domain
 
     def connections(self) -> list[str]:
         """Of this daemon, to each node of the list."""
         (own,) = [node for node in self.domain()["nodes"].values() if node["local"]]
-        return [one["status"] for one in own["connections"].values()]
+        return [connection["status"] for connection in own["connections"].values()]
 
-    def said(self) -> str:
+    def log(self) -> str:
         return (self.place.folder / "log").read_text()

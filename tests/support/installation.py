@@ -37,8 +37,8 @@ _GPU_LABEL = "nvidia.com/gpu.present"
 
 
 def source(plural: str) -> ObservedKind:
-    (found,) = [one for one in ALL_KINDS if one.resource.plural == plural]
-    return found
+    (source,) = [kind for kind in ALL_KINDS if kind.resource.plural == plural]
+    return source
 
 
 @cache
@@ -46,7 +46,7 @@ def _shipped() -> tuple[tuple[Obj, ...], tuple[Obj, ...]]:
     """CustomResourceDefinitions and DeviceClasses."""
     folders = (bundled.CRDS_FOLDER, bundled.DEVICE_CLASSES_FOLDER)
     definitions, classes = (
-        tuple(one for path in sorted(folder.glob("*.yaml")) for one in bundled.read_documents(path.read_text()))
+        tuple(document for path in sorted(folder.glob("*.yaml")) for document in bundled.read_documents(path.read_text()))
         for folder in folders
     )
     return definitions, classes
@@ -73,11 +73,11 @@ class Installation:
             ),
         )
         definitions, classes = deepcopy(_shipped())
-        for one in definitions:
-            one["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
-            self.add("customresourcedefinitions", one)
-        for one in classes:
-            self.add("deviceclasses", one)
+        for definition in definitions:
+            definition["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
+            self.add("customresourcedefinitions", definition)
+        for class_ in classes:
+            self.add("deviceclasses", class_)
         for number, name in enumerate((*NODES, "plain")):
             self._add_node(name, number)
         for number, name in enumerate(NODES):
@@ -122,7 +122,7 @@ class Installation:
         return self.objects["resourceclaims"]["train"]
 
     def container(self, plural: str) -> Obj:
-        (workload,) = (one for name, one in self.objects[plural].items() if name in ("plugin", "controller"))
+        (workload,) = (obj for name, obj in self.objects[plural].items() if name in ("plugin", "controller"))
         container: Obj = workload["spec"]["template"]["spec"]["containers"][0]
         return container
 
@@ -130,9 +130,9 @@ class Installation:
         """A ComputeDomain that the controller has looked at."""
         spec = {"numNodes": 1, "channel": {"resourceClaimTemplate": {"name": "train"}}}
         condition = {"type": "Ready", "status": ready, "reason": reason, "message": "so", "lastTransitionTime": since}
-        one = _object("train", "team-a", uid="uid-domain", spec=spec, status={"conditions": [condition]})
-        one["metadata"]["creationTimestamp"] = "2026-03-01T11:00:00Z"
-        return self.add("computedomains", one)
+        domain = _object("train", "team-a", uid="uid-domain", spec=spec, status={"conditions": [condition]})
+        domain["metadata"]["creationTimestamp"] = "2026-03-01T11:00:00Z"
+        return self.add("computedomains", domain)
 
     def know(self, **facts: Any) -> None:
         self.facts = replace(self.facts, **facts)
@@ -142,22 +142,22 @@ class Installation:
         spec = {"nodeSelector": {_GPU_LABEL: "true"}, "containers": [{"name": "main", "image": image, **container}]}
         return self.add("daemonsets", _object(name, "other", spec={"template": {"spec": spec}}))
 
-    def kept(self) -> list[tuple[ObservedKind, Obj]]:
+    def kept_objects(self) -> list[tuple[ObservedKind, Obj]]:
         """What a reader keeps of it, as it is in a bundle."""
-        found = []
-        for one in ALL_KINDS:
-            for obj in self.objects.get(one.resource.plural, {}).values():
-                kept = one.keep({**obj, "apiVersion": one.resource.api_version, "kind": one.resource.kind})
-                if kept is not None:
-                    named = {"apiVersion": one.resource.api_version, "kind": one.resource.kind, **kept}
-                    found.append((one, named))
-        return found
+        objects = []
+        for kind in ALL_KINDS:
+            for obj in self.objects.get(kind.resource.plural, {}).values():
+                trimmed = kind.keep({**obj, "apiVersion": kind.resource.api_version, "kind": kind.resource.kind})
+                if trimmed is not None:
+                    named = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **trimmed}
+                    objects.append((kind, named))
+        return objects
 
     @property
     def cluster(self) -> ClusterView:
         objects = DecodedObjects()
-        for one, obj in self.kept():
-            objects.add(one, obj)
+        for kind, obj in self.kept_objects():
+            objects.add(kind, obj)
         assert not objects.notes, objects.notes
         return objects.cluster(self.facts)
 
@@ -250,9 +250,9 @@ class Installation:
             rules = PublishingPolicy.of(fields)
         except InvalidInput:
             return
-        for found in self.objects["nodeinventories"].values():
-            spec = NodeInventorySpec.of(found["spec"])
-            found.setdefault("status", {})["policy"] = decided(rules, (), spec, {}).to_wire()
+        for inventory in self.objects["nodeinventories"].values():
+            spec = NodeInventorySpec.of(inventory["spec"])
+            inventory.setdefault("status", {})["policy"] = decided(rules, (), spec, {}).to_wire()
 
 
 def account(name: str) -> str:
@@ -325,20 +325,20 @@ class FakeKube:
         self, resource: Resource, *, namespace: str | None = None, field_selector: str | None = None
     ) -> AsyncGenerator[Listing, None]:
         self._ask(resource.plural, f"list {resource.plural}")
-        found = [
-            {key: value for key, value in one.items() if key not in ("apiVersion", "kind")}
-            for one in self.installation.objects.get(resource.plural, {}).values()
-            if namespace in (None, one["metadata"].get("namespace"))
+        objects = [
+            {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+            for obj in self.installation.objects.get(resource.plural, {}).values()
+            if namespace in (None, obj["metadata"].get("namespace"))
         ]
-        for start in range(0, len(found), 2):
-            yield Listing(found[start : start + 2], "1")
+        for start in range(0, len(objects), 2):
+            yield Listing(objects[start : start + 2], "1")
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
         self._ask(resource.plural, f"get {resource.plural}")
-        found = self.installation.objects.get(resource.plural, {}).get(name)
-        if found is None or namespace not in (None, found["metadata"].get("namespace")):
+        obj = self.installation.objects.get(resource.plural, {}).get(name)
+        if obj is None or namespace not in (None, obj["metadata"].get("namespace")):
             raise NotFound("not found", status=404)
-        return {**found, "apiVersion": resource.api_version, "kind": resource.kind}
+        return {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
 
     async def create(self, resource: Resource, obj: Obj, *, dry_run: bool = False) -> Obj:
         assert dry_run, "nothing may be changed"
@@ -353,9 +353,9 @@ class FakeKube:
             return {"gitVersion": "v1.36.2"}
         if path == "/apis":
             groups: dict[str, list[Obj]] = {}
-            for one in ALL_KINDS:
-                if one.resource.group and one.resource.group not in self.unserved:
-                    groups.setdefault(one.resource.group, []).append({"version": one.resource.version})
+            for kind in ALL_KINDS:
+                if kind.resource.group and kind.resource.group not in self.unserved:
+                    groups.setdefault(kind.resource.group, []).append({"version": kind.resource.version})
             return {"groups": [{"name": name, "versions": versions} for name, versions in groups.items()]}
         return self.answers.get(path, {"status": {"allowed": True}})
 
@@ -367,8 +367,8 @@ class FakeKube:
         for line in self.texts[key].splitlines():
             yield line.encode()
 
-    def _ask(self, what: str, said: str) -> None:
-        self.asked.append(said)
+    def _ask(self, what: str, question: str) -> None:
+        self.asked.append(question)
         if what in self.fail:
             raise self.fail[what]
         if what in self.refuse:

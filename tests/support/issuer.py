@@ -37,7 +37,7 @@ class Issuer:
         key: _Key = rsa.generate_private_key(65537, 2048) if self._rsa else ec.generate_private_key(ec.SECP256R1())
         leaf = _signed(self._signer_name, "leaf", self._signer, key, address=address)
         texts = {
-            "tls.crt": "".join(_pem(one) for one in (leaf, *self._chain)),
+            "tls.crt": "".join(_pem(certificate) for certificate in (leaf, *self._chain)),
             # "BEGIN RSA PRIVATE KEY" or "BEGIN EC PRIVATE KEY": PKCS1 is the encoding when nothing else is asked for.
             "tls.key": key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode(),
             "ca.crt": _pem(self.root),

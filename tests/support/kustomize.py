@@ -57,7 +57,7 @@ def migrated(files: Files, options: Options = CLAIMS) -> Migration:
 
 
 def after(result: Migration) -> dict[str, str]:
-    return {one.file: one.after for one in result.files} | {one.file: one.text for one in result.new_files}
+    return {file.file: file.after for file in result.files} | {file.file: file.text for file in result.new_files}
 
 
 # -- the oracle
@@ -85,31 +85,31 @@ def built(trees: Mapping[str, tuple[Files, str]]) -> dict[str, list[Any]]:
     """What kustomize makes of folders, by the name of the tree. All in one run, each in a namespace of its own."""
     done = _kustomize(trees)
     assert done.returncode == 0, done.stderr
-    found: dict[str, list[Any]] = {name: [] for name in trees}
-    for one in yaml.safe_load_all(done.stdout):
-        found[one["metadata"].pop("namespace")].append(one)
-    return found
+    objects: dict[str, list[Any]] = {name: [] for name in trees}
+    for obj in yaml.safe_load_all(done.stdout):
+        objects[obj["metadata"].pop("namespace")].append(obj)
+    return objects
 
 
 def comparable(objects: list[Any]) -> list[str]:
     """Pods with the content of the templates that they name; templates that nobody names are left out."""
-    specs = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "ResourceClaimTemplate"}
-    rest = [one for one in objects if one["kind"] != "ResourceClaimTemplate"]
-    return sorted(json.dumps(_resolved(one, specs), sort_keys=True) for one in rest)
+    specs = {obj["metadata"]["name"]: obj["spec"] for obj in objects if obj["kind"] == "ResourceClaimTemplate"}
+    rest = [obj for obj in objects if obj["kind"] != "ResourceClaimTemplate"]
+    return sorted(json.dumps(_resolved(obj, specs), sort_keys=True) for obj in rest)
 
 
 def _resolved(value: Any, specs: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
-        inner = {key: _resolved(one, specs) for key, one in value.items()}
+        inner = {key: _resolved(item, specs) for key, item in value.items()}
         for name in {"tolerations", "selectors"} & inner.keys():
             # Which one stands first says nothing.
-            inner[name] = sorted(inner[name], key=lambda one: json.dumps(one, sort_keys=True))
+            inner[name] = sorted(inner[name], key=lambda item: json.dumps(item, sort_keys=True))
         if "resourceClaimTemplateName" in inner:
             # A person's name in a pod is not changed with a prefix.
             name = inner["resourceClaimTemplateName"]
             inner["resourceClaimTemplateName"] = _resolved(specs[name], {}) if name != "other" else name
         return inner
-    return [_resolved(one, specs) for one in value] if isinstance(value, list) else value
+    return [_resolved(item, specs) for item in value] if isinstance(value, list) else value
 
 
 def check_law(trees: Mapping[str, Files]) -> set[str]:
@@ -117,20 +117,20 @@ def check_law(trees: Mapping[str, Files]) -> set[str]:
     results = {name: migrated(files) for name, files in trees.items()}
     both = {f"{name}-before": (files, top_of(files)) for name, files in trees.items()}
     both |= {f"{name}-after": (after(results[name]), top_of(files)) for name, files in trees.items()}
-    found = built(both)
+    objects = built(both)
     converted = set()
     for name, result in results.items():
-        before, now = found[f"{name}-before"], found[f"{name}-after"]
+        before, now = objects[f"{name}-before"], objects[f"{name}-after"]
         if "dractl-migrate" in json.dumps(now):
             whole = migrate([ManifestText("all.yaml", yaml.safe_dump_all(before))], CLAIMS)
             # An object that cannot be migrated in its parts stays as it is, beside others that can.
             left = {
-                one.pod.document.name for one in result.workloads if one.choice.target is not MigrationTarget.CLAIMS
+                workload.pod.document.name for workload in result.workloads if workload.choice.target is not MigrationTarget.CLAIMS
             }
-            migrated_whole = [one.obj for one in read_documents(whole.files[0].after, "").documents]
+            migrated_whole = [document.obj for document in read_documents(whole.files[0].after, "").documents]
             before = [
-                *(one for one in migrated_whole if not _is_one_of(one, left)),
-                *(one for one in before if _is_one_of(one, left)),
+                *(obj for obj in migrated_whole if not _is_one_of(obj, left)),
+                *(obj for obj in before if _is_one_of(obj, left)),
             ]
             converted.add(name)
         assert comparable(now) == comparable(before), name
@@ -145,7 +145,7 @@ def _is_one_of(obj: Any, names: set[str]) -> bool:
 
 
 def top_of(files: Files) -> str:
-    return next(one for one in ("top", "over", "base") if f"{one}/kustomization.yaml" in files)
+    return next(name for name in ("top", "over", "base") if f"{name}/kustomization.yaml" in files)
 
 
 BASE = {"base/kustomization.yaml": "resources: [web.yaml]\n"}

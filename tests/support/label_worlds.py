@@ -78,18 +78,18 @@ def _devices(node: NodeInventorySpec, mode: Mode) -> tuple[CelDevice, ...]:
         policy["sharing"] = [{"devices": devices, "strategy": strategy, "replicas": mode.replicas}]
     described = described_devices(node, PublishingPolicy.of(policy), {}, GPU_DRIVER, ALL_FEATURES)
     kind = "mig" if mode.profile else "gpu"
-    found = [one for one in described.devices if one.attributes["type"].string == kind]
-    return tuple(CelDevice(GPU_DRIVER, one) for one in found)
+    offered = [device for device in described.devices if device.attributes["type"].string == kind]
+    return tuple(CelDevice(GPU_DRIVER, device) for device in offered)
 
 
 @cache
 def label_values() -> dict[str, list[str]]:
     """By label, every value that some node has."""
-    found: dict[str, set[str]] = {}
+    values_of: dict[str, set[str]] = {}
     for world in worlds():
         for key, value in world.labels.items():
-            found.setdefault(key, set()).add(value)
-    return {key: sorted(values) for key, values in sorted(found.items())}
+            values_of.setdefault(key, set()).add(value)
+    return {key: sorted(values) for key, values in sorted(values_of.items())}
 
 
 @st.composite

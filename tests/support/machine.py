@@ -59,8 +59,8 @@ class Machine:
         (self.root / "cdi" / "test.json").write_text(json.dumps(spec))
 
     async def phase(self, name: str = "pod") -> str:
-        found = await self.kube.get(PODS, name, "default")
-        return str((found.get("status") or {}).get("phase"))
+        pod = await self.kube.get(PODS, name, "default")
+        return str((pod.get("status") or {}).get("phase"))
 
     async def runs(self, *names: str) -> None:
         """Until these pods run; `pod` when none is named."""
@@ -74,11 +74,11 @@ class Machine:
     async def says(self, text: str) -> None:
         """Until a pod's event says it."""
 
-        async def said() -> bool:
+        async def is_reported() -> bool:
             events = (await self.kube.list(EVENTS, namespace="default")).items
             return any(text in event["message"] for event in events)
 
-        await eventually(said)
+        await eventually(is_reported)
 
     async def gone(self, name: str = "pod", resource: Resource = PODS) -> None:
         async def absent() -> bool:
@@ -95,4 +95,4 @@ class Machine:
 
     def containers(self, pod: JsonObject) -> dict[str, JsonObject]:
         """What the containers of a pod that runs have got, by name."""
-        return {one["name"]: one for one in self.kubelet.containers(pod["metadata"]["uid"])}
+        return {container["name"]: container for container in self.kubelet.containers(pod["metadata"]["uid"])}

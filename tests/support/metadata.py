@@ -57,14 +57,14 @@ def planned(node: KnownNode, *results: JsonObject, ref: ClaimRef | None = None, 
 
 
 def document(file: RequestMetadata) -> JsonObject:
-    found: JsonObject = json.loads(file.content)
-    return found
+    content: JsonObject = json.loads(file.content)
+    return content
 
 
 def devices_in(file: RequestMetadata) -> list[JsonObject]:
     (request,) = document(file)["requests"]
-    found: list[JsonObject] = request["devices"]
-    return found
+    devices: list[JsonObject] = request["devices"]
+    return devices
 
 
 def values_of(device: JsonObject) -> Mapping[str, Any]:
@@ -75,7 +75,7 @@ def values_of(device: JsonObject) -> Mapping[str, Any]:
 def mount_of(file: RequestMetadata) -> JsonObject:
     spec = json.loads(file.spec)
     (device,) = spec["devices"]
+    mount: JsonObject
     (mount,) = device["containerEdits"]["mounts"]
     assert device["containerEdits"].keys() == {"mounts"}
-    found: JsonObject = mount
-    return found
+    return mount

@@ -32,14 +32,14 @@ class MigGpu:
 
     def profiles(self) -> dict[str, Any]:
         """NVML's structures by profile name, found by asking for every number there may be."""
-        found = {}
+        profiles = {}
         for kind in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT + 2):
             try:
                 info = self.nvml.nvmlDeviceGetGpuInstanceProfileInfo(self.handle, kind)
             except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
                 continue
-            found[info.name.removeprefix("MIG ")] = info
-        return found
+            profiles[info.name.removeprefix("MIG ")] = info
+        return profiles
 
     def places(self, profile_id: int) -> list[tuple[int, int]]:
         count = ctypes.c_uint()
@@ -62,14 +62,14 @@ class MigGpu:
 
     def compute_profiles(self, instance: Any) -> dict[int, Any]:
         """NVML's structures by their number of slices."""
-        found = {}
+        profiles = {}
         for kind in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
             try:
                 info = self.nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, kind, 0)
             except pynvml.NVMLError_NotSupported:
                 continue
-            found[info.sliceCount] = info
-        return found
+            profiles[info.sliceCount] = info
+        return profiles
 
     def fill(self, instance: Any) -> Any:
         """Make the compute instance that fills a GPU instance."""
@@ -115,6 +115,6 @@ def gpu(host: SimulatedHost, index: int = 0) -> MigGpu:
 
 def divided(host: SimulatedHost, index: int = 0) -> MigGpu:
     """A GPU in MIG mode."""
-    found = gpu(host, index)
-    assert found.nvml.nvmlDeviceSetMigMode(found.handle, 1) == 0
-    return found
+    mig_gpu = gpu(host, index)
+    assert mig_gpu.nvml.nvmlDeviceSetMigMode(mig_gpu.handle, 1) == 0
+    return mig_gpu

@@ -25,8 +25,8 @@ GPU = "nvidia.com/gpu"
 
 
 def documents_of(*objects: str | JsonObject) -> list[Document]:
-    texts = [one if isinstance(one, str) else yaml.safe_dump(one, sort_keys=False) for one in objects]
-    return [one for n, text in enumerate(texts) for one in read_documents(text, f"f{n}.yaml").raise_problems()]
+    texts = [obj if isinstance(obj, str) else yaml.safe_dump(obj, sort_keys=False) for obj in objects]
+    return [document for n, text in enumerate(texts) for document in read_documents(text, f"f{n}.yaml").raise_problems()]
 
 
 def limits(amounts: JsonObject | None, **more: Any) -> JsonObject:
@@ -51,8 +51,8 @@ def meaning_of(*texts: str | JsonObject, options: Options | None = None) -> Mean
 
 def pod_of(obj: str | JsonObject) -> PodSpecAt:
     (document,) = documents_of(obj)
-    (found,) = pods_of(document, Options())
-    return found
+    (reading,) = pods_of(document, Options())
+    return reading
 
 
 def read(obj: str | JsonObject, meaning: Meaning | None = None, **options: Any) -> PodReading:
@@ -61,22 +61,22 @@ def read(obj: str | JsonObject, meaning: Meaning | None = None, **options: Any) 
 
 
 def codes(findings: tuple[MigrationFinding, ...]) -> list[str]:
-    return sorted({one.code.name for one in findings})
+    return sorted({finding.code.name for finding in findings})
 
 
-def all_codes(found: PodReading) -> list[str]:
+def all_codes(reading: PodReading) -> list[str]:
     """Those of a pod that gets claims."""
-    return codes((*found.findings, *found.claim_findings))
+    return codes((*reading.findings, *reading.claim_findings))
 
 
 def removed(edits: tuple[Edit, ...]) -> list[str]:
-    return sorted(path_text(one.path) for one in edits if isinstance(one, Remove))
+    return sorted(path_text(edit.path) for edit in edits if isinstance(edit, Remove))
 
 
-def there(obj: JsonObject, found: PodReading) -> bool:
+def there(obj: JsonObject, reading: PodReading) -> bool:
     """Whether everything that is to be taken out is there."""
-    paths = [path for demand in found.demands for path in demand.removes]
-    paths += [one.path for one in found.edits if isinstance(one, Remove)]
+    paths = [path for demand in reading.demands for path in demand.removes]
+    paths += [edit.path for edit in reading.edits if isinstance(edit, Remove)]
     return all(_has(value_at(obj, path[:-1]), path[-1]) for path in paths)
 
 

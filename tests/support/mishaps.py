@@ -87,8 +87,8 @@ def stop_fabric_manager(host: SimulatedHost) -> None:
 def set_partition(host: SimulatedHost, partition: int, *, active: bool) -> None:
     """An administrator activates or deactivates it with a tool of NVIDIA's."""
     with host.edit() as state:
-        found = next(known for known in fabric_manager_of(state).partitions if known.id == partition)
-        found.active = active
+        changed = next(known for known in fabric_manager_of(state).partitions if known.id == partition)
+        changed.active = active
 
 
 def active_partitions(host: SimulatedHost) -> list[int]:

@@ -33,11 +33,11 @@ _CONTROL_NODES = {"nvidiactl": (195, 255), "nvidia-uvm": (510, 0), "nvidia-uvm-t
 def profile(name: str, machine: int = 0) -> dict[str, Any]:
     """What the mock says of a GPU model; the GPUs of each machine have UUIDs of their own."""
     path = Path(_CLONE, "deployments/nvml-mock/helm/nvml-mock/profiles", f"{name}.yaml")
-    found: dict[str, Any] = yaml.safe_load(path.read_text())
-    for device in found["devices"]:
+    values: dict[str, Any] = yaml.safe_load(path.read_text())
+    for device in values["devices"]:
         first, _, *rest = device["uuid"].removeprefix("GPU-").split("-")
         device["uuid"] = "-".join(("GPU", first, f"{machine:04x}", *rest))
-    return found
+    return values
 
 
 def write_driver_root(root: Path, name: str, *, machine: int = 0, **system: Any) -> Path:
@@ -45,21 +45,21 @@ def write_driver_root(root: Path, name: str, *, machine: int = 0, **system: Any)
 
     Answers the library's path.
     """
-    said = profile(name, machine)
-    said["system"] |= system
-    version = said["system"]["driver_version"]
+    values = profile(name, machine)
+    values["system"] |= system
+    version = values["system"]["driver_version"]
     folder = root / _FOLDER
     folder.mkdir(parents=True)
     library = folder / f"libnvidia-ml.so.{version}"
     shutil.copy(_BUILT[0], library)
     (folder / "libnvidia-ml.so.1").symlink_to(library.name)
-    for one in _LIBRARIES:
+    for library_name in _LIBRARIES:
         # Its header says for which machine a library is; the rest is never read.
-        (folder / f"{one}.so.{version}").write_bytes(_BUILT[0].read_bytes()[:4096])
+        (folder / f"{library_name}.so.{version}").write_bytes(_BUILT[0].read_bytes()[:4096])
     (root / "config").mkdir()
-    (root / "config" / "config.yaml").write_text(json.dumps(said))
+    (root / "config" / "config.yaml").write_text(json.dumps(values))
     (root / "dev").mkdir()
-    nodes = {f"nvidia{one['minor_number']}": (195, one["minor_number"]) for one in said["devices"]}
+    nodes = {f"nvidia{device['minor_number']}": (195, device["minor_number"]) for device in values["devices"]}
     for node, (major, minor) in {**_CONTROL_NODES, **nodes}.items():
         os.mknod(root / "dev" / node, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
         (root / "dev" / node).chmod(0o666)

@@ -44,8 +44,8 @@ def record(made: Made, state: HoldState = HoldState.MADE, boot_id: str = "boot-1
 
 
 def processes_below(folder: Path) -> tuple[MarkedProcess, ...]:
-    found = Processes(Path("/proc")).marked(MARK)
-    return tuple(process for process in found if process.mark.startswith(f"{folder}/"))
+    processes = Processes(Path("/proc")).marked(MARK)
+    return tuple(process for process in processes if process.mark.startswith(f"{folder}/"))
 
 
 @contextmanager

@@ -32,10 +32,10 @@ class _Programs(DriverPrograms):
 
     def find(self, name: str) -> DriverProgram:
         files = HostFiles(self.node)
-        found = DriverPrograms(files, lambda: find_driver_root(files)).find(name)
-        path = f"{self.root}{found.file}"
-        folder = f"{self.root}{found.nvml_library.parent}"
-        return replace(found, path=path, root=self.root or "/", library_folder=folder, whole_system=bool(self.root))
+        program = DriverPrograms(files, lambda: find_driver_root(files)).find(name)
+        path = f"{self.root}{program.file}"
+        folder = f"{self.root}{program.nvml_library.parent}"
+        return replace(program, path=path, root=self.root or "/", library_folder=folder, whole_system=bool(self.root))
 
 
 def main() -> None:

@@ -50,15 +50,15 @@ class Published:
         return bool(self.device.get("allowMultipleAllocations"))
 
     def draws(self) -> Iterator[tuple[CounterKey, Fraction]]:
-        for one in self.device.get("consumesCounters") or ():
-            for name, counter in one["counters"].items():
-                yield (self.counted, one["counterSet"], name), _value(counter["value"])
+        for consumption in self.device.get("consumesCounters") or ():
+            for name, counter in consumption["counters"].items():
+                yield (self.counted, consumption["counterSet"], name), _value(counter["value"])
 
     def attribute(self, name: str) -> object:
         attributes = self.device.get("attributes") or {}
         domain, _, id_ = name.rpartition("/")
-        found = attributes.get(name) or (attributes.get(id_) if domain == self.driver else None)
-        return None if found is None else tuple(found.items())
+        value = attributes.get(name) or (attributes.get(id_) if domain == self.driver else None)
+        return None if value is None else tuple(value.items())
 
 
 class Reference:
@@ -77,30 +77,30 @@ class Reference:
     ) -> None:
         self._claims, self._classes, self._leaks, self._steps_left = claims, classes, leaks, most_steps
         self._minor = minor
-        ordered = sorted(slices, key=lambda one: (one["spec"]["driver"], one["spec"]["pool"]["name"], _name(one)))
+        ordered = sorted(slices, key=lambda slice_: (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], _name(slice_)))
         self.devices = [
             Published(
                 spec["driver"],
                 spec["pool"]["name"],
                 device,
                 CelDevice(spec["driver"], Device.of(device)),
-                self._counted(one),
+                self._counted(slice_),
             )
-            for one, spec in ((one, one["spec"]) for one in ordered)
+            for slice_, spec in ((slice_, slice_["spec"]) for slice_ in ordered)
             for device in spec.get("devices") or ()
         ]
         self._whole: set[object] = set()
         self._given: dict[object, dict[str, Fraction]] = {}
         self._hold(held)
         self._left: dict[CounterKey, Fraction] = {
-            (self._counted(one), counters["name"], name): _value(counter["value"])
-            for one in slices
-            for counters in one["spec"].get("sharedCounters") or ()
+            (self._counted(slice_), counters["name"], name): _value(counter["value"])
+            for slice_ in slices
+            for counters in slice_["spec"].get("sharedCounters") or ()
             for name, counter in counters["counters"].items()
         }
-        for one in self.devices:
-            if one.key in self._whole or (minor >= 36 and one.key in self._given):
-                self._draw(one, -1)
+        for published in self.devices:
+            if published.key in self._whole or (minor >= 36 and published.key in self._given):
+                self._draw(published, -1)
         self._mine: dict[object, list[int]] = defaultdict(list)
         self._shares: dict[object, list[dict[str, Fraction]]] = defaultdict(list)
         self._never_forgotten: set[object] = set()
@@ -113,7 +113,7 @@ class Reference:
         return _name(slice_) if self._minor < 35 else str(slice_["spec"]["pool"]["name"])
 
     def _hold(self, held: Sequence[Obj]) -> None:
-        for result in (result for one in held for result in one["devices"]["results"]):
+        for result in (result for allocation in held for result in allocation["devices"]["results"]):
             key = (result["driver"], result["pool"], result["device"])
             if result.get("adminAccess"):
                 continue
@@ -137,11 +137,11 @@ class Reference:
         requests = self._claims[claim]["spec"]["devices"]["requests"]
         if request == len(requests):
             return self._go(claim + 1, 0, None, 0, 0)
-        one = requests[request]
-        if alternative is None and one.get("firstAvailable"):
-            return any(self._go(claim, request, index, 0, 0) for index in range(len(one["firstAvailable"])))
-        spec = one["exactly"] if alternative is None else one["firstAvailable"][alternative]
-        name = one["name"] if alternative is None else f"{one['name']}/{spec['name']}"
+        asked = requests[request]
+        if alternative is None and asked.get("firstAvailable"):
+            return any(self._go(claim, request, index, 0, 0) for index in range(len(asked["firstAvailable"])))
+        spec = asked["exactly"] if alternative is None else asked["firstAvailable"][alternative]
+        name = asked["name"] if alternative is None else f"{asked['name']}/{spec['name']}"
         every = self._every(spec) if spec.get("allocationMode") == "All" else None
         if every == []:
             return False
@@ -162,94 +162,94 @@ class Reference:
     def _every(self, spec: Obj) -> list[int]:
         return [
             place
-            for place, one in enumerate(self.devices)
-            if self._selected(spec, one) and self._consumed(spec, one, []) is not None
+            for place, published in enumerate(self.devices)
+            if self._selected(spec, published) and self._consumed(spec, published, []) is not None
         ]
 
-    def _take(self, claim: int, name: str, spec: Obj, one: Published) -> Callable[[], None] | None:
+    def _take(self, claim: int, name: str, spec: Obj, published: Published) -> Callable[[], None] | None:
         """Choose the device; how to take it back, or None when it may not be chosen."""
-        admin, mine = bool(spec.get("adminAccess")), self._mine[one.key]
-        if (claim in mine) if admin else (one.key in self._whole or mine):
+        admin, mine = bool(spec.get("adminAccess")), self._mine[published.key]
+        if (claim in mine) if admin else (published.key in self._whole or mine):
             return None
-        if not self._selected(spec, one):
+        if not self._selected(spec, published):
             return None
-        consumed = self._consumed(spec, one, self._shares[one.key])
+        consumed = self._consumed(spec, published, self._shares[published.key])
         if consumed is None:
             return None
-        in_use = self._given.get(one.key) or self._shares[one.key] or one.key in self._never_forgotten
-        draws = self._minor < 35 or not (one.shareable and in_use)
-        if draws and not self._draw_if_enough(one):
+        in_use = self._given.get(published.key) or self._shares[published.key] or published.key in self._never_forgotten
+        draws = self._minor < 35 or not (published.shareable and in_use)
+        if draws and not self._draw_if_enough(published):
             return None
-        if not self._tolerated(spec, one) or not self._allowed(claim, name, spec, one):
+        if not self._tolerated(spec, published) or not self._allowed(claim, name, spec, published):
             if draws and not self._leaks:
-                self._draw(one, 1)
+                self._draw(published, 1)
             return None
-        if one.shareable:
-            self._shares[one.key].append(consumed)
+        if published.shareable:
+            self._shares[published.key].append(consumed)
             if self._leaks and not consumed:
-                self._never_forgotten.add(one.key)
+                self._never_forgotten.add(published.key)
         else:
             mine.append(claim)
-        self.results[claim].append((name, one, consumed if one.shareable else {}))
+        self.results[claim].append((name, published, consumed if published.shareable else {}))
 
         def undo() -> None:
             self.results[claim].pop()
             self._forget(claim, name)
-            if one.shareable:
-                self._shares[one.key].pop()
+            if published.shareable:
+                self._shares[published.key].pop()
             else:
                 mine.remove(claim)
-            if draws and not (self._leaks and one.shareable):
-                self._draw(one, 1)
+            if draws and not (self._leaks and published.shareable):
+                self._draw(published, 1)
 
         return undo
 
-    def _selected(self, spec: Obj, one: Published) -> bool:
+    def _selected(self, spec: Obj, published: Published) -> bool:
         selectors = [*self._classes[spec["deviceClassName"]]["spec"]["selectors"], *(spec.get("selectors") or ())]
         try:
-            return all(compile_selector(each["cel"]["expression"]).matches(one.cel) for each in selectors)
+            return all(compile_selector(each["cel"]["expression"]).matches(published.cel) for each in selectors)
         except CelError as error:
             raise Stop from error
 
-    def _consumed(self, spec: Obj, one: Published, shares: list[dict[str, Fraction]]) -> dict[str, Fraction] | None:
+    def _consumed(self, spec: Obj, published: Published, shares: list[dict[str, Fraction]]) -> dict[str, Fraction] | None:
         asked = (spec.get("capacity") or {}).get("requests") or {}
-        capacities = one.device.get("capacity") or {}
+        capacities = published.device.get("capacity") or {}
         if not asked.keys() <= capacities.keys():
             return None
-        found: dict[str, Fraction] = {}
+        amounts: dict[str, Fraction] = {}
         for name, capacity in capacities.items():
             amount = _share(asked.get(name), capacity)
-            taken = self._given.get(one.key, {}).get(name, 0) + sum(share[name] for share in shares)
+            taken = self._given.get(published.key, {}).get(name, 0) + sum(share[name] for share in shares)
             if amount is None or taken + amount > _value(capacity["value"]):
                 return None
-            found[name] = amount
-        return found
+            amounts[name] = amount
+        return amounts
 
-    def _draw(self, one: Published, sign: int) -> None:
-        for key, amount in one.draws():
+    def _draw(self, published: Published, sign: int) -> None:
+        for key, amount in published.draws():
             self._left[key] += sign * amount
 
-    def _draw_if_enough(self, one: Published) -> bool:
-        if not one.device.get("consumesCounters"):
+    def _draw_if_enough(self, published: Published) -> bool:
+        if not published.device.get("consumesCounters"):
             return True
-        self._draw(one, -1)
-        if any(amount < 0 for key, amount in self._left.items() if key[0] == one.counted):
-            self._draw(one, 1)
+        self._draw(published, -1)
+        if any(amount < 0 for key, amount in self._left.items() if key[0] == published.counted):
+            self._draw(published, 1)
             return False
         return True
 
-    def _tolerated(self, spec: Obj, one: Published) -> bool:
+    def _tolerated(self, spec: Obj, published: Published) -> bool:
         return all(
             taint["effect"] == "None" or any(_tolerates(each, taint) for each in spec.get("tolerations") or ())
-            for taint in one.device.get("taints") or ()
+            for taint in published.device.get("taints") or ()
         )
 
-    def _allowed(self, claim: int, name: str, spec: Obj, one: Published) -> bool:
+    def _allowed(self, claim: int, name: str, spec: Obj, published: Published) -> bool:
         """Adds the device to the constraints, if it violates none of them."""
         constraints = self._claims[claim]["spec"]["devices"].get("constraints") or ()
         covering = [(index, each) for index, each in enumerate(constraints) if _covers(each, name)]
         for done, (index, each) in enumerate(covering):
-            value, known = one.attribute(each.get("matchAttribute") or each["distinctAttribute"]), self._covered
+            value, known = published.attribute(each.get("matchAttribute") or each["distinctAttribute"]), self._covered
             others = [other for _, other in known[claim, index]]
             fits = value not in others if "distinctAttribute" in each else all(value == other for other in others)
             if value is None or not fits:

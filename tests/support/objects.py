@@ -60,7 +60,7 @@ def pod(
 
 async def allocate(kube: Kube, claim: JsonObject, *results: JsonObject, pods: Iterable[JsonObject] = ()) -> JsonObject:
     """Give a created claim its devices, and reserve it for created pods, as the scheduler does."""
-    reserved = [{"resource": "pods", "name": one["metadata"]["name"], "uid": one["metadata"]["uid"]} for one in pods]
+    reserved = [{"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]} for pod in pods]
     metadata = claim["metadata"]
     status: JsonObject = {"allocation": allocation(*results)}
     if reserved:

@@ -63,7 +63,7 @@ class Shell:
 
     def run(self, line: str) -> str:
         """What the last program of the line says. Fails when one of them does."""
-        line = re.sub(r"\b([A-Z]{4,})\b", lambda found: PLACEHOLDERS.get(found[1], found[1]), line)
+        line = re.sub(r"\b([A-Z]{4,})\b", lambda match: PLACEHOLDERS.get(match[1], match[1]), line)
         words = _words(line)
         target = None
         if ">" in words:
@@ -239,16 +239,16 @@ def _set(setting: str) -> dict[str, Any]:
     path, _, value = setting.partition("=")
     # Helm's own rule (strvals): `yes` is a text.
     typed = value in ("true", "false", "null") or re.fullmatch(r"0|-?[1-9]\d*", value)
-    one: Any = yaml.safe_load(value) if typed else value
+    nested: Any = yaml.safe_load(value) if typed else value
     for key in reversed(re.split(r"(?<!\\)\.", path)):
-        one = {key.replace("\\.", "."): one}
-    found: dict[str, Any] = one
-    return found
+        nested = {key.replace("\\.", "."): nested}
+    values: dict[str, Any] = nested
+    return values
 
 
 def _words(line: str) -> list[str]:
     """With `|` and `>` as words of their own, unless they are quoted."""
-    marked = re.sub(r" (\||>) ", lambda found: f" '\\0{found[1]}' ", line)
+    marked = re.sub(r" (\||>) ", lambda match: f" '\\0{match[1]}' ", line)
     return [word.removeprefix("\\0") for word in shlex.split(marked, comments=True)]
 
 
@@ -306,15 +306,15 @@ class _Kubectl:
             "annotate": self._metadata("annotations"), "delete": self._delete, "taint": self._taint,
             "cordon": self._get, "uncordon": self._get, "drain": self._get, "patch": self._patch,
         }  # fmt: skip
-        told = ""
+        output = ""
         kinds, _, name = rest[0].partition("/")
         for kind in kinds.split(","):
-            told += await acts[verb](await self._resource(kind), [name, *rest[1:]] if name else rest[1:])
-        return told
+            output += await acts[verb](await self._resource(kind), [name, *rest[1:]] if name else rest[1:])
+        return output
 
     async def _resource(self, word: str) -> Resource:
         word = _SHORT.get(word.lower(), word.lower())
-        known = [one.resource for one in SimulatedApiServer().registry]
+        known = [type_.resource for type_ in SimulatedApiServer().registry]
         for crd in (await self._kube.list(CRDS)).items:
             spec = crd["spec"]
             version = spec["versions"][0]["name"]
@@ -322,9 +322,9 @@ class _Kubectl:
             known.append(
                 Resource(spec["group"], version, names["plural"], names["kind"], spec["scope"] == "Namespaced")
             )
-        for one in known:
-            if word in (one.plural, one.kind.lower(), f"{one.plural}.{one.group}"):
-                return one
+        for resource in known:
+            if word in (resource.plural, resource.kind.lower(), f"{resource.plural}.{resource.group}"):
+                return resource
         raise AssertionError(f"kubectl: the server has no resource {word}")
 
     def _place(self, resource: Resource) -> str | None:
@@ -332,12 +332,12 @@ class _Kubectl:
 
     async def _get(self, resource: Resource, names: list[str]) -> str:
         if names:
-            found = [await self._kube.get(resource, name, self._place(resource)) for name in names]
+            objects = [await self._kube.get(resource, name, self._place(resource)) for name in names]
         else:
             place = None if "--all-namespaces" in self._options else self._place(resource)
             selector = self._options.get("--selector")
-            found = (await self._kube.list(resource, namespace=place, label_selector=selector)).items
-        return yaml.safe_dump_all(found)
+            objects = (await self._kube.list(resource, namespace=place, label_selector=selector)).items
+        return yaml.safe_dump_all(objects)
 
     def _metadata(self, field: str) -> Callable[[Resource, list[str]], Awaitable[str]]:
         async def change(resource: Resource, words: list[str]) -> str:
@@ -348,7 +348,7 @@ class _Kubectl:
             names = [word for word in words if "=" not in word and not word.endswith("-")]
             if "--all" in self._options or "--selector" in self._options:
                 listed = await self._kube.list(resource, label_selector=self._options.get("--selector"))
-                names = [one["metadata"]["name"] for one in listed.items]
+                names = [obj["metadata"]["name"] for obj in listed.items]
             assert names and values, words
             for name in names:
                 await self._kube.merge_patch(
@@ -369,7 +369,7 @@ class _Kubectl:
 
     async def _taint(self, resource: Resource, words: list[str]) -> str:
         name, *taints = words
-        assert taints and all(re.fullmatch(r"[a-z0-9./-]+(=[\w.-]*)?(:[A-Za-z]+)?-?", one) for one in taints), words
+        assert taints and all(re.fullmatch(r"[a-z0-9./-]+(=[\w.-]*)?(:[A-Za-z]+)?-?", taint) for taint in taints), words
         await self._kube.get(resource, name)
         return ""
 

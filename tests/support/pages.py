@@ -56,16 +56,16 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        found = re.search(r"\bfile=(\S+)", self.info)
-        return None if found is None else found[1]
+        match = re.search(r"\bfile=(\S+)", self.info)
+        return None if match is None else match[1]
 
     @property
     def values(self) -> bool:
         return "values" in self.info.split()
 
     def _reason(self, word: str) -> str | None:
-        found = re.search(rf"\b{word}: *(.*)$", self.info)
-        return None if found is None else found[1].strip()
+        match = re.search(rf"\b{word}: *(.*)$", self.info)
+        return None if match is None else match[1].strip()
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def name(page: Path) -> str:
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
-        Block(page, text.count("\n", 0, found.start()) + 1, found[2].strip(), _dedented(found[3], len(found[1])))
-        for found in _FENCE.finditer(text)
+        Block(page, text.count("\n", 0, match.start()) + 1, match[2].strip(), _dedented(match[3], len(match[1])))
+        for match in _FENCE.finditer(text)
     ]
 
 
@@ -116,12 +116,12 @@ def links(page: Path) -> list[str]:
 def anchors(page: Path) -> list[str]:
     """As GitHub makes them of headings, and those that are written down."""
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
-    found: list[str] = []
+    slugs: list[str] = []
     for heading in _HEADING.findall(text):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
-        found.append(slug if slug not in found else f"{slug}-{found.count(slug)}")
-    return found + _HTML_ANCHOR.findall(text)
+        slugs.append(slug if slug not in slugs else f"{slug}-{slugs.count(slug)}")
+    return slugs + _HTML_ANCHOR.findall(text)
 
 
 def _dedented(text: str, indent: int) -> str:

@@ -44,13 +44,13 @@ class Grant:
 
 def grants(objects: Iterable[Object], account: str) -> frozenset[Grant]:
     """By all roles among the objects that are bound to the account."""
-    roles = {(one["kind"], one["metadata"]["name"]): one for one in objects if one["kind"].endswith("Role")}
-    found: set[Grant] = set()
-    for binding in (one for one in objects if one["kind"].endswith("RoleBinding")):
+    roles = {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects if obj["kind"].endswith("Role")}
+    granted: set[Grant] = set()
+    for binding in (obj for obj in objects if obj["kind"].endswith("RoleBinding")):
         if account in {subject["name"] for subject in binding["subjects"]}:
             role = roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
-            found |= set(_of_rules(role["rules"], binding["metadata"].get("namespace", "")))
-    return frozenset(found)
+            granted |= set(_of_rules(role["rules"], binding["metadata"].get("namespace", "")))
+    return frozenset(granted)
 
 
 def _of_rules(rules: Sequence[Object], namespace: str) -> Iterator[Grant]:
@@ -66,19 +66,19 @@ def faults(
     allowed: Collection[Grant], done: Collection[Access], *, names: Collection[str], namespace: str
 ) -> list[str]:
     """Sentences about permissions that are missing, or more than was done; `names` and `namespace` the chart knows."""
-    found = [f"missing: {_told(one)}" for one in done if not any(grant.covers(one) for grant in allowed)]
+    sentences = [f"missing: {_grant_text(access)}" for access in done if not any(grant.covers(access) for grant in allowed)]
     for grant in sorted(allowed):
-        uses = [one for one in done if grant.covers(one)]
+        uses = [access for access in done if grant.covers(access)]
         if not uses:
-            found.append(f"not used: {grant}")
+            sentences.append(f"not used: {grant}")
             continue
-        used_names = {one.name for one in uses}
+        used_names = {access.name for access in uses}
         if not grant.name and grant.verb not in _NAMELESS and used_names <= set(names):
-            found.append(f"could name {', '.join(sorted(map(str, used_names)))}: {grant}")
-        if not grant.namespace and {one.namespace for one in uses} == {namespace}:
-            found.append(f"is used in {namespace} alone: {grant}")
-    return sorted(found)
+            sentences.append(f"could name {', '.join(sorted(map(str, used_names)))}: {grant}")
+        if not grant.namespace and {access.namespace for access in uses} == {namespace}:
+            sentences.append(f"is used in {namespace} alone: {grant}")
+    return sorted(sentences)
 
 
-def _told(access: Access) -> str:
+def _grant_text(access: Access) -> str:
     return str(Grant(access.verb, access.group, access.resource, access.namespace or "", access.name or ""))

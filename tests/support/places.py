@@ -14,8 +14,8 @@ def fits(place: Path = _MEMORY) -> bool:
     """Whether everything can be there: enough room, and programs may be started from it, which containers forbid."""
     if not place.is_dir() or not os.access(place, os.W_OK):
         return False
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize >= _ROOM_BYTES and not found.f_flag & os.ST_NOEXEC
+    volume = os.statvfs(place)
+    return volume.f_bavail * volume.f_frsize >= _ROOM_BYTES and not volume.f_flag & os.ST_NOEXEC
 
 
 SHORT = str(_MEMORY) if fits() else "/tmp"

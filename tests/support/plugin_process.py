@@ -151,10 +151,10 @@ class NodeUnderTest:
         What the plugin remembers of the GPUs' health, and of what claims were told, is left out: it is written in the
         background, when it is seen and before it is told. Of the log of holds counts which of them are there.
         """
-        found = [path for folder in (self.state, self.cdi) for path in folder.rglob("*") if path.is_file()]
-        found = [path for path in found if not any(memory in path.name for memory in _MEMORIES)]
-        files = {str(path.relative_to(self.folder)): path.read_bytes() for path in found if path.stat().st_size}
-        for path in found:
+        paths = [path for folder in (self.state, self.cdi) for path in folder.rglob("*") if path.is_file()]
+        paths = [path for path in paths if not any(memory in path.name for memory in _MEMORIES)]
+        files = {str(path.relative_to(self.folder)): path.read_bytes() for path in paths if path.stat().st_size}
+        for path in paths:
             if path.name == HOLD_LOG and path.stat().st_size:
                 holds = sorted(map(repr, HoldLog(path.parent).read()[0]))
                 files[str(path.relative_to(self.folder))] = repr(holds).encode()
@@ -194,13 +194,13 @@ class Plugin:
         """By claim UID, the devices or the error. Raises Died."""
         request = dra.NodePrepareResourcesRequest(claims=_claims(claims))
         answer = await self._call("NodePrepareResources", request, dra.NodePrepareResourcesResponse, timeout_s)
-        return {uid: one.error or tuple(map(_device, one.devices)) for uid, one in answer.claims.items()}
+        return {uid: claim.error or tuple(map(_device, claim.devices)) for uid, claim in answer.claims.items()}
 
     async def unprepare(self, *claims: ClaimRef, timeout_s: float = _DEADLINE_S) -> dict[str, str]:
         """By claim UID, the error, empty when it was released. Raises Died."""
         request = dra.NodeUnprepareResourcesRequest(claims=_claims(claims))
         answer = await self._call("NodeUnprepareResources", request, dra.NodeUnprepareResourcesResponse, timeout_s)
-        return {uid: one.error for uid, one in answer.claims.items()}
+        return {uid: claim.error for uid, claim in answer.claims.items()}
 
     async def kill(self) -> None:
         """SIGKILL, and wait."""
@@ -283,6 +283,6 @@ async def plugin_on(
 
 def devices_of(answer: Mapping[str, tuple[Device, ...] | str]) -> dict[str, tuple[str, ...]]:
     """Device names by claim UID; fails the test when a claim was refused."""
-    refused = {uid: one for uid, one in answer.items() if isinstance(one, str)}
+    refused = {uid: devices for uid, devices in answer.items() if isinstance(devices, str)}
     assert not refused, refused
-    return {uid: tuple(device[2] for device in one) for uid, one in answer.items() if not isinstance(one, str)}
+    return {uid: tuple(device[2] for device in devices) for uid, devices in answer.items() if not isinstance(devices, str)}

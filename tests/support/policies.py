@@ -54,7 +54,7 @@ def refusing(release: Release, group: str, resource: str, request: Object, old: 
 
 
 def _last_part(name: str) -> str:
-    return next((one for one in ("claim-status",) if name.endswith(one)), name.rpartition("-")[2])
+    return next((ending for ending in ("claim-status",) if name.endswith(ending)), name.rpartition("-")[2])
 
 
 def _refusals(spec: Object, data: Object) -> list[str]:

@@ -35,16 +35,16 @@ class Token:
 
 def tokens(query: str) -> tuple[Token, ...]:
     """Raises ValueError at what no query can have."""
-    found, at = [], 0
+    words, at = [], 0
     query = query.rstrip()
     while at < len(query):
         match = _TOKEN.match(query, at)
         if match is None:
             raise ValueError(f"what is {query[at : at + 20]!r}")
         assert match.lastgroup is not None
-        found.append(Token(match.lastgroup, match[match.lastgroup]))
+        words.append(Token(match.lastgroup, match[match.lastgroup]))
         at = match.end()
-    return tuple(found)
+    return tuple(words)
 
 
 def faults(query: str, families: Mapping[str, Collection[str]]) -> list[str]:
@@ -58,11 +58,11 @@ def faults(query: str, families: Mapping[str, Collection[str]]) -> list[str]:
 
 def _unbalanced(words: Sequence[Token]) -> Iterator[str]:
     opened: list[str] = []
-    for one in words:
-        if one.kind == "sign" and one.text in "([{":
-            opened.append(one.text)
-        elif one.kind == "sign" and one.text in _BRACKETS and (not opened or opened.pop() != _BRACKETS[one.text]):
-            yield f"a {one.text} too many"
+    for word in words:
+        if word.kind == "sign" and word.text in "([{":
+            opened.append(word.text)
+        elif word.kind == "sign" and word.text in _BRACKETS and (not opened or opened.pop() != _BRACKETS[word.text]):
+            yield f"a {word.text} too many"
     if opened:
         yield f"{opened[-1]} is not closed"
 
@@ -71,27 +71,27 @@ def _unknown(words: Sequence[Token], families: Mapping[str, Collection[str]]) ->
     every_label = {label for labels in families.values() for label in labels} | ADDED
     for start, end in _lists(words):
         yield from (
-            f"no family has the label {one.text}"
-            for one in words[start:end]
-            if one.kind == "word" and one.text not in every_label
+            f"no family has the label {word.text}"
+            for word in words[start:end]
+            if word.kind == "word" and word.text not in every_label
         )
     inside = {index for start, end in _lists(words) for index in range(start, end)}
-    for index, one in enumerate(words):
-        if one.kind != "word" or index in inside or one.text in MATCHING | OPERATORS | AGGREGATIONS | FUNCTIONS:
+    for index, word in enumerate(words):
+        if word.kind != "word" or index in inside or word.text in MATCHING | OPERATORS | AGGREGATIONS | FUNCTIONS:
             continue
-        if one.text not in families:
-            yield f"there is no family {one.text}"
+        if word.text not in families:
+            yield f"there is no family {word.text}"
             continue
         for label in _selected(words, index + 1):
             inside.add(label)
-            if words[label].text not in {*families[one.text], *ADDED}:
-                yield f"{one.text} has no label {words[label].text}"
+            if words[label].text not in {*families[word.text], *ADDED}:
+                yield f"{word.text} has no label {words[label].text}"
 
 
 def _lists(words: Sequence[Token]) -> Iterator[tuple[int, int]]:
     """The labels between the brackets after `by` and its like."""
-    for index, one in enumerate(words):
-        if one.kind == "word" and one.text in MATCHING and words[index + 1 : index + 2] == (Token("sign", "("),):
+    for index, word in enumerate(words):
+        if word.kind == "word" and word.text in MATCHING and words[index + 1 : index + 2] == (Token("sign", "("),):
             yield index + 2, words.index(Token("sign", ")"), index)
 
 
@@ -111,6 +111,6 @@ def labels_left(query: str, families: Mapping[str, Collection[str]]) -> frozense
     words = tokens(query)
     for start, end in _lists(words):
         if words[start - 2].text == "by":
-            return frozenset(one.text for one in words[start:end] if one.kind == "word")
-    (first, *_) = [one.text for one in words if one.kind == "word" and one.text in families]
+            return frozenset(word.text for word in words[start:end] if word.kind == "word")
+    (first, *_) = [word.text for word in words if word.kind == "word" and word.text in families]
     return frozenset(families[first]) | ADDED

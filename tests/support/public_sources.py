@@ -169,8 +169,8 @@ def gls_board(name: str) -> Board:
     text = text[text.index("Attached GPUs") :]
 
     def value(pattern: str, where: str = text) -> str:
-        found = re.search(pattern, where)
-        return found[1].strip() if found else ""
+        match = re.search(pattern, where)
+        return match[1].strip() if match else ""
 
     addressing, link = value(r"Addressing Mode +: (.+)"), value(r"PCIe Generation\n +Max +: (\d+)")
     major, minor = value(r"Capability Major/Minor version number: +(\S+)", query).split(".")
@@ -196,10 +196,10 @@ def driver_names() -> dict[tuple[int, int], str]:
     """Product names of NVIDIA's kernel modules, by PCI device and subsystem (0: any other), without vGPUs."""
     path = clone("open-gpu-kernel-modules") / "src/nvidia/generated/g_nv_name_released.h"
     part = path.read_text(encoding="utf-8").partition("sChipsReleased[]")[2].partition("};")[0]
-    found = re.findall(r'\{ 0x(\w{4}), 0x(\w{4}), 0x(\w{4}), "([^"]+)" \}', part)
+    rows = re.findall(r'\{ 0x(\w{4}), 0x(\w{4}), 0x(\w{4}), "([^"]+)" \}', part)
     return {
         (int(device, 16), int(subsystem, 16)): name
-        for device, subsystem, vendor, name in found
+        for device, subsystem, vendor, name in rows
         if vendor in ("10de", "0000")
     }
 
@@ -220,7 +220,7 @@ def go_instances(board: str) -> dict[int, Instance]:
         name: tuple((int(start), int(size)) for start, size in re.findall(r"Start: (\d+), Size: (\d+)", body))
         for name, body in re.findall(r"nvml\.(\w+): \{\n(.*?)\n\t+\},\n", placements, re.DOTALL)
     }
-    found = {}
+    instances = {}
     for name, body in re.findall(r"nvml\.(GPU_INSTANCE_PROFILE_\w+): \{\n(.*?)\n\t+\},\n", infos, re.DOTALL):
         count = {key: int(value) for key, value in re.findall(r"(\w+): +(\d+),", body)}
         engines = tuple(
@@ -228,11 +228,11 @@ def go_instances(board: str) -> dict[int, Instance]:
         )
         number = re.search(r"Id: +nvml\.(\w+)", body)
         assert number is not None
-        found[numbers[name]] = Instance(
+        instances[numbers[name]] = Instance(
             count["InstanceCount"], count["MemorySizeMB"], count["MultiprocessorCount"], engines, starts[name],
             numbers[number[1]],
         )  # fmt: skip
-    return found
+    return instances
 
 
 def go_compute_instances(family: str) -> dict[str, dict[str, tuple[int, int]]]:
@@ -241,30 +241,30 @@ def go_compute_instances(family: str) -> dict[str, dict[str, tuple[int, int]]]:
     By the words of the enumerations: `1_SLICE_REV1` for the GPU instance, `2_SLICE` for the compute instance.
     """
     text = (clone("go-nvml") / "pkg/nvml/mock/gpus" / f"{family}.go").read_text(encoding="utf-8")
-    found: dict[str, dict[str, tuple[int, int]]] = {}
+    instances: dict[str, dict[str, tuple[int, int]]] = {}
     for line in _block(text, rf"{family}_ComputeInstanceProfiles += ").splitlines():
         if outer := re.search(r"nvml\.GPU_INSTANCE_PROFILE_(\w+): \{", line):
-            instance = found.setdefault(outer[1], {})
+            instance = instances.setdefault(outer[1], {})
         elif inner := re.search(r"nvml\.COMPUTE_INSTANCE_PROFILE_(\w+): \{", line):
             kind = inner[1]
         elif count := re.search(r"InstanceCount: +(\d+)", line):
             instance[kind] = (int(count[1]), 0)
         elif processors := re.search(r"MultiprocessorCount: +(\d+)", line):
             instance[kind] = (instance[kind][0], int(processors[1]))
-    return found
+    return instances
 
 
 def _block(text: str, begin: str) -> str:
     """A literal of Go from its name to the brace that closes it at the same indentation."""
-    found = re.search(rf"^(\t*)(?:var )?{begin}", text, re.MULTILINE)
-    assert found is not None, begin
-    return text[found.end() :].partition(f"\n{found[1]}}}")[0] + "\n"
+    match = re.search(rf"^(\t*)(?:var )?{begin}", text, re.MULTILINE)
+    assert match is not None, begin
+    return text[match.end() :].partition(f"\n{match[1]}}}")[0] + "\n"
 
 
 def mig_parted() -> dict[str, Any]:
     path = clone("mig-parted") / "deployments/systemd/config-default.yaml"
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))["mig-configs"]
-    return found
+    configs: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))["mig-configs"]
+    return configs
 
 
 def nvml_header(tag: str) -> str:

@@ -36,8 +36,8 @@ async def published_slices(
         act(machine.host.root, name, given, None)
     monitor = HealthMonitor(machine.discovery(), HealthFile(folder), lambda: policy.health)
     inventory = NodeInventorySpec.of(wanted_spec(node.name, await monitor.observe(), {}))
-    found = described_devices(inventory, policy, labels, GPU_DRIVER, ALL_FEATURES)
-    pool = wanted_pool(GPU_DRIVER, node, slice_layout(found.gpus, Places(), ALL_FEATURES))
+    described = described_devices(inventory, policy, labels, GPU_DRIVER, ALL_FEATURES)
+    pool = wanted_pool(GPU_DRIVER, node, slice_layout(described.gpus, Places(), ALL_FEATURES))
     writes = slice_writes(pool, ())
     return [new_object(pool, write) for write in writes if isinstance(write, CreateSlice)]
 

@@ -32,28 +32,28 @@ class Recorded(Narrator):
 
     def __init__(self) -> None:
         self.writes: list[tuple[str, str]] = []
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def wrote(self, pool: str, verb: str, devices: int) -> None:
         self.writes.append((pool, verb))
 
     def refused(self, pool: str, error: ClusterError, retry_s: float) -> None:
-        self.told.append(f"{pool}: refused: {error}")
+        self.messages.append(f"{pool}: refused: {error}")
 
     def not_understood(self, pool: str, error: InvalidInput) -> None:
-        self.told.append(f"{pool}: not understood: {error}")
+        self.messages.append(f"{pool}: not understood: {error}")
 
     def understood(self, pool: str, notes: Sequence[str]) -> None:
-        self.told += [f"{pool}: {note}" for note in notes]
+        self.messages += [f"{pool}: {note}" for note in notes]
 
     def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
-        self.told.append(f"{pool}: lost {', '.join(fields)}")
+        self.messages.append(f"{pool}: lost {', '.join(fields)}")
 
     def server_unknown(self, error: ClusterError, retry_s: float) -> None:
-        self.told.append(f"unknown: {error}")
+        self.messages.append(f"unknown: {error}")
 
     def asking(self, pool: str) -> None:
-        self.told.append(f"{pool}: asked")
+        self.messages.append(f"{pool}: asked")
 
 
 class Pauses(Backoff):
@@ -100,7 +100,7 @@ class Scene:
         """The condition PolicyFollowed of the node's inventory has this reason."""
 
         async def true() -> bool:
-            return [one.reason for one in (await self.status(name)).conditions] == [reason]
+            return [condition.reason for condition in (await self.status(name)).conditions] == [reason]
 
         await self.until(true)
         await self.rests()

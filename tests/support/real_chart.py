@@ -85,9 +85,9 @@ def everything() -> set[str]:
 
 
 def ready(kind: str, name: str) -> bool:
-    found = get(kind, "-n", NAMESPACE, name)
-    spec, status = found["spec"], found.get("status", {})
-    if status.get("observedGeneration") != found["metadata"]["generation"]:
+    obj = get(kind, "-n", NAMESPACE, name)
+    spec, status = obj["spec"], obj.get("status", {})
+    if status.get("observedGeneration") != obj["metadata"]["generation"]:
         return False
     if kind == "daemonset":
         wanted = status["desiredNumberScheduled"]
@@ -108,6 +108,6 @@ def wait_ready(*, controller: bool = True) -> None:
 
 
 def report() -> str:
-    pods = [one["metadata"]["name"] for one in get("pods", "-n", NAMESPACE)["items"]]
+    pods = [pod["metadata"]["name"] for pod in get("pods", "-n", NAMESPACE)["items"]]
     logs = [kubectl("logs", "-n", NAMESPACE, name, "--tail=20", check=False) for name in pods]
     return "\n".join([kubectl("describe", "pods", "-n", NAMESPACE)[-6000:], *logs])

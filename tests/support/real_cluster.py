@@ -114,8 +114,8 @@ class Services:
             process.kill()
 
     def journal(self) -> str:
-        found = [path for path in (KUBELET_ROOT / "plugins" / "gpu.nvidia.com").glob("*journal*") if path.is_file()]
-        return "\n".join(path.read_text() for path in found)
+        files = [path for path in (KUBELET_ROOT / "plugins" / "gpu.nvidia.com").glob("*journal*") if path.is_file()]
+        return "\n".join(path.read_text() for path in files)
 
 
 @contextmanager
@@ -146,8 +146,8 @@ def _stop_all(services: Services) -> None:
 
 def forget_warnings(driver: str) -> None:
     """Of what plugins of this driver told before now."""
-    told = f"type=Warning,reportingComponent={driver}/kubelet-plugin"
-    kubectl("delete", "events", "-A", "--field-selector", told)
+    selector = f"type=Warning,reportingComponent={driver}/kubelet-plugin"
+    kubectl("delete", "events", "-A", "--field-selector", selector)
 
 
 def published() -> list[dict[str, Any]]:

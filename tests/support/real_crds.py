@@ -39,22 +39,22 @@ def crds_in(folder: Path) -> tuple[JsonObject, ...]:
 
     Versions are not converted: nobody is there to do that, and no object is kept in another version than it was given.
     """
-    found: dict[str, JsonObject] = {}
+    crds: dict[str, JsonObject] = {}
     for path in sorted(folder.rglob("*.yaml")):
         for obj in yaml.load_all(path.read_text(), _LOADER):
             if not isinstance(obj, dict) or obj.get("kind") != "CustomResourceDefinition":
                 continue
             name = obj["metadata"]["name"]
-            if name in found:
-                _join(found[name], obj)
+            if name in crds:
+                _join(crds[name], obj)
             else:
                 obj["metadata"] = {"name": name, "annotations": _approved(obj)}
                 obj["spec"]["conversion"] = {"strategy": "None"}
                 obj["spec"].pop("preserveUnknownFields", None)
                 obj.pop("status", None)
-                found[name] = obj
-    assert found, f"{folder} has no CustomResourceDefinition"
-    return tuple(found.values())
+                crds[name] = obj
+    assert crds, f"{folder} has no CustomResourceDefinition"
+    return tuple(crds.values())
 
 
 def _approved(obj: JsonObject) -> JsonObject:
@@ -64,7 +64,7 @@ def _approved(obj: JsonObject) -> JsonObject:
 
 
 def _join(first: JsonObject, other: JsonObject) -> None:
-    there = {one["name"] for one in first["spec"]["versions"]}
+    there = {version["name"] for version in first["spec"]["versions"]}
     for version in other["spec"]["versions"]:
         if version["name"] not in there:
             first["spec"]["versions"].append({**version, "storage": False})
@@ -126,7 +126,7 @@ class Server:
         """Established, and in the server's own list of what it serves."""
         for _ in range(600):
             got = self._send("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", None).body
-            conditions = {one["type"]: one["status"] for one in (got.get("status") or {}).get("conditions") or ()}
+            conditions = {condition["type"]: condition["status"] for condition in (got.get("status") or {}).get("conditions") or ()}
             if conditions.get("Established") == "True":
                 spec = got["spec"]
                 path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}?limit=1"
@@ -137,12 +137,12 @@ class Server:
     def _discovered(self) -> Iterator[tuple[tuple[str, str], tuple[str, bool]]]:
         versions = ["v1"]
         for group in self._send("GET", "/apis", None).body["groups"]:
-            versions += [one["groupVersion"] for one in group["versions"]]
+            versions += [version["groupVersion"] for version in group["versions"]]
         for version in versions:
             root = "/apis/" if "/" in version else "/api/"
-            for one in self._send("GET", f"{root}{version}", None).body.get("resources", ()):
-                if "/" not in one["name"]:
-                    yield (version, one["kind"]), (one["name"], one["namespaced"])
+            for resource in self._send("GET", f"{root}{version}", None).body.get("resources", ()):
+                if "/" not in resource["name"]:
+                    yield (version, resource["kind"]), (resource["name"], resource["namespaced"])
 
     def _send(self, method: str, path: str, body: JsonObject | None) -> Answer:
         request = urllib.request.Request(
@@ -160,10 +160,10 @@ class Server:
 
 def _status(body: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(body)
+        status = json.loads(body)
     except ValueError:
         return {"message": body.decode(errors="replace")}
-    return found if isinstance(found, dict) else {}
+    return status if isinstance(status, dict) else {}
 
 
 def lost(sent: Any, answered: Any, path: str = "") -> Iterator[str]:

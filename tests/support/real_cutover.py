@@ -41,8 +41,8 @@ class Operator:
             file.write_text(yaml.safe_dump(merged(yaml.safe_load(file.read_text()), OURS)))
 
     def stages(self, way: str) -> list[Any]:
-        found: list[Any] = json.loads((self.folder / "report.json").read_text())["cutover"][way]
-        return found
+        stages: list[Any] = json.loads((self.folder / "report.json").read_text())["cutover"][way]
+        return stages
 
     def nodes(self) -> list[str]:
         """In the order in which they go over."""
@@ -89,19 +89,19 @@ def migrated(folder: Path, after: dict[str, Callable[[], None]], *sources: str, 
 
 def pods() -> dict[str, list[dict[str, Any]]]:
     """Those that run, by workload."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in get("pods")["items"]:
-        if one["status"]["phase"] == "Running" and "deletionTimestamp" not in one["metadata"]:
-            found.setdefault(one["metadata"].get("labels", {}).get("app", one["metadata"]["name"]), []).append(one)
-    return found
+    by_app: dict[str, list[dict[str, Any]]] = {}
+    for pod in get("pods")["items"]:
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]:
+            by_app.setdefault(pod["metadata"].get("labels", {}).get("app", pod["metadata"]["name"]), []).append(pod)
+    return by_app
 
 
 def have_gpus(by: str, wanted: Mapping[str, int]) -> bool:
     """Whether as many pods of each workload run as are wanted, and each has a GPU by that way."""
     holders = {pod for users in getattr(held(), by).values() for pod in users}
-    found = pods()
-    running = {f"default/{one['metadata']['name']}" for name in wanted for one in found.get(name, ())}
-    return all(len(found.get(name, ())) == number for name, number in wanted.items()) and running <= holders
+    by_app = pods()
+    running = {f"default/{pod['metadata']['name']}" for name in wanted for pod in by_app.get(name, ())}
+    return all(len(by_app.get(name, ())) == number for name, number in wanted.items()) and running <= holders
 
 
 def settled(by: str, wanted: Mapping[str, int], timeout_s: float = 150) -> None:

@@ -114,17 +114,17 @@ def _driver_root(node: str) -> Path:
 
 def _machine(node: str) -> int:
     """Its number, out of the name; that of a name without one is 0."""
-    return int("".join(one for one in node if one.isdigit())[-4:] or "0") % 2**16
+    return int("".join(character for character in node if character.isdigit())[-4:] or "0") % 2**16
 
 
 def gpus(node: str) -> Mapping[str, str]:
     """UUIDs by the names of published devices."""
-    found = gpu_device_names([one["uuid"] for one in profile(GPUS, _machine(node))["devices"]])
-    return {name: uuid for uuid, name in found.items()}
+    names = gpu_device_names([device["uuid"] for device in profile(GPUS, _machine(node))["devices"]])
+    return {name: uuid for uuid, name in names.items()}
 
 
 def all_offered(nodes: Iterable[str]) -> bool:
-    return all(offered_by_plugin(one) == len(gpus(one)) for one in nodes)
+    return all(offered_by_plugin(node) == len(gpus(node)) for node in nodes)
 
 
 def offered_by_plugin(node: str) -> int:
@@ -155,12 +155,12 @@ def held() -> Held:
     """
     listed = get("pods,resourceclaims,resourceslices,nodes", "-A")["items"]
     pods = {
-        one["metadata"]["uid"]: f"{one['metadata']['namespace']}/{one['metadata']['name']}"
-        for one in listed
-        if one["kind"] == "Pod" and one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        obj["metadata"]["uid"]: f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+        for obj in listed
+        if obj["kind"] == "Pod" and obj.get("status", {}).get("phase") not in ("Succeeded", "Failed")
     }
-    nodes = [one for one in listed if one["kind"] == "Node"]
-    here = [one["metadata"]["name"] for one in nodes]
+    nodes = [obj for obj in listed if obj["kind"] == "Node"]
+    here = [node["metadata"]["name"] for node in nodes]
     by_plugin: dict[str, set[str]] = defaultdict(set)
     for entry in (entry for name in here for entry in _entries(name)):
         if entry["ResourceName"] == RESOURCE and entry["PodUID"] in pods:
@@ -169,20 +169,20 @@ def held() -> Held:
                     by_plugin[uuid].add(pods[entry["PodUID"]])
     by_claims: dict[str, set[str]] = defaultdict(set)
     uuids = {(node, name): uuid for node in here for name, uuid in gpus(node).items()}
-    for claim in (one for one in listed if one["kind"] == "ResourceClaim"):
+    for claim in (obj for obj in listed if obj["kind"] == "ResourceClaim"):
         results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
         for result in results:
             if result["driver"] == GPU_DRIVER and result["pool"] in here and not result.get("adminAccess"):
                 users = claim["status"].get("reservedFor", ())
                 by_claims[uuids[result["pool"], result["device"]]] |= {
-                    f"{claim['metadata']['namespace']}/{one['name']}" for one in users
+                    f"{claim['metadata']['namespace']}/{user['name']}" for user in users
                 }
-    slices = [one for one in listed if one["kind"] == "ResourceSlice" and one["spec"]["driver"] == GPU_DRIVER]
+    slices = [obj for obj in listed if obj["kind"] == "ResourceSlice" and obj["spec"]["driver"] == GPU_DRIVER]
     return Held(
-        {uuid: frozenset(found) for uuid, found in by_plugin.items()},
-        {uuid: frozenset(found) for uuid, found in by_claims.items()},
-        frozenset(one["metadata"]["name"] for one in nodes if int(one["status"]["allocatable"].get(RESOURCE, "0")) > 0),
-        frozenset(one["spec"]["nodeName"] for one in slices if one["spec"].get("devices")),
+        {uuid: frozenset(users) for uuid, users in by_plugin.items()},
+        {uuid: frozenset(users) for uuid, users in by_claims.items()},
+        frozenset(node["metadata"]["name"] for node in nodes if int(node["status"]["allocatable"].get(RESOURCE, "0")) > 0),
+        frozenset(slice_["spec"]["nodeName"] for slice_ in slices if slice_["spec"].get("devices")),
     )
 
 
@@ -191,8 +191,8 @@ def _entries(node: str) -> list[dict[str, Any]]:
         record = (kubelet_root(node) / _CHECKPOINT).read_text()
     except FileNotFoundError:
         return []
-    found: list[dict[str, Any]] = json.loads(record)["Data"]["PodDeviceEntries"] or []
-    return found
+    entries: list[dict[str, Any]] = json.loads(record)["Data"]["PodDeviceEntries"] or []
+    return entries
 
 
 class Watch:
@@ -286,8 +286,8 @@ def manifests(image: str) -> dict[str, str]:
         "shell": {"apiVersion": "v1", "kind": "Pod", "spec": pod(forever)},
     }
     return {
-        f"{name}.yaml": yaml.safe_dump({**one, "metadata": {"name": name, "namespace": "default"}}, sort_keys=False)
-        for name, one in documents.items()
+        f"{name}.yaml": yaml.safe_dump({**document, "metadata": {"name": name, "namespace": "default"}}, sort_keys=False)
+        for name, document in documents.items()
     }
 
 

@@ -30,7 +30,7 @@ def make_domain(name: str, num_nodes: int = 0) -> None:
 
 def use_domain(name: str, *pods: str, node: str | None = None) -> None:
     """Make these pods, each with a channel of the domain, on any node or on this."""
-    kubectl("apply", "-f", "-", content=yaml.safe_dump_all([_pod(name, one, node) for one in pods]))
+    kubectl("apply", "-f", "-", content=yaml.safe_dump_all([_pod(name, pod, node) for pod in pods]))
 
 
 def _pod(domain: str, name: str, node: str | None) -> dict[str, Any]:
@@ -64,11 +64,11 @@ def exists(name: str) -> bool:
 
 def reason(name: str) -> str:
     """Why it is ready, or not; empty before anybody looked at it."""
-    return next((one.reason for one in domain(name).status.conditions if one.type == "Ready"), "")
+    return next((condition.reason for condition in domain(name).status.conditions if condition.type == "Ready"), "")
 
 
 def message(name: str) -> str:
-    return next((one.message for one in domain(name).status.conditions if one.type == "Ready"), "")
+    return next((condition.message for condition in domain(name).status.conditions if condition.type == "Ready"), "")
 
 
 def becomes(name: str, wanted: str, timeout_s: float = PATIENCE_S) -> None:
@@ -100,13 +100,13 @@ def channels(pod: str) -> list[str]:
 
 def daemons(name: str) -> list[Any]:
     """Their pods that are not on their way out."""
-    found = get("pods", "-n", NAMESPACE, "-l", f"{DOMAIN_LABEL}={domain(name).metadata.uid}")["items"]
-    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    pods = get("pods", "-n", NAMESPACE, "-l", f"{DOMAIN_LABEL}={domain(name).metadata.uid}")["items"]
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
 def in_daemon(name: str, command: str, node: str | None = None) -> str:
     """In the domain's only daemon, or in that of the node."""
-    (pod,) = [one for one in daemons(name) if node in (None, one["spec"].get("nodeName"))]
+    (pod,) = [candidate for candidate in daemons(name) if node in (None, candidate["spec"].get("nodeName"))]
     return inside((NAMESPACE, pod["metadata"]["name"]), "imex-daemon", command)
 
 
@@ -117,25 +117,25 @@ def daemon_set(name: str) -> Any:
 def node_labels() -> set[str]:
     """UIDs of domains that nodes are in."""
     labels = [node["metadata"].get("labels", {}) for node in get("nodes")["items"]]
-    return {one[DOMAIN_LABEL] for one in labels if DOMAIN_LABEL in one}
+    return {labels_[DOMAIN_LABEL] for labels_ in labels if DOMAIN_LABEL in labels_}
 
 
 def published_domains() -> set[str]:
     """UIDs that devices of the second driver name."""
-    slices = [one["spec"] for one in get("resourceslices")["items"]]
+    slices = [slice_["spec"] for slice_ in get("resourceslices")["items"]]
     devices = [
-        device for one in slices if one["driver"] == "compute-domain.nvidia.com" for device in one.get("devices", ())
+        device for spec in slices if spec["driver"] == "compute-domain.nvidia.com" for device in spec.get("devices", ())
     ]
     return {device["attributes"]["domain"]["string"] for device in devices if "domain" in device["attributes"]}
 
 
 def on_node() -> list[str]:
     """CDI files and records of the second driver, of every node; the lock beside these stays, and is empty."""
-    found = []
+    entries = []
     for node in names():
         records = {path for path in (kubelet_root(node) / _RECORDS).glob("*") if path.name != LOCK}
-        found += [f"{node} {path.name}" for path in (*cdi_root(node).glob("k8s.compute-domain*"), *records)]
-    return sorted(found)
+        entries += [f"{node} {path.name}" for path in (*cdi_root(node).glob("k8s.compute-domain*"), *records)]
+    return sorted(entries)
 
 
 def nothing_of_domains() -> None:
@@ -145,7 +145,7 @@ def nothing_of_domains() -> None:
         labelled = kubectl(
             "get", "daemonsets,resourceclaimtemplates,resourceclaims,pods", "-A", "-l", DOMAIN_LABEL, "-o", "name"
         )
-        claims = [one["metadata"]["name"] for one in get("resourceclaims", "-A")["items"]]
+        claims = [claim["metadata"]["name"] for claim in get("resourceclaims", "-A")["items"]]
         return [*labelled.split(), *claims, *node_labels(), *published_domains(), *on_node()]
 
     try:
@@ -163,13 +163,13 @@ def controller_pods() -> set[str]:
 
 
 def _of_component(component: str) -> set[str]:
-    found = get("pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/component={component}")["items"]
-    return {one["metadata"]["name"] for one in found}
+    pods = get("pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/component={component}")["items"]
+    return {pod["metadata"]["name"] for pod in pods}
 
 
 def of_node(pods: set[str], node: str) -> set[str]:
     """Those that are there."""
-    return {one for one in pods if get("pod", "-n", NAMESPACE, one)["spec"].get("nodeName") == node}
+    return {pod for pod in pods if get("pod", "-n", NAMESPACE, pod)["spec"].get("nodeName") == node}
 
 
 def kill(pods: set[str]) -> None:
@@ -179,7 +179,7 @@ def kill(pods: set[str]) -> None:
 
 def report() -> str:
     """What went on in the driver's namespace, for a failure."""
-    names = [one["metadata"]["name"] for one in get("pods", "-n", NAMESPACE)["items"]]
+    names = [pod["metadata"]["name"] for pod in get("pods", "-n", NAMESPACE)["items"]]
     logs = [f"{name}\n{kubectl('logs', '-n', NAMESPACE, name, '--tail=15', check=False)}" for name in names]
     events = kubectl("get", "events", "-A", "--sort-by=.lastTimestamp")[-4000:]
     return "\n".join([kubectl("get", "pods", "-A"), events, *logs])

@@ -31,7 +31,7 @@ from kubelet_plugin.simulation.host import create_host
 
 @asynccontextmanager
 async def _background(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(one) for one in work]
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         yield
     finally:
@@ -105,7 +105,7 @@ class RealNode:
 
         async def complete() -> bool:
             return (
-                sorted(device["name"] for one in await self.slices() for device in one["spec"]["devices"]) == expected
+                sorted(device["name"] for slice_ in await self.slices() for device in slice_["spec"]["devices"]) == expected
             )
 
         await eventually(complete)

@@ -24,23 +24,23 @@ COMMAND = os.environ.get("GPU_DRA_TEST_NODE", "")
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted(one["metadata"]["name"] for one in get("nodes")["items"]))
+    return tuple(sorted(node["metadata"]["name"] for node in get("nodes")["items"]))
 
 
 def two() -> tuple[str, str]:
     """The first two; the test is skipped where there are not so many."""
-    found = names()
-    if len(found) < 2:
+    known = names()
+    if len(known) < 2:
         pytest.skip("the real cluster has one node, and this is about two")
     if not COMMAND:
         pytest.skip("no way to the nodes' files and kubelets: set GPU_DRA_TEST_NODE")
-    return found[0], found[1]
+    return known[0], known[1]
 
 
 @cache
 def root(node: str) -> Path:
     """Of its files. Links of it that begin with a slash lead to the root of this process."""
-    return Path(_told("root", node)) if COMMAND and len(names()) > 1 else Path("/")
+    return Path(_run("root", node)) if COMMAND and len(names()) > 1 else Path("/")
 
 
 def kubelet_root(node: str) -> Path:
@@ -52,29 +52,29 @@ def cdi_root(node: str) -> Path:
 
 
 def stop_kubelet(node: str) -> None:
-    _told("stop-kubelet", node)
+    _run("stop-kubelet", node)
 
 
 def start_kubelet(node: str) -> None:
-    _told("start-kubelet", node)
+    _run("start-kubelet", node)
 
 
 def lose(node: str) -> None:
     root.cache_clear()
-    _told("lose", node)
+    _run("lose", node)
 
 
 def join(node: str) -> None:
-    _told("join", node)
+    _run("join", node)
     until(lambda: is_ready(node), f"{node} is ready")
 
 
 def is_ready(node: str) -> bool:
     conditions = get("node", node)["status"].get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def _told(word: str, node: str) -> str:
+def _run(word: str, node: str) -> str:
     done = subprocess.run([*shlex.split(COMMAND), word, node], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"{word} {node}: {done.stdout}\n{done.stderr}"
     return done.stdout.strip()
@@ -85,16 +85,16 @@ def processes(node: str, program: str) -> Sequence[int]:
     listed = get("pods", "-A", "--field-selector", f"spec.nodeName={node}")["items"]
     statuses = [status for pod in listed for status in pod["status"].get("containerStatuses", ())]
     containers = {status.get("containerID", "").rpartition("/")[2] for status in statuses} - {""}
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")
             groups = (folder / "cgroup").read_text()
         except OSError:
             continue
-        if any(word.endswith(program.encode()) for word in words) and any(one in groups for one in containers):
-            found.append(int(folder.name))
-    return found
+        if any(word.endswith(program.encode()) for word in words) and any(container in groups for container in containers):
+            pids.append(int(folder.name))
+    return pids
 
 
 def kill(node: str, program: str) -> None:

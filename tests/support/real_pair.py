@@ -64,7 +64,7 @@ def life(app: str) -> tuple[str, ...]:
 
 
 def nodes_of(app: str) -> list[str]:
-    return sorted(one["spec"]["nodeName"] for one in pods().get(app, ()))
+    return sorted(pod["spec"]["nodeName"] for pod in pods().get(app, ()))
 
 
 class Outages:

@@ -25,5 +25,5 @@ class Library(SimulatedNvml):
         return super().__getattribute__(name)
 
     def real(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] = super().__getattribute__(name)
-        return found
+        function: Callable[..., Any] = super().__getattribute__(name)
+        return function

@@ -34,7 +34,7 @@ def an_object(
     metadata: JsonObject | None = None,
 ) -> JsonObject:
     """A claim, a template or a class with these configs, in the shape of a version."""
-    chosen = [{"cel": {"expression": one}} for one in selectors]
+    chosen = [{"cel": {"expression": expression}} for expression in selectors]
     if kind == "DeviceClass":
         spec: JsonObject = {"selectors": chosen, "config": list(configs)}
     else:

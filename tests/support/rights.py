@@ -179,7 +179,7 @@ def with_daemons(release: Release) -> None:
 
 def daemons_of(release: Release) -> tuple[Object, Object]:
     """DaemonSet and claim template, as the controller makes them."""
-    arguments = release.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    arguments = release.object("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
     settings = read_settings([*arguments, f"--lease-namespace={NAMESPACE}"], {}).daemons
     return daemon_set(_domain(), settings), daemon_template(_domain(), settings)
 
@@ -496,12 +496,12 @@ _POLICY_PATHS = {
 def rbac_objects(objects: tuple[Object, ...]) -> list[tuple[str, Object]]:
     """With the path of each one's collection."""
     prefix = "/apis/rbac.authorization.k8s.io/v1"
-    return [(f"{prefix}/{_RBAC_PATHS[one['kind']]}", one) for one in objects if one["kind"] in _RBAC_PATHS]
+    return [(f"{prefix}/{_RBAC_PATHS[obj['kind']]}", obj) for obj in objects if obj["kind"] in _RBAC_PATHS]
 
 
 def admission_objects(objects: tuple[Object, ...]) -> list[tuple[str, Object]]:
     prefix = "/apis/admissionregistration.k8s.io/v1"
-    return [(f"{prefix}/{_POLICY_PATHS[one['kind']]}", one) for one in objects if one["kind"] in _POLICY_PATHS]
+    return [(f"{prefix}/{_POLICY_PATHS[obj['kind']]}", obj) for obj in objects if obj["kind"] in _POLICY_PATHS]
 
 
 async def settled(caller: Caller, lines: list[Line], minor: int, *, policies: bool) -> tuple[int, list[str]]:

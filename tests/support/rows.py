@@ -38,7 +38,7 @@ def rows[**P, R](names: str, table: Iterable[Any]) -> Callable[[Callable[P, R]],
         wrapper = functools.wraps(test)(run_async if inspect.iscoroutinefunction(test) else run)
         del cast(Any, wrapper).__wrapped__
         signature = inspect.signature(test)
-        fixtures = [one for name, one in signature.parameters.items() if name not in parameters]
+        fixtures = [parameter for name, parameter in signature.parameters.items() if name not in parameters]
         cast(Any, wrapper).__signature__ = signature.replace(parameters=fixtures)
         return cast(Callable[..., R], wrapper)
 

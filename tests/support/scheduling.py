@@ -138,7 +138,7 @@ class Desk:
                 "apiVersion": "resource.k8s.io/v1",
                 "kind": "DeviceClass",
                 "metadata": {"name": name},
-                "spec": {"selectors": [{"cel": {"expression": one}} for one in selectors], **spec},
+                "spec": {"selectors": [{"cel": {"expression": expression}} for expression in selectors], **spec},
             },
         )
 
@@ -165,12 +165,12 @@ class Desk:
         **spec: Any,
     ) -> JsonObject:
         """A pod with claims by name, and claims from templates; entries are called as what they refer to."""
-        entries = [{"name": one, "resourceClaimName": one} for one in claims]
-        entries += [{"name": one, "resourceClaimTemplateName": one} for one in templates]
+        entries = [{"name": claim, "resourceClaimName": claim} for claim in claims]
+        entries += [{"name": template, "resourceClaimTemplateName": template} for template in templates]
         container = {
             "name": "main",
             "image": "image",
-            "resources": {"claims": [{"name": one["name"]} for one in entries]},
+            "resources": {"claims": [{"name": entry["name"]} for entry in entries]},
         }
         obj = {
             "apiVersion": "v1",
@@ -203,8 +203,8 @@ class Desk:
     async def events(self, pod: str) -> list[tuple[str, str]]:
         """Reason and message of the events about a pod, oldest first."""
         events = (await self.kube.list(EVENTS, namespace=self.namespace)).items
-        mine = [one for one in events if one["involvedObject"]["name"] == pod]
-        return [(one["reason"], one["message"]) for one in sorted(mine, key=_version)]
+        mine = [event for event in events if event["involvedObject"]["name"] == pod]
+        return [(event["reason"], event["message"]) for event in sorted(mine, key=_version)]
 
     # -- waiting
 
@@ -215,8 +215,8 @@ class Desk:
             for task in self._tasks:
                 if task.done():
                     task.result()
-            if found := await look():
-                return found
+            if value := await look():
+                return value
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(f"not within {within_s} s: {look}")
             await asyncio.sleep(0.01)
@@ -225,8 +225,8 @@ class Desk:
         """Wait for a pod's node."""
 
         async def node() -> str | None:
-            found: str | None = (await self.get_pod(name))["spec"].get("nodeName")
-            return found
+            node_name: str | None = (await self.get_pod(name))["spec"].get("nodeName")
+            return node_name
 
         return await self.until(node)
 
@@ -248,8 +248,8 @@ class Desk:
 
         async def message() -> str | None:
             conditions = (await self.get_pod(name)).get("status", {}).get("conditions") or ()
-            found = [one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"]
-            return found[0] if found and found[0] != beside else None
+            messages = [condition["message"] for condition in conditions if condition["type"] == "PodScheduled" and condition["status"] == "False"]
+            return messages[0] if messages and messages[0] != beside else None
 
         return await self.until(message)
 
@@ -267,8 +267,8 @@ class Desk:
         """Wait until a claim has neither devices nor reservations nor the finalizer."""
 
         async def free() -> JsonObject | None:
-            found = await self.get_claim(claim)
-            return None if found.get("status") or found["metadata"].get("finalizers") else found
+            obj = await self.get_claim(claim)
+            return None if obj.get("status") or obj["metadata"].get("finalizers") else obj
 
         return await self.until(free)
 
@@ -278,7 +278,7 @@ class Desk:
         return [
             result["device"]
             for claim in await self.claims()
-            if any(one["uid"] == uid for one in claim.get("status", {}).get("reservedFor") or ())
+            if any(consumer["uid"] == uid for consumer in claim.get("status", {}).get("reservedFor") or ())
             for result in claim["status"]["allocation"]["devices"]["results"]
         ]
 
@@ -286,11 +286,11 @@ class Desk:
 @asynccontextmanager
 async def desk(server: ObservedApiServer | None, kube: Kube) -> AsyncIterator[Desk]:
     """A desk; services that a test left running are stopped, and what they ended with is raised."""
-    found = Desk(server, kube)
+    new_desk = Desk(server, kube)
     try:
-        yield found
+        yield new_desk
     finally:
-        await found.stop()
+        await new_desk.stop()
 
 
 def device(name: str, **attributes: str | int) -> JsonObject:

@@ -12,25 +12,25 @@ from dra_driver.kube.client import Kube
 
 def class_objects() -> tuple[JsonObject, ...]:
     return tuple(
-        one for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml")) for one in read_documents(path.read_text())
+        document for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml")) for document in read_documents(path.read_text())
     )
 
 
 def classes() -> Mapping[str, DeviceClass]:
     """By name."""
-    return {one.metadata.name: one for one in map(DeviceClass.of, class_objects())}
+    return {device_class.metadata.name: device_class for device_class in map(DeviceClass.of, class_objects())}
 
 
 async def create_classes(kube: Kube) -> None:
-    for one in class_objects():
-        await kube.create(DEVICE_CLASSES, one)
+    for obj in class_objects():
+        await kube.create(DEVICE_CLASSES, obj)
 
 
 @cache
 def definition(file: Path) -> JsonObject:
     """Not to be changed."""
-    found: JsonObject = read_yaml(file.read_text())
-    return found
+    crd: JsonObject = read_yaml(file.read_text())
+    return crd
 
 
 async def create_definitions(kube: Kube, *files: Path) -> None:

@@ -26,9 +26,9 @@ class Recorder:
         """Those that ended, in that order."""
         return self._exporter.get_finished_spans()
 
-    def one(self, name: str) -> ReadableSpan:
-        (found,) = [span for span in self.spans if span.name == name]
-        return found
+    def span(self, name: str) -> ReadableSpan:
+        (match,) = [span for span in self.spans if span.name == name]
+        return match
 
     def below(self, parent: ReadableSpan) -> list[str]:
         """Names of the spans that are part of this one, in the order in which they ended."""
@@ -39,8 +39,8 @@ class Recorder:
             if span.parent is not None and span.parent.span_id == parent.context.span_id
         ]
 
-    def told(self, name: str) -> dict[str, object]:
-        return dict(self.one(name).attributes or {})
+    def attributes(self, name: str) -> dict[str, object]:
+        return dict(self.span(name).attributes or {})
 
 
 class Collector(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
@@ -66,7 +66,7 @@ class Collector(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
     @property
     def names(self) -> list[str]:
         """Of all spans that came."""
-        scopes = [scope for one in self.received for spans in one.resource_spans for scope in spans.scope_spans]
+        scopes = [scope for request in self.received for spans in request.resource_spans for scope in spans.scope_spans]
         return [span.name for scope in scopes for span in scope.spans]
 
 

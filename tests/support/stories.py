@@ -39,20 +39,20 @@ def at_least(memory: str) -> str:
 
 def partitions(*gpus: str) -> list[Obj]:
     """Every profile of these GPUs in every place, drawing on the GPU's memory slices."""
-    found = []
+    devices = []
     for name in gpus:
         for kind, (size, starts) in PROFILES.items():
             for start in starts:
-                counters = {f"memory-slice-{one}": {"value": "1"} for one in range(start, start + size)}
+                counters = {f"memory-slice-{number}": {"value": "1"} for number in range(start, start + size)}
                 device = gpu(f"{name}-mig-{kind.replace('.', '')}-{start}", memory=f"{size * 10}Gi", profile=kind)
                 device["attributes"]["type"] = {"string": "mig"}
-                found.append(device | {"consumesCounters": [{"counterSet": name, "counters": counters}]})
-    return found
+                devices.append(device | {"consumesCounters": [{"counterSet": name, "counters": counters}]})
+    return devices
 
 
 def counters(*gpus: str) -> list[Obj]:
     """The memory slices of each."""
-    slices = {f"memory-slice-{one}": {"value": "1"} for one in range(8)}
+    slices = {f"memory-slice-{number}": {"value": "1"} for number in range(8)}
     return [{"name": name, "counters": slices} for name in gpus]
 
 
@@ -93,7 +93,7 @@ class Cluster:
         return obj
 
     def device_class(self, name: str, *expressions: str, **spec: Any) -> None:
-        selectors = [{"cel": {"expression": one}} for one in expressions]
+        selectors = [{"cel": {"expression": expression}} for expression in expressions]
         self.add("DeviceClass", name, spec={"selectors": selectors, **spec})
 
     def node(
@@ -158,8 +158,8 @@ class Cluster:
         self.add("ResourceClaimTemplate", name, "team-a", spec={"spec": spec})
 
     def bare_pod(self, name: str, *, claims: Sequence[str] = (), templates: Sequence[str] = (), **spec: Any) -> Obj:
-        entries = [{"name": one, "resourceClaimName": one} for one in claims]
-        entries += [{"name": one, "resourceClaimTemplateName": one} for one in templates]
+        entries = [{"name": claim, "resourceClaimName": claim} for claim in claims]
+        entries += [{"name": template, "resourceClaimTemplateName": template} for template in templates]
         own = {"containers": [{"name": "main"}], "resourceClaims": entries} | spec
         return self.add("Pod", name, "team-a", spec=own)
 
@@ -187,4 +187,4 @@ class Cluster:
         return summary(self.explained(name))
 
     def would_fit(self, name: str = "train") -> list[str]:
-        return [one.text for one in self.explained(name).suggestions]
+        return [suggestion.text for suggestion in self.explained(name).suggestions]

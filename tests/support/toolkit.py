@@ -44,8 +44,8 @@ def programs() -> list[Path]:
     """Those that somebody built, oldest first."""
     if FOLDER is None:
         return []
-    found = [path for pattern in ("*/nvidia-cdi-hook", "*/nvidia-ctk") for path in FOLDER.glob(pattern)]
-    return sorted(found, key=lambda path: ([int(part) for part in path.parent.name.split(".")], path.name))
+    paths = [path for pattern in ("*/nvidia-cdi-hook", "*/nvidia-ctk") for path in FOLDER.glob(pattern)]
+    return sorted(paths, key=lambda path: ([int(part) for part in path.parent.name.split(".")], path.name))
 
 
 @cache
@@ -69,19 +69,19 @@ def recorded_ask(release: str, program: str) -> Ask:
 def answers_of(path: Path) -> dict[str, list[Any]]:
     ask = asking(Path("/"))
     answers = {words: ask([str(path), *words]) for words in questions(path.name)}
-    return {" ".join(words): [one.status, without_prose(one.output)] for words, one in answers.items()}
+    return {" ".join(words): [answer.status, without_prose(answer.output)] for words, answer in answers.items()}
 
 
 def without_prose(text: str) -> str:
     """Headings, and the names of commands and flags, in their columns."""
-    kept = []
+    lines = []
     for line in text.splitlines():
         match = _LINE.fullmatch(line)
         if match is not None:
-            kept.append(f"{match[1]}{match[2]}{match[3]}...")
+            lines.append(f"{match[1]}{match[2]}{match[3]}...")
         elif line.isupper() or re.search(r" version \d", line):
-            kept.append(line)
-    return "".join(f"{line}\n" for line in kept)
+            lines.append(line)
+    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

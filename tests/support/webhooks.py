@@ -29,7 +29,7 @@ class Webhook:
 
     def about(self, name: str) -> list[Json]:
         """What was asked about objects of a name."""
-        return [one for one in self.requests if one["name"] == name]
+        return [request for request in self.requests if request["name"] == name]
 
     async def answer(self, request: web.Request) -> web.Response:
         review = await request.json()
@@ -50,10 +50,10 @@ class Webhook:
 async def a_webhook() -> AsyncIterator[Webhook]:
     """Listens on this machine, with a certificate for its address."""
     certificate = new_certificate(("127.0.0.1",), datetime.now(UTC), Lifetimes())
-    found: list[Webhook] = []
+    webhooks: list[Webhook] = []
 
     async def answer(request: web.Request) -> web.Response:
-        return await found[0].answer(request)
+        return await webhooks[0].answer(request)
 
     app = web.Application()
     app.router.add_post("/{path:.*}", answer)
@@ -62,6 +62,6 @@ async def a_webhook() -> AsyncIterator[Webhook]:
     context: ssl.SSLContext = tls_context(certificate)
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
-    found.append(Webhook(f"https://127.0.0.1:{runner.addresses[0][1]}", certificate))
-    yield found[0]
+    webhooks.append(Webhook(f"https://127.0.0.1:{runner.addresses[0][1]}", certificate))
+    yield webhooks[0]
     await runner.cleanup()

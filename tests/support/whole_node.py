@@ -67,14 +67,14 @@ class WholeNode:
         """What the publisher makes of the node now."""
         facts = await self.discovery.observe()
         spec = NodeInventorySpec.of(wanted_spec(NODE, facts, {}))
-        found = described_devices(spec, self.policy, {}, GPU_DRIVER, self.features)
-        pool = wanted_pool(GPU_DRIVER, NodeRef(NODE, "uid"), slice_layout(found.gpus, Places(), self.features))
+        described = described_devices(spec, self.policy, {}, GPU_DRIVER, self.features)
+        pool = wanted_pool(GPU_DRIVER, NodeRef(NODE, "uid"), slice_layout(described.gpus, Places(), self.features))
         return tuple(new_object(pool, CreateSlice(item, 1, len(pool.slices))) for item in pool.slices)
 
     def allocated(self, slices: Sequence[JsonObject], claim: ResourceClaim) -> Allocation | None:
         """As a scheduler that sees `slices` and what other claims hold."""
-        found = snapshot(*(_published(item) for item in slices), classes=[ANY], held=list(self.held.values()))
-        result = allocate([claim], NodeView(NODE, {}), found)
+        world = snapshot(*(_published(item) for item in slices), classes=[ANY], held=list(self.held.values()))
+        result = allocate([claim], NodeView(NODE, {}), world)
         return result.allocations[0] if isinstance(result, Allocated) else None
 
     async def prepare(self, claim: ResourceClaim, allocation: Allocation) -> ClaimRef:

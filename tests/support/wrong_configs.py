@@ -57,8 +57,8 @@ def configs_of(row: Mapping[str, Any]) -> list[JsonObject]:
     """As an allocation has them."""
     header = {} if row.get("bare") else {"apiVersion": CONFIG_API_VERSION}
     named = ["gpu"] if row.get("names") else []
-    of_class = [a_config(header | one, "gpu", source="FromClass") for one in row.get("class", ())]
-    return of_class + [a_config(header | one, *named) for one in row.get("claim", ())]
+    of_class = [a_config(header | parameters, "gpu", source="FromClass") for parameters in row.get("class", ())]
+    return of_class + [a_config(header | parameters, *named) for parameters in row.get("claim", ())]
 
 
 def messages_of(row: Mapping[str, Any]) -> list[str]:
