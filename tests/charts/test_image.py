@@ -142,14 +142,14 @@ def test_there_are_wheels_for_every_architecture(architecture: str, tree: Instal
 
 
 def test_the_image_runs_as_the_user_of_the_chart(render: Render) -> None:
-    (container,) = render().one("Deployment")["spec"]["template"]["spec"]["containers"]
+    (container,) = render().object("Deployment")["spec"]["template"]["spec"]["containers"]
     context = container["securityContext"]
     assert f"USER {context['runAsUser']}:{context['runAsGroup']}\n" in DOCKERFILE
 
 
 def test_the_chart_runs_what_the_image_has(render: Render) -> None:
     release = render()
-    pods = [release.one(kind)["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment")]
+    pods = [release.object(kind)["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment")]
     pods += [job["spec"]["template"]["spec"] for job in release.hooks if job["kind"] == "Job"]
     commands = [container["command"] for pod in pods for container in pod["containers"]]
     assert {tuple(command) for command in commands} <= {
@@ -160,6 +160,6 @@ def test_the_chart_runs_what_the_image_has(render: Render) -> None:
 
 
 def test_the_chart_asks_for_the_version_that_is_built(render: Render) -> None:
-    (container,) = render().one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (container,) = render().object("DaemonSet")["spec"]["template"]["spec"]["containers"]
     chart = yaml.safe_load((ROOT / "charts" / "gpu-dra-driver" / "Chart.yaml").read_text())
     assert container["image"] == f"gpu-dra-driver:{chart['appVersion']}"

@@ -122,12 +122,12 @@ def test_two_releases_live_side_by_side(server: ServerThread, tmp_path: Path) ->
 
 def test_no_template_depends_on_the_version_of_the_chart_in_a_pod(render: Render) -> None:
     """A release that changes nothing restarts no plugin."""
-    plugin = render().one("DaemonSet")
+    plugin = render().object("DaemonSet")
     assert "helm.sh/chart" not in plugin["spec"]["template"]["metadata"]["labels"]
 
 
 def test_an_update_of_plugins_leaves_no_gap(render: Render) -> None:
-    spec = render().one("DaemonSet")["spec"]
+    spec = render().object("DaemonSet")["spec"]
     assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
@@ -138,7 +138,7 @@ def test_an_update_of_plugins_leaves_no_gap(render: Render) -> None:
 
 
 def test_paths_that_hosts_programs_hear_of_are_the_same_inside(render: Render) -> None:
-    pod = render({"kubeletPlugin": {"kubeletRoot": "/var/lib/k0s/kubelet"}}).one("DaemonSet")["spec"]["template"][
+    pod = render({"kubeletPlugin": {"kubeletRoot": "/var/lib/k0s/kubelet"}}).object("DaemonSet")["spec"]["template"][
         "spec"
     ]
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
@@ -149,7 +149,7 @@ def test_paths_that_hosts_programs_hear_of_are_the_same_inside(render: Render) -
 
 def test_the_policy_of_the_values_is_the_policy_of_both(render: Render) -> None:
     release = render({"policy": POLICY})
-    text = release.one("ConfigMap")["data"]["policy.yaml"]
+    text = release.object("ConfigMap")["data"]["policy.yaml"]
     assert (
         decode_policy(text, about="chart").to_wire()
         == decode_policy(
@@ -157,7 +157,7 @@ def test_the_policy_of_the_values_is_the_policy_of_both(render: Render) -> None:
         ).to_wire()
     )
     for kind in ("DaemonSet", "Deployment"):
-        (container,) = release.one(kind)["spec"]["template"]["spec"]["containers"]
+        (container,) = release.object(kind)["spec"]["template"]["spec"]["containers"]
         assert "--policy=/etc/gpu-dra-driver/policy.yaml" in container["args"]
 
 
@@ -165,7 +165,7 @@ def test_another_policy_restarts_both_and_other_values_do_not(render: Render) ->
     def checksums(values: Values) -> list[str]:
         release = render(values)
         return [
-            release.one(kind)["spec"]["template"]["metadata"]["annotations"]["checksum/policy"]
+            release.object(kind)["spec"]["template"]["metadata"]["annotations"]["checksum/policy"]
             for kind in ("DaemonSet", "Deployment")
         ]
 
@@ -175,7 +175,7 @@ def test_another_policy_restarts_both_and_other_values_do_not(render: Render) ->
 
 
 def test_without_a_policy_everything_is_published(render: Render) -> None:
-    text = render().one("ConfigMap")["data"]["policy.yaml"]
+    text = render().object("ConfigMap")["data"]["policy.yaml"]
     assert decode_policy(text, about="chart").publish is None
 
 
@@ -188,7 +188,8 @@ def test_without_a_controller_nothing_of_it_is_there(render: Render) -> None:
 def test_classes_select_the_driver_that_was_named(render: Render) -> None:
     release = render({"driverName": "gpu.example.com"})
     (expression,) = [
-        selector["cel"]["expression"] for selector in release.one("DeviceClass", "gpu.nvidia.com")["spec"]["selectors"]
+        selector["cel"]["expression"]
+        for selector in release.object("DeviceClass", "gpu.nvidia.com")["spec"]["selectors"]
     ]
     assert expression == "device.driver == 'gpu.example.com' && device.attributes['gpu.example.com'].type == 'gpu'"
 
@@ -230,7 +231,7 @@ def test_the_notes_say_who_judges_classes_of_ones_own(render: Render) -> None:
 
 
 def test_classes_of_ones_own_come_as_they_are(render: Render) -> None:
-    assert render(VARIANTS["extra-class"]).one("DeviceClass", EXTRA_CLASS["name"])["spec"] == EXTRA_CLASS["spec"]
+    assert render(VARIANTS["extra-class"]).object("DeviceClass", EXTRA_CLASS["name"])["spec"] == EXTRA_CLASS["spec"]
 
 
 def test_openshift_and_prometheus_get_their_objects_where_they_are(render: Render) -> None:
@@ -242,7 +243,7 @@ def test_openshift_and_prometheus_get_their_objects_where_they_are(render: Rende
 
 def test_alerts_come_as_their_file_has_them(render: Render) -> None:
     """Their own braces are Prometheus' and not Helm's."""
-    spec = render(VARIANTS["names"], before=EVERYTHING_SERVED).one("PrometheusRule")["spec"]
+    spec = render(VARIANTS["names"], before=EVERYTHING_SERVED).object("PrometheusRule")["spec"]
     alerts = {rule["alert"]: rule for rule in spec["groups"][0]["rules"]}
     written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     wanted = {rule["alert"]: rule for rule in written["groups"][0]["rules"]}
@@ -255,8 +256,8 @@ def test_the_alert_on_plugins_that_are_not_ready_is_about_the_daemon_set_that_th
     variant: str, render: Render
 ) -> None:
     release = render(VARIANTS[variant], before=EVERYTHING_SERVED)
-    metadata = release.one("DaemonSet")["metadata"]
-    rules = release.one("PrometheusRule")["spec"]["groups"][0]["rules"]
+    metadata = release.object("DaemonSet")["metadata"]
+    rules = release.object("PrometheusRule")["spec"]["groups"][0]["rules"]
     (expression,) = [rule["expr"] for rule in rules if rule["alert"] == "GpuDraPluginNotReady"]
     ours = f'{{namespace="{metadata["namespace"]}", daemonset="{metadata["name"]}"}}'
     assert expression.count(ours) == 2 and expression.count("{") == 2
@@ -264,7 +265,7 @@ def test_the_alert_on_plugins_that_are_not_ready_is_about_the_daemon_set_that_th
 
 def test_the_dashboard_comes_as_its_file_has_it(render: Render) -> None:
     release = render(VARIANTS["dashboard"])
-    dashboard = release.one("ConfigMap", "gpu-dra-driver-dashboard")
+    dashboard = release.object("ConfigMap", "gpu-dra-driver-dashboard")
     assert dashboard["metadata"]["labels"]["grafana"] == "yes"
     assert dashboard["data"] == {"gpu-dra-driver.json": (CHART / "files" / "dashboard.json").read_text()}
 
@@ -280,14 +281,14 @@ def constraint_of(release: Release, part: str) -> Object:
 
 def test_the_constraint_of_openshift_is_for_the_account_that_the_plugin_has(render: Render) -> None:
     release = render(VARIANTS["accounts"], before=EVERYTHING_SERVED)
-    account = release.one("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"]
+    account = release.object("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"]
     constraint = constraint_of(release, "kubelet-plugin")
     assert constraint["users"] == [f"system:serviceaccount:{NAMESPACE}:{account}"]
 
 
 def test_the_constraint_of_openshift_for_daemons_of_domains_lets_in_what_the_controller_makes(render: Render) -> None:
     release = render(VARIANTS["accounts"], before=EVERYTHING_SERVED)
-    (controller,) = release.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    (controller,) = release.object("Deployment")["spec"]["template"]["spec"]["containers"]
     daemons = controller_settings.read_settings(controller["args"], {"GPU_DRA_LEASE_NAMESPACE": NAMESPACE}).daemons
     constraint = constraint_of(release, "imex-daemon")
     assert constraint["users"] == [f"system:serviceaccount:{NAMESPACE}:{daemons.service_account}"]
@@ -307,7 +308,7 @@ def test_the_constraint_of_openshift_for_daemons_of_domains_lets_in_what_the_con
 
 def test_monitors_and_network_policies_select_the_pods_and_their_port(render: Render) -> None:
     release = render(VARIANTS["network"], before=EVERYTHING_SERVED)
-    pods = [release.one(kind)["spec"]["template"] for kind in ("DaemonSet", "Deployment")]
+    pods = [release.object(kind)["spec"]["template"] for kind in ("DaemonSet", "Deployment")]
     for kind, key in (("PodMonitor", "selector"), ("NetworkPolicy", "podSelector")):
         monitors_or_policies = [obj for obj in release.all(kind) if "imex-daemon" not in obj["metadata"]["name"]]
         for obj in monitors_or_policies:
@@ -327,13 +328,13 @@ def test_what_is_removed_at_the_end_is_removed_also_where_a_network_denies(rende
     policy, job = hooks["NetworkPolicy"], hooks["Job"]
     labels = job["spec"]["template"]["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    controller = release.one("NetworkPolicy", "gpu-dra-driver-controller")["spec"]
+    controller = release.object("NetworkPolicy", "gpu-dra-driver-controller")["spec"]
     assert policy["spec"]["egress"] == controller["egress"][:1] and "ingress" not in policy["spec"]
     assert not [hook for hook in render().hooks if hook["kind"] == "NetworkPolicy"]
 
 
 def test_daemons_of_domains_reach_each_other_and_the_api_server_alone(render: Render) -> None:
-    policy = render(VARIANTS["network-narrow"]).one("NetworkPolicy", "gpu-dra-driver-imex-daemon")["spec"]
+    policy = render(VARIANTS["network-narrow"]).object("NetworkPolicy", "gpu-dra-driver-imex-daemon")["spec"]
     domain = ComputeDomain.of(
         {"metadata": {"name": "train", "uid": "u"}, "spec": {"channel": {"resourceClaimTemplate": {"name": "train"}}}}
     )
@@ -371,7 +372,7 @@ def test_service_monitors_select_services_of_the_pods_and_take_the_place_of_pod_
         assert endpoint["port"] == port["name"] and endpoint["honorLabels"]
         selected = service["spec"]["selector"].items()
         for kind in ("DaemonSet", "Deployment"):
-            pod = release.one(kind)["spec"]["template"]
+            pod = release.object(kind)["spec"]["template"]
             if selected <= pod["metadata"]["labels"].items():
                 (container_port,) = pod["spec"]["containers"][0]["ports"]
                 assert port["targetPort"] == container_port["name"]
@@ -399,4 +400,4 @@ def test_the_quota_of_priority_classes_allows_those_that_pods_have(render: Rende
 
 
 def quota(release: Release) -> Object:
-    return release.one("ResourceQuota")
+    return release.object("ResourceQuota")

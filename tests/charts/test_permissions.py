@@ -96,7 +96,7 @@ def _pod(obj: Object) -> Object:
 
 
 def ours(release: Release, kind: str) -> str:
-    account: str = release.one(kind)["spec"]["template"]["spec"]["serviceAccountName"]
+    account: str = release.object(kind)["spec"]["template"]["spec"]["serviceAccountName"]
     return account
 
 
@@ -350,7 +350,7 @@ async def test_what_is_allowed_is_what_is_done(publisher: str) -> None:
 
 
 def argument(release: Release, kind: str, flag: str) -> str:
-    (container,) = _pod(release.one(kind))["containers"]
+    (container,) = _pod(release.object(kind))["containers"]
     (value,) = [word.partition("=")[2] for word in container["args"] if word.startswith(f"--{flag}=")]
     return str(value)
 

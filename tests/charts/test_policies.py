@@ -78,8 +78,8 @@ def test_policies_name_the_accounts_that_are_rendered(render: Render) -> None:
     """With whatever names: NVIDIA's own policy compares with an account that nobody has."""
     release = render({"serviceAccounts": {"kubeletPlugin": "p", "controller": "c"}, "fullnameOverride": "other"})
     users = [f"system:serviceaccount:{NAMESPACE}:{name}" for name in ("p", "c")]
-    assert release.one("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"] == "p"
-    assert release.one("Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "c"
+    assert release.object("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"] == "p"
+    assert release.object("Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "c"
     assert refused(release, users[0], "resourceslices", SLICE, node="node-1")
     assert not refused(release, users[1], "resourceslices", SLICE)
     assert refused(release, users[0], "nodeinventories", world()["nodeinventories", "node-2"], node="node-1")
@@ -150,7 +150,7 @@ def test_where_nodes_run_imex_themselves_the_controller_makes_no_daemon_set(rend
     (role,) = [role for role in release.all("Role") if role["metadata"]["name"].endswith("-controller")]
     (rule,) = [rule for rule in role["rules"] if rule["resources"] == ["daemonsets"]]
     assert sorted(rule["verbs"]) == ["delete", "list", "watch"]
-    assert refused(release, CONTROLLER, "daemonsets", release.one("DaemonSet"), "DELETE")
+    assert refused(release, CONTROLLER, "daemonsets", release.object("DaemonSet"), "DELETE")
 
 
 @pytest.mark.parametrize("profiles", [True, False])

@@ -310,9 +310,9 @@ def test_an_upgrade_can_test_another_class(cluster: Cluster) -> None:
     first = helm.install(without)
     last = helm.upgrade({**without, "test": {"deviceClassName": "mig.nvidia.com"}})
     (pod,) = [hook for hook in last.hooks if hook["kind"] == "Pod"]
-    template = last.one("ResourceClaimTemplate")["metadata"]["name"]
+    template = last.object("ResourceClaimTemplate")["metadata"]["name"]
     assert pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == template
-    assert template != first.one("ResourceClaimTemplate")["metadata"]["name"]
+    assert template != first.object("ResourceClaimTemplate")["metadata"]["name"]
     helm.uninstall()
 
 

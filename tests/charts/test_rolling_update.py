@@ -62,10 +62,10 @@ class ChartNode(NodeUnderTest):
 
     def take_settings(self, release: Release) -> None:
         """From now on, plugins are those of this release."""
-        daemon_set = release.one("DaemonSet")
+        daemon_set = release.object("DaemonSet")
         (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
         self.words = tuple(container["args"])
-        (self.folder / "policy.yaml").write_text(release.one("ConfigMap")["data"]["policy.yaml"])
+        (self.folder / "policy.yaml").write_text(release.object("ConfigMap")["data"]["policy.yaml"])
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -82,7 +82,7 @@ class Pods:
 
     async def roll_out(self, release: Release) -> None:
         """Source: DaemonSetSpec.updateStrategy: with a surge, the old pod ends when the new one is ready."""
-        daemon_set = release.one("DaemonSet")
+        daemon_set = release.object("DaemonSet")
         strategy = daemon_set["spec"]["updateStrategy"]["rollingUpdate"]
         old = self.plugin
         if old is not None and not strategy["maxSurge"]:

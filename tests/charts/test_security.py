@@ -43,7 +43,7 @@ def pods(release: Release) -> list[Object]:
 
 
 def plugin(release: Release) -> Object:
-    spec: Object = release.one("DaemonSet")["spec"]["template"]["spec"]
+    spec: Object = release.object("DaemonSet")["spec"]["template"]["spec"]
     return spec
 
 
@@ -217,7 +217,7 @@ def test_the_image_runs_as_a_number_that_is_not_roots() -> None:
 @pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
 def test_what_a_read_only_root_leaves_to_write_to_is_mounted(kind: str, render: Render) -> None:
     """The plugin's /tmp; the controller writes nothing."""
-    pod = render().one(kind)["spec"]["template"]["spec"]
+    pod = render().object(kind)["spec"]["template"]["spec"]
     empty = [volume["name"] for volume in pod["volumes"] if "emptyDir" in volume]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert [mounts[name] for name in empty] == (["/tmp"] if kind == "DaemonSet" else [])
@@ -235,7 +235,7 @@ def test_the_constraint_of_openshift_gives_the_plugin_what_its_pod_has_and_no_mo
         for constraint in release.all("SecurityContextConstraints")
         if "kubelet-plugin" in constraint["metadata"]["name"]
     ]
-    pod = release.one("DaemonSet")["spec"]["template"]["spec"]
+    pod = release.object("DaemonSet")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     context = container["securityContext"]
     for field, of_pod in (

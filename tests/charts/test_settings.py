@@ -41,7 +41,7 @@ def flags(parser: SettingsParser) -> set[str]:
 
 def given(release: Release, kind: str) -> dict[str, str]:
     """Flags and variables of the container, by flag; a switch's value is empty."""
-    (container,) = release.one(kind)["spec"]["template"]["spec"]["containers"]
+    (container,) = release.object(kind)["spec"]["template"]["spec"]["containers"]
     arguments = {}
     for argument in container["args"]:
         flag, _, value = argument.partition("=")
@@ -84,7 +84,7 @@ def test_every_setting_is_in_the_chart_or_not_for_it(kind: str, render: Render) 
 )
 def test_the_programs_understand_what_the_chart_tells_them(variant: str, render: Render) -> None:
     release = render(VARIANTS[variant])
-    (container,) = release.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (container,) = release.object("DaemonSet")["spec"]["template"]["spec"]["containers"]
     uid = "0aa1bb22-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
     words = [word.replace("$(POD_UID)", uid) for word in container["args"]]
     settings = plugin_settings.read_settings(words, {"GPU_DRA_NODE_NAME": "node-1"})
@@ -103,7 +103,7 @@ def test_the_programs_understand_what_the_chart_tells_them(variant: str, render:
 def test_probes_ask_where_the_program_answers(render: Render) -> None:
     release = render(VARIANTS["pods"])
     for kind in ("DaemonSet", "Deployment"):
-        (container,) = release.one(kind)["spec"]["template"]["spec"]["containers"]
+        (container,) = release.object(kind)["spec"]["template"]["spec"]["containers"]
         (port,) = container["ports"]
         assert f"--http-endpoint=:{port['containerPort']}" in container["args"]
         probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
@@ -116,16 +116,16 @@ def test_the_lease_that_is_cleaned_up_is_the_controllers(render: Render) -> None
     lease = given(release, "Deployment")["--lease-name"]
     (job,) = [hook for hook in release.hooks if hook["kind"] == "Job"]
     assert f"--lease-name={lease}" in job["spec"]["template"]["spec"]["containers"][0]["args"]
-    named = [rule["resourceNames"] for rule in release.one("Role")["rules"] if "resourceNames" in rule]
+    named = [rule["resourceNames"] for rule in release.object("Role")["rules"] if "resourceNames" in rule]
     assert named == [[lease]]
 
 
 def test_gates_reach_both_programs_and_the_others_are_as_by_default(render: Render) -> None:
     release = render(VARIANTS["feature-gates"])
     wanted = Gates((Gates.DEFAULT.on | {Feature.MIG_EXTENDED_RESOURCES}) - {Feature.MPS})
-    (container,) = release.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    (container,) = release.object("Deployment")["spec"]["template"]["spec"]["containers"]
     assert controller_settings.read_settings(container["args"], {}).feature_gates == wanted
-    (container,) = release.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (container,) = release.object("DaemonSet")["spec"]["template"]["spec"]["containers"]
     words = [word for word in container["args"] if not word.startswith("--pod-uid")]
     assert plugin_settings.read_settings(words, {"GPU_DRA_NODE_NAME": "node-1"}).feature_gates == wanted
 

@@ -69,13 +69,13 @@ def settings_of(release: Any) -> WebhookSettings:
 def test_the_controller_is_told_of_the_objects_that_the_chart_makes(render: Render) -> None:
     release = render(ON)
     settings = settings_of(release)
-    assert release.one("ValidatingWebhookConfiguration")["metadata"]["name"] == settings.configuration
-    assert release.one("Secret")["metadata"]["name"] == settings.secret
+    assert release.object("ValidatingWebhookConfiguration")["metadata"]["name"] == settings.configuration
+    assert release.object("Secret")["metadata"]["name"] == settings.secret
     plan = plan_of(settings, NAMESPACE, "gpu.nvidia.com", Gates.DEFAULT)
     assert plan.wish.address == ServiceAddress(NAMESPACE, NAME) and plan.names == (f"{NAME}.{NAMESPACE}.svc",)
-    service = release.one("Service", NAME)
+    service = release.object("Service", NAME)
     (port,) = service["spec"]["ports"]
-    pod = release.one("Deployment")["spec"]["template"]
+    pod = release.object("Deployment")["spec"]["template"]
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     ports = {exposed["name"]: exposed["containerPort"] for exposed in pod["spec"]["containers"][0]["ports"]}
     assert port["port"] == 443 and settings.endpoint == f":{ports[port['targetPort']]}"
@@ -85,8 +85,8 @@ def test_the_controller_is_told_of_the_objects_that_the_chart_makes(render: Rend
 
 def test_as_installed_nobody_is_asked_anything_and_the_certificate_is_not_there_yet(render: Render) -> None:
     release = render(ON)
-    assert "webhooks" not in release.one("ValidatingWebhookConfiguration")
-    assert "data" not in release.one("Secret")
+    assert "webhooks" not in release.object("ValidatingWebhookConfiguration")
+    assert "data" not in release.object("Secret")
 
 
 @pytest.mark.parametrize("variant", ["webhook-cert-manager", "webhook-own-authority"])
@@ -94,17 +94,19 @@ def test_cert_manager_fills_the_secret_that_the_controller_reads(variant: str, r
     release = render(VARIANTS[variant], before=EVERYTHING_SERVED)
     settings = settings_of(release)
     assert not settings.issued_here and release.all("Secret") == []
-    certificate = release.one("Certificate", NAME)["spec"]
+    certificate = release.object("Certificate", NAME)["spec"]
     assert certificate["secretName"] == settings.secret
     assert tuple(certificate["dnsNames"]) == plan_of(settings, NAMESPACE, "gpu.nvidia.com", Gates.DEFAULT).names
     issuer = certificate["issuerRef"]
     if variant == "webhook-cert-manager":
         assert issuer == {"name": "company", "kind": "ClusterIssuer"} and release.all("Issuer") == []
     else:
-        authority = release.one("Certificate", f"{NAME}-authority")["spec"]
-        assert release.one("Issuer", issuer["name"])["spec"]["ca"]["secretName"] == authority["secretName"]
-        assert authority["isCA"] and release.one("Issuer", authority["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
-    (rule,) = release.one("Role", NAME)["rules"]
+        authority = release.object("Certificate", f"{NAME}-authority")["spec"]
+        assert release.object("Issuer", issuer["name"])["spec"]["ca"]["secretName"] == authority["secretName"]
+        assert authority["isCA"] and release.object("Issuer", authority["issuerRef"]["name"])["spec"] == {
+            "selfSigned": {}
+        }
+    (rule,) = release.object("Role", NAME)["rules"]
     assert rule["verbs"] == ["list", "watch"] and rule["resourceNames"] == [settings.secret]
     (job,) = [hook for hook in release.hooks if hook["kind"] == "Job"]
     left = uninstall.read_settings(job["spec"]["template"]["spec"]["containers"][0]["args"], {}).secrets
@@ -125,8 +127,8 @@ def test_settings_reach_the_controller(render: Render) -> None:
 def test_without_it_there_is_a_service_without_endpoints_and_nothing_else(render: Render) -> None:
     """Else the Service would go before the configuration that names it, whenever it is switched off."""
     release = render()
-    assert release.one("Service", NAME)["spec"]["ports"][0]["targetPort"] == "webhook"
-    ports = release.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert release.object("Service", NAME)["spec"]["ports"][0]["targetPort"] == "webhook"
+    ports = release.object("Deployment")["spec"]["template"]["spec"]["containers"][0]["ports"]
     assert [port["name"] for port in ports] == ["http"]
     left = [obj["kind"] for obj in release.objects if obj["metadata"]["name"].endswith("-webhook")]
     assert left == ["Service"]
@@ -242,7 +244,7 @@ def free_port() -> int:
 @contextmanager
 def controller(kubeconfig: Path, release: Any) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """As its Deployment starts it, but that the API server reaches it by a URL; the port of probes and metrics, too."""
-    (container,) = release.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    (container,) = release.object("Deployment")["spec"]["template"]["spec"]["containers"]
     port, status_port = free_port(), free_port()
     otherwise = {
         "kubeconfig": kubeconfig,

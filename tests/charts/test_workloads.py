@@ -41,7 +41,7 @@ def test_every_pod_runs_the_image_of_the_values(image: Object, render: Render) -
 
 def test_a_new_controller_is_ready_before_an_old_one_goes(render: Render) -> None:
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    assert render().one("Deployment")["spec"]["strategy"] == rolling
+    assert render().object("Deployment")["spec"]["strategy"] == rolling
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_a_new_controller_is_ready_before_an_old_one_goes(render: Render) -> Non
 )
 def test_pods_are_replaced_as_the_values_say(values: str, kind: str, field: str, replaced: str, render: Render) -> None:
     """Kubernetes refuses `rollingUpdate`, whose defaults Helm leaves in the values, beside another type."""
-    assert render({values: {"updateStrategy": {"type": replaced}}}).one(kind)["spec"][field] == {"type": replaced}
+    assert render({values: {"updateStrategy": {"type": replaced}}}).object(kind)["spec"][field] == {"type": replaced}
     rolling = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}
-    spec = render({values: {"updateStrategy": rolling}}).one(kind)["spec"]
+    spec = render({values: {"updateStrategy": rolling}}).object(kind)["spec"]
     assert spec[field] == {"type": "RollingUpdate", **rolling}
 
 
@@ -71,7 +71,7 @@ def test_a_security_context_of_the_values_replaces_single_fields(kind: str, rend
 
 def test_controllers_are_two_apart_from_each_other_and_one_may_be_away(render: Render) -> None:
     release = render()
-    deployment, budget = release.one("Deployment")["spec"], release.one("PodDisruptionBudget")["spec"]
+    deployment, budget = release.object("Deployment")["spec"], release.object("PodDisruptionBudget")["spec"]
     labels = deployment["template"]["metadata"]["labels"]
     selected = deployment["selector"]["matchLabels"]
     (preferred,) = deployment["template"]["spec"]["affinity"]["podAntiAffinity"][
@@ -81,7 +81,7 @@ def test_controllers_are_two_apart_from_each_other_and_one_may_be_away(render: R
     assert preferred["weight"] == 100
     assert preferred["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
     # Of these pods and of no others of the release: not of plugins, of which each node has one.
-    plugins = release.one("DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    plugins = release.object("DaemonSet")["spec"]["template"]["metadata"]["labels"]
     for selector in (
         selected,
         budget["selector"]["matchLabels"],
@@ -93,7 +93,7 @@ def test_controllers_are_two_apart_from_each_other_and_one_may_be_away(render: R
 
 def test_on_real_hardware_the_plugin_sees_the_hosts_processes(render: Render) -> None:
     """What a pod with its own PIDs starts ends with it, and MPS daemons must not end with their plugin."""
-    assert render().one("DaemonSet")["spec"]["template"]["spec"]["hostPID"] is True
+    assert render().object("DaemonSet")["spec"]["template"]["spec"]["hostPID"] is True
 
 
 def test_only_what_calls_the_api_server_has_a_token(render: Render) -> None:
@@ -109,7 +109,7 @@ def test_no_pod_is_told_of_the_services_of_its_namespace(render: Render) -> None
 
 def test_the_plugin_leaves_its_last_words_where_it_can_write(render: Render) -> None:
     """/dev, where Kubernetes has the file by default, is the host's."""
-    (container,) = render().one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (container,) = render().object("DaemonSet")["spec"]["template"]["spec"]["containers"]
     path = container["terminationMessagePath"]
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert path.startswith("/tmp/") and not mounts["/tmp"].get("readOnly")
@@ -117,7 +117,7 @@ def test_the_plugin_leaves_its_last_words_where_it_can_write(render: Render) -> 
 
 
 def test_what_the_host_mounts_later_is_seen_where_daemons_and_drivers_come_and_go(render: Render) -> None:
-    (container,) = render().one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (container,) = render().object("DaemonSet")["spec"]["template"]["spec"]["containers"]
     seen = {
         mount["mountPath"] for mount in container["volumeMounts"] if mount.get("mountPropagation") == "HostToContainer"
     }

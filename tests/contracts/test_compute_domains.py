@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 import yaml
 from support.api import Api, Refused
-from support.domain_cluster import DRIVER_NAMESPACE, DomainCluster, Kubelets, becomes, gone, kept, tended
+from support.domain_cluster import DRIVER_NAMESPACE, DomainCluster, Kubelets, becomes, gone, running_keeper, tended
 
 from docs.from_code.crds import DEFINITIONS
 from dra_driver.api.meta import (
@@ -187,7 +187,7 @@ async def test_the_keeper_brings_a_domain_up_keeps_another_off_its_node_and_leav
     await kube.create(NAMESPACES, made)
     for node in nodes:
         await cluster.node(node)
-    async with daemon_sets_kept(api, kube), kept(kube), tended(kube, Kubelets(kube)):
+    async with daemon_sets_kept(api, kube), running_keeper(kube), tended(kube, Kubelets(kube)):
         first = await cluster.domain("first", namespace=namespace)
         second = await cluster.domain("second", namespace=namespace)
         claims = [await cluster.use(first, node) for node in nodes]

@@ -33,12 +33,12 @@ def test_a_release_of_the_package_runs_the_image_that_it_was_packaged_for(tmp_pa
         for definition in EVERYTHING_SERVED:
             server.create(definition)
         release = Helm(server.kubeconfig).install({"metrics": {"alerts": "always"}}, chart=package)
-    pods = [release.one(kind)["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment")]
+    pods = [release.object(kind)["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment")]
     pods += [hook["spec"]["template"]["spec"] for hook in release.hooks if hook["kind"] == "Job"]
     images = {container["image"] for pod in pods for container in pod["containers"]}
     assert images == {f"{IMAGE}@{DIGEST}"}
     assert "no registry" not in release.notes
-    (group,) = release.one("PrometheusRule")["spec"]["groups"]
+    (group,) = release.object("PrometheusRule")["spec"]["groups"]
     assert {alert["annotations"]["runbook_url"] for alert in group["rules"]} == {
         f"{PAGE}#{alert['alert'].lower()}" for alert in group["rules"]
     }

@@ -207,7 +207,8 @@ class Daemons:
 
     async def _step(self) -> None:
         domains = [
-            (daemon_set["spec"]["template"]["spec"]["nodeSelector"][DOMAIN_LABEL], daemon_set) for daemon_set in self._sets.objects.values()
+            (daemon_set["spec"]["template"]["spec"]["nodeSelector"][DOMAIN_LABEL], daemon_set)
+            for daemon_set in self._sets.objects.values()
         ]
         wanted = {
             f"{uid[:8]}-{node['metadata']['name']}": (daemons, node)
@@ -245,7 +246,10 @@ class Daemons:
             await self._patch(name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
             return
         node = pod["spec"]["nodeName"]
-        ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions") or ())
+        ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in status.get("conditions") or ()
+        )
         known = node not in self.broken and self._knows(pod, node, status["podIP"])
         if known != ready:
             await self._patch(name, {"conditions": [{"type": "Ready", "status": str(known)}]})

@@ -174,7 +174,9 @@ class World:
                 name: node for name, node in nodes.items() if node.label == uid or any(use.node == name for use in uses)
             },
             daemons={
-                daemon.node: ObservedDaemon(daemon.node, f"daemon-{daemon.ip}", daemon.ip, daemon.ready, daemon.deleting)
+                daemon.node: ObservedDaemon(
+                    daemon.node, f"daemon-{daemon.ip}", daemon.ip, daemon.ready, daemon.deleting
+                )
                 for daemon in self.daemons
                 if daemon.domain == uid
             },

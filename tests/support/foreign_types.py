@@ -28,4 +28,6 @@ def definition(group: str, version: str, plural: str, kind: str, scope: str) -> 
 
 _CERTIFICATE = ("cert-manager.io", "v1", "certificates", "Certificate", "Namespaced")
 _ISSUER = ("cert-manager.io", "v1", "issuers", "Issuer", "Namespaced")
-EVERYTHING_SERVED = tuple(definition(*kind) for kind in (_SCC, _MONITOR, _SERVICE_MONITOR, _RULE, _CERTIFICATE, _ISSUER))
+EVERYTHING_SERVED = tuple(
+    definition(*kind) for kind in (_SCC, _MONITOR, _SERVICE_MONITOR, _RULE, _CERTIFICATE, _ISSUER)
+)

@@ -46,7 +46,9 @@ def _shipped() -> tuple[tuple[Obj, ...], tuple[Obj, ...]]:
     """CustomResourceDefinitions and DeviceClasses."""
     folders = (bundled.CRDS_FOLDER, bundled.DEVICE_CLASSES_FOLDER)
     definitions, classes = (
-        tuple(document for path in sorted(folder.glob("*.yaml")) for document in bundled.read_documents(path.read_text()))
+        tuple(
+            document for path in sorted(folder.glob("*.yaml")) for document in bundled.read_documents(path.read_text())
+        )
         for folder in folders
     )
     return definitions, classes

@@ -125,7 +125,9 @@ def check_law(trees: Mapping[str, Files]) -> set[str]:
             whole = migrate([ManifestText("all.yaml", yaml.safe_dump_all(before))], CLAIMS)
             # An object that cannot be migrated in its parts stays as it is, beside others that can.
             left = {
-                workload.pod.document.name for workload in result.workloads if workload.choice.target is not MigrationTarget.CLAIMS
+                workload.pod.document.name
+                for workload in result.workloads
+                if workload.choice.target is not MigrationTarget.CLAIMS
             }
             migrated_whole = [document.obj for document in read_documents(whole.files[0].after, "").documents]
             before = [

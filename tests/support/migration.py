@@ -26,7 +26,9 @@ GPU = "nvidia.com/gpu"
 
 def documents_of(*objects: str | JsonObject) -> list[Document]:
     texts = [obj if isinstance(obj, str) else yaml.safe_dump(obj, sort_keys=False) for obj in objects]
-    return [document for n, text in enumerate(texts) for document in read_documents(text, f"f{n}.yaml").raise_problems()]
+    return [
+        document for n, text in enumerate(texts) for document in read_documents(text, f"f{n}.yaml").raise_problems()
+    ]
 
 
 def limits(amounts: JsonObject | None, **more: Any) -> JsonObject:

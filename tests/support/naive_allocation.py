@@ -77,7 +77,9 @@ class Reference:
     ) -> None:
         self._claims, self._classes, self._leaks, self._steps_left = claims, classes, leaks, most_steps
         self._minor = minor
-        ordered = sorted(slices, key=lambda slice_: (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], _name(slice_)))
+        ordered = sorted(
+            slices, key=lambda slice_: (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], _name(slice_))
+        )
         self.devices = [
             Published(
                 spec["driver"],
@@ -211,7 +213,9 @@ class Reference:
         except CelError as error:
             raise Stop from error
 
-    def _consumed(self, spec: Obj, published: Published, shares: list[dict[str, Fraction]]) -> dict[str, Fraction] | None:
+    def _consumed(
+        self, spec: Obj, published: Published, shares: list[dict[str, Fraction]]
+    ) -> dict[str, Fraction] | None:
         asked = (spec.get("capacity") or {}).get("requests") or {}
         capacities = published.device.get("capacity") or {}
         if not asked.keys() <= capacities.keys():

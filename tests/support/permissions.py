@@ -66,7 +66,9 @@ def faults(
     allowed: Collection[Grant], done: Collection[Access], *, names: Collection[str], namespace: str
 ) -> list[str]:
     """Sentences about permissions that are missing, or more than was done; `names` and `namespace` the chart knows."""
-    sentences = [f"missing: {_grant_text(access)}" for access in done if not any(grant.covers(access) for grant in allowed)]
+    sentences = [
+        f"missing: {_grant_text(access)}" for access in done if not any(grant.covers(access) for grant in allowed)
+    ]
     for grant in sorted(allowed):
         uses = [access for access in done if grant.covers(access)]
         if not uses:

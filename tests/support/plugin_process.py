@@ -285,4 +285,6 @@ def devices_of(answer: Mapping[str, tuple[Device, ...] | str]) -> dict[str, tupl
     """Device names by claim UID; fails the test when a claim was refused."""
     refused = {uid: devices for uid, devices in answer.items() if isinstance(devices, str)}
     assert not refused, refused
-    return {uid: tuple(device[2] for device in devices) for uid, devices in answer.items() if not isinstance(devices, str)}
+    return {
+        uid: tuple(device[2] for device in devices) for uid, devices in answer.items() if not isinstance(devices, str)
+    }

@@ -126,7 +126,10 @@ class Server:
         """Established, and in the server's own list of what it serves."""
         for _ in range(600):
             got = self._send("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", None).body
-            conditions = {condition["type"]: condition["status"] for condition in (got.get("status") or {}).get("conditions") or ()}
+            conditions = {
+                condition["type"]: condition["status"]
+                for condition in (got.get("status") or {}).get("conditions") or ()
+            }
             if conditions.get("Established") == "True":
                 spec = got["spec"]
                 path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}?limit=1"

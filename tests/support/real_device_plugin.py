@@ -181,7 +181,9 @@ def held() -> Held:
     return Held(
         {uuid: frozenset(users) for uuid, users in by_plugin.items()},
         {uuid: frozenset(users) for uuid, users in by_claims.items()},
-        frozenset(node["metadata"]["name"] for node in nodes if int(node["status"]["allocatable"].get(RESOURCE, "0")) > 0),
+        frozenset(
+            node["metadata"]["name"] for node in nodes if int(node["status"]["allocatable"].get(RESOURCE, "0")) > 0
+        ),
         frozenset(slice_["spec"]["nodeName"] for slice_ in slices if slice_["spec"].get("devices")),
     )
 
@@ -286,7 +288,9 @@ def manifests(image: str) -> dict[str, str]:
         "shell": {"apiVersion": "v1", "kind": "Pod", "spec": pod(forever)},
     }
     return {
-        f"{name}.yaml": yaml.safe_dump({**document, "metadata": {"name": name, "namespace": "default"}}, sort_keys=False)
+        f"{name}.yaml": yaml.safe_dump(
+            {**document, "metadata": {"name": name, "namespace": "default"}}, sort_keys=False
+        )
         for name, document in documents.items()
     }
 

@@ -89,4 +89,8 @@ def phase(name: str) -> str:
 
 def refused_prepares() -> list[str]:
     reasons = ("FailedPrepareDynamicResources", "PrepareFailed")
-    return [event.get("message", event.get("note", "")) for event in get("events", "-A")["items"] if event["reason"] in reasons]
+    return [
+        event.get("message", event.get("note", ""))
+        for event in get("events", "-A")["items"]
+        if event["reason"] in reasons
+    ]

@@ -105,7 +105,8 @@ class RealNode:
 
         async def complete() -> bool:
             return (
-                sorted(device["name"] for slice_ in await self.slices() for device in slice_["spec"]["devices"]) == expected
+                sorted(device["name"] for slice_ in await self.slices() for device in slice_["spec"]["devices"])
+                == expected
             )
 
         await eventually(complete)

@@ -92,7 +92,9 @@ def processes(node: str, program: str) -> Sequence[int]:
             groups = (folder / "cgroup").read_text()
         except OSError:
             continue
-        if any(word.endswith(program.encode()) for word in words) and any(container in groups for container in containers):
+        if any(word.endswith(program.encode()) for word in words) and any(
+            container in groups for container in containers
+        ):
             pids.append(int(folder.name))
     return pids
 

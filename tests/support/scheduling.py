@@ -248,7 +248,11 @@ class Desk:
 
         async def message() -> str | None:
             conditions = (await self.get_pod(name)).get("status", {}).get("conditions") or ()
-            messages = [condition["message"] for condition in conditions if condition["type"] == "PodScheduled" and condition["status"] == "False"]
+            messages = [
+                condition["message"]
+                for condition in conditions
+                if condition["type"] == "PodScheduled" and condition["status"] == "False"
+            ]
             return messages[0] if messages and messages[0] != beside else None
 
         return await self.until(message)

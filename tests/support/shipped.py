@@ -12,7 +12,9 @@ from dra_driver.kube.client import Kube
 
 def class_objects() -> tuple[JsonObject, ...]:
     return tuple(
-        document for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml")) for document in read_documents(path.read_text())
+        document
+        for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml"))
+        for document in read_documents(path.read_text())
     )
 
 

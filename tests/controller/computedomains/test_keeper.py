@@ -12,8 +12,8 @@ from support.domain_cluster import (
     becomes,
     gone,
     inventory_of,
-    kept,
     reason,
+    running_keeper,
     tended,
     until,
 )
@@ -35,7 +35,7 @@ async def cluster(kube: Kube) -> AsyncIterator[DomainCluster]:
 
 
 async def test_a_domain_comes_up_with_its_pods_and_leaves_nothing_behind(kube: Kube, cluster: DomainCluster) -> None:
-    async with kept(kube), tended(kube):
+    async with running_keeper(kube), tended(kube):
         domain = await cluster.domain("train")
         await becomes(cluster, domain, "NoNodes")
         claims = [await cluster.use(domain, "tray-1"), await cluster.use(domain, "tray-2")]
@@ -64,7 +64,7 @@ async def test_a_domain_comes_up_with_its_pods_and_leaves_nothing_behind(kube: K
 
 
 async def test_nodes_of_several_cliques_have_peers_of_their_own(kube: Kube, cluster: DomainCluster) -> None:
-    async with kept(kube), tended(kube):
+    async with running_keeper(kube), tended(kube):
         domain = await cluster.domain("pair")
         for node in ("tray-1", "tray-2", "tray-3", "alone"):
             await cluster.use(domain, node)
@@ -75,7 +75,7 @@ async def test_nodes_of_several_cliques_have_peers_of_their_own(kube: Kube, clus
 
 
 async def test_a_node_is_in_one_domain_and_the_other_says_whose_it_is(kube: Kube, cluster: DomainCluster) -> None:
-    async with kept(kube), tended(kube):
+    async with running_keeper(kube), tended(kube):
         first, second = await cluster.domain("first"), await cluster.domain("second")
         claim = await cluster.use(first, "tray-1")
         await becomes(cluster, first, "AllNodesReady")
@@ -92,7 +92,7 @@ async def test_a_pod_that_no_node_fits_is_told_after_a_while(
     kube: Kube, cluster: DomainCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controller.computedomains.cluster.UNPLACED_AFTER_S", 0.2)
-    async with kept(kube):
+    async with running_keeper(kube):
         domain = await cluster.domain("train")
         await becomes(cluster, domain, "NoNodes")
         labels = {DOMAIN_LABEL: domain.metadata.uid}
@@ -109,7 +109,7 @@ async def test_a_pod_that_no_node_fits_is_told_after_a_while(
 
 
 async def test_claims_of_another_namespace_bring_no_node_into_a_domain(kube: Kube, cluster: DomainCluster) -> None:
-    async with kept(kube), tended(kube):
+    async with running_keeper(kube), tended(kube):
         domain = await cluster.domain("train")
         await becomes(cluster, domain, "NoNodes")
         stranger = domain.model_copy(update={"metadata": domain.metadata.model_copy(update={"namespace": "thief"})})
@@ -124,7 +124,7 @@ async def test_claims_of_another_namespace_bring_no_node_into_a_domain(kube: Kub
 
 async def test_a_fabric_that_is_not_complete_keeps_its_node_out_until_it_is(kube: Kube, cluster: DomainCluster) -> None:
     await cluster.node("tray-4", 0, state="InProgress")
-    async with kept(kube), tended(kube):
+    async with running_keeper(kube), tended(kube):
         domain = await cluster.domain("train")
         await cluster.use(domain, "tray-4")
         waiting = await becomes(cluster, domain, "FabricIncomplete")
@@ -140,7 +140,7 @@ async def test_a_daemon_of_the_node_itself_is_named_where_that_of_the_domain_doe
     kube: Kube, cluster: DomainCluster
 ) -> None:
     busy = "nvidia-imex (812, nvidia-imex.service) manages the node's fabric"
-    async with kept(kube), tended(kube) as daemons:
+    async with running_keeper(kube), tended(kube) as daemons:
         daemons.broken.add("tray-1")
         domain = await cluster.domain("train")
         await cluster.use(domain, "tray-1")
@@ -156,7 +156,7 @@ async def test_a_daemon_of_the_node_itself_is_named_where_that_of_the_domain_doe
 
 
 async def test_a_daemon_that_is_not_ready_is_named(kube: Kube, cluster: DomainCluster) -> None:
-    async with kept(kube), tended(kube) as daemons:
+    async with running_keeper(kube), tended(kube) as daemons:
         daemons.broken.add("tray-2")
         domain = await cluster.domain("train")
         await cluster.use(domain, "tray-1")
@@ -183,7 +183,7 @@ async def test_a_template_of_somebody_else_is_left_alone_and_named(kube: Kube, c
         "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "x"}}]}}},
     }
     await kube.create(RESOURCE_CLAIM_TEMPLATES, foreign)
-    async with kept(kube):
+    async with running_keeper(kube):
         domain = await cluster.domain("train", template="mine")
         await becomes(cluster, domain, "TemplateNameTaken")
         await cluster.delete(domain)
@@ -210,7 +210,7 @@ async def test_a_name_that_becomes_free_is_taken_at_once(
     """Also that of a domain that is made again while its template of before goes."""
     for module in ("keeper", "cluster"):
         monkeypatch.setattr(f"controller.computedomains.{module}.FOREIGN_AGAIN_S", 3600.0)
-    async with client(Endpoint(api_server.url)) as kube, kept(kube):
+    async with client(Endpoint(api_server.url)) as kube, running_keeper(kube):
         first = await cluster.domain("one", template="shared")
 
         async def made() -> bool:
@@ -230,9 +230,9 @@ async def test_a_keeper_that_ends_anywhere_is_followed_by_one_that_goes_on(kube:
         domains = [await cluster.domain("one"), await cluster.domain("two", num_nodes=2)]
         users = asyncio.create_task(_users(cluster, domains))
         for pause in range(20):
-            async with kept(kube):
+            async with running_keeper(kube):
                 await asyncio.sleep(0.01 * pause)
-        async with kept(kube):
+        async with running_keeper(kube):
             await users
             for domain in domains:
                 await gone(cluster, domain)
@@ -251,7 +251,7 @@ async def _users(cluster: DomainCluster, domains: list[ComputeDomain]) -> None:
 
 async def test_what_a_domain_left_behind_is_swept(kube: Kube, cluster: DomainCluster) -> None:
     """Somebody took the finalizer away and deleted it while no keeper was there."""
-    async with kept(kube), tended(kube):
+    async with running_keeper(kube), tended(kube):
         domain = await cluster.domain("train")
         claim = await cluster.use(domain, "tray-1")
         await becomes(cluster, domain, "AllNodesReady")
@@ -260,7 +260,7 @@ async def test_what_a_domain_left_behind_is_swept(kube: Kube, cluster: DomainClu
     await kube.merge_patch(COMPUTE_DOMAINS, "train", {"metadata": {"finalizers": None}}, namespace="team")
     await cluster.delete(domain)
     await cluster.release(domain, claim)
-    async with kept(kube), tended(kube):
+    async with running_keeper(kube), tended(kube):
 
         async def clean() -> bool:
             left = await cluster.left()
@@ -271,7 +271,7 @@ async def test_what_a_domain_left_behind_is_swept(kube: Kube, cluster: DomainClu
 
 
 async def test_the_daemons_tolerate_every_taint_and_follow_the_label(kube: Kube, cluster: DomainCluster) -> None:
-    async with kept(kube):
+    async with running_keeper(kube):
         domain = await cluster.domain("train")
         await becomes(cluster, domain, "NoNodes")
         made = await kube.get(DAEMON_SETS, daemon_object_name(domain.metadata.uid), DRIVER_NAMESPACE)

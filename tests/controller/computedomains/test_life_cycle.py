@@ -4,7 +4,17 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest_asyncio
-from support.domain_cluster import DRIVER_NAMESPACE, SETTINGS, DomainCluster, becomes, gone, kept, reason, tended, until
+from support.domain_cluster import (
+    DRIVER_NAMESPACE,
+    SETTINGS,
+    DomainCluster,
+    becomes,
+    gone,
+    reason,
+    running_keeper,
+    tended,
+    until,
+)
 
 from controller.computedomains.keeper import DomainKeeper
 from dra_driver.api.computedomain import ComputeDomain
@@ -32,7 +42,7 @@ async def places(cluster: DomainCluster, domain: ComputeDomain) -> dict[str, int
 async def test_a_domain_that_is_deleted_while_it_starts_leaves_nothing_behind(
     kube: Kube, cluster: DomainCluster
 ) -> None:
-    async with kept(kube), tended(kube) as daemons:
+    async with running_keeper(kube), tended(kube) as daemons:
         daemons.broken.update(TRAYS)
         domain = await cluster.domain("train")
         claims = [await cluster.use(domain, node) for node in TRAYS[:2]]
@@ -48,7 +58,7 @@ async def test_a_domain_that_is_deleted_while_it_starts_leaves_nothing_behind(
 
 
 async def test_nodes_join_and_leave_while_the_others_keep_their_places(kube: Kube, cluster: DomainCluster) -> None:
-    async with kept(kube), tended(kube):
+    async with running_keeper(kube), tended(kube):
         domain = await cluster.domain("train")
         claims = {node: await cluster.use(domain, node) for node in TRAYS[:2]}
         await becomes(cluster, domain, "AllNodesReady")
@@ -84,7 +94,7 @@ async def test_a_domain_that_is_larger_than_a_clique_may_be_says_which_node_is_t
     kube: Kube, cluster: DomainCluster
 ) -> None:
     keeper = DomainKeeper(kube, replace(SETTINGS, max_nodes=2))
-    async with kept(kube, keeper), tended(kube):
+    async with running_keeper(kube, keeper), tended(kube):
         domain = await cluster.domain("train")
         claims = [await cluster.use(domain, node) for node in TRAYS]
 
@@ -105,7 +115,7 @@ async def test_the_next_keeper_goes_on_where_the_last_one_was_and_two_at_once_do
 ) -> None:
     async with tended(kube) as daemons:
         daemons.broken.add("tray-2")
-        async with kept(kube):
+        async with running_keeper(kube):
             domain = await cluster.domain("train")
             claims = [await cluster.use(domain, node) for node in TRAYS]
             await becomes(cluster, domain, "DaemonsNotReady")
@@ -117,7 +127,7 @@ async def test_the_next_keeper_goes_on_where_the_last_one_was_and_two_at_once_do
             before = await places(cluster, domain)
         daemons.broken.clear()
         daemons.poke()
-        async with kept(kube), kept(kube):
+        async with running_keeper(kube), running_keeper(kube):
             await becomes(cluster, domain, "AllNodesReady")
             assert await places(cluster, domain) == before
             for claim in claims:
@@ -131,7 +141,7 @@ async def test_what_somebody_deletes_of_a_domain_comes_back_and_what_he_changes_
     kube: Kube, cluster: DomainCluster
 ) -> None:
     """A DaemonSet is not put right: that would restart daemons below running programs."""
-    async with kept(kube), tended(kube):
+    async with running_keeper(kube), tended(kube):
         domain = await cluster.domain("train")
         kept_claim = await cluster.use(domain, "tray-1")
         await becomes(cluster, domain, "AllNodesReady")
@@ -180,7 +190,7 @@ async def test_another_image_reaches_daemons_when_nobody_uses_the_domain(kube: K
         return str(daemon_set["spec"]["template"]["spec"]["containers"][0]["image"])
 
     async with tended(kube):
-        async with kept(kube):
+        async with running_keeper(kube):
             used, idle = await cluster.domain("used"), await cluster.domain("idle")
             claim = await cluster.use(used, "tray-1")
             await becomes(cluster, used, "AllNodesReady")
@@ -192,7 +202,7 @@ async def test_another_image_reaches_daemons_when_nobody_uses_the_domain(kube: K
         async def used_is_new() -> bool:
             return await image(used) == "driver:2"
 
-        async with kept(kube, newer()):
+        async with running_keeper(kube, newer()):
             await until(idle_is_new)
             assert await image(used) == SETTINGS.image
             await becomes(cluster, used, "AllNodesReady")
@@ -205,6 +215,6 @@ async def test_another_image_reaches_daemons_when_nobody_uses_the_domain(kube: K
             await kube.merge_patch(
                 DAEMON_SETS, daemon_object_name(idle.metadata.uid), changed, namespace=DRIVER_NAMESPACE
             )
-        async with kept(kube, newer()):
+        async with running_keeper(kube, newer()):
             await becomes(cluster, used, "AllNodesReady")
             assert [daemon_set["metadata"]["uid"] for daemon_set in (await kube.list(DAEMON_SETS)).items] == uids

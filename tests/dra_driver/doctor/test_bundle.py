@@ -120,7 +120,7 @@ async def test_no_planted_secret_is_in_it(kube: FakeKube, tmp_path: Path) -> Non
 async def test_what_was_planted_was_there_to_be_found(kube: FakeKube) -> None:
     """The test before could not fail otherwise."""
     plant(kube)
-    stored_text = json.dumps([obj for _, obj in kube.installation.kept()])
+    stored_text = json.dumps([obj for _, obj in kube.installation.kept_objects()])
     for planted in PLANTED[:1]:
         assert stored_text.count(planted) > 50
 

@@ -87,7 +87,7 @@ def test_what_the_chart_installs_is_known_and_its_roles_are_enough(tmp_path: Pat
         text = run("doctor", "--kubeconfig", str(server.kubeconfig), "-o", "json").stdout
     assert troubles(text) == {"plugin-pods/missing", "inventories/missing", "controller/down", "leader/no-lease"}
     for kind, needs in (("DaemonSet", OF_THE_PLUGIN), ("Deployment", OF_THE_CONTROLLER)):
-        account = release.one(kind)["spec"]["template"]["spec"]["serviceAccountName"]
+        account = release.object(kind)["spec"]["template"]["spec"]["serviceAccountName"]
         missing = {(need.verb, need.group, need.resource) for need in needs} - granted(release, account)
         assert missing == set(), kind
 
@@ -105,7 +105,7 @@ def granted(release: Release, account: str) -> set[tuple[str, str, str]]:
     rights = set()
     for binding in (*release.all("ClusterRoleBinding"), *release.all("RoleBinding")):
         if account in {subject["name"] for subject in binding["subjects"]}:
-            for rule in release.one(binding["roleRef"]["kind"], binding["roleRef"]["name"])["rules"]:
+            for rule in release.object(binding["roleRef"]["kind"], binding["roleRef"]["name"])["rules"]:
                 names = (rule["verbs"], rule["apiGroups"], rule["resources"])
                 rights |= {(verb, group, resource) for verb in names[0] for group in names[1] for resource in names[2]}
     return rights

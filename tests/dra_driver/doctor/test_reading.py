@@ -176,7 +176,7 @@ async def test_of_pods_that_are_not_ours_only_who_uses_which_claim_is_kept() -> 
     installation.pod("train")["spec"]["containers"][0]["env"] = [{"name": "A", "value": "b"}]
     stranger = {"metadata": {"name": "web", "namespace": "shop", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}
     installation.add("pods", stranger)
-    pods = {obj["metadata"]["name"]: obj for source, obj in installation.kept() if source.field == "pods"}
+    pods = {obj["metadata"]["name"]: obj for source, obj in installation.kept_objects() if source.field == "pods"}
     assert "web" not in pods
     assert pods["train"]["spec"] == {
         "containers": [],

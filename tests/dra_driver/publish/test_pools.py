@@ -143,7 +143,7 @@ async def test_what_a_dead_plugin_reported_is_not_restored(scene: Scene) -> None
         await scene.rests()
         assert await scene.slices() == []
         assert scene.publisher.figures().waiting == 1
-    assert scene.narrator.told.count("node-a: asked") == 1
+    assert scene.narrator.messages.count("node-a: asked") == 1
 
 
 async def _asked(scene: Scene, about: str) -> bool:
@@ -418,7 +418,7 @@ async def test_an_inventory_that_makes_no_sense_leaves_its_pool_and_the_others_a
         await scene.kube.merge_patch(NODE_INVENTORIES, "node-a", {"spec": {"nodeName": "node-b"}})
         await scene.reports("node-b", A, B)
         await scene.publishes(node_a=[A.name], node_b=[A.name, B.name])
-        assert [line for line in scene.narrator.told if "not understood" in line] == [
+        assert [line for line in scene.narrator.messages if "not understood" in line] == [
             "node-a: not understood: NodeInventory node-a: nodeName: speaks for another node: 'node-b'"
         ]
         assert [state.failing for state in scene.publisher.pool_states()] == [True, False]
@@ -438,7 +438,7 @@ async def test_an_inventory_that_no_node_owns_is_not_published(scene: Scene) -> 
     async with publishing(scene):
         await scene.rests()
         assert await scene.slices() == []
-        assert "no Node owns it" in scene.narrator.told[0]
+        assert "no Node owns it" in scene.narrator.messages[0]
 
 
 async def test_why_a_gpu_is_not_published_is_said_once(scene: Scene) -> None:
@@ -448,7 +448,7 @@ async def test_why_a_gpu_is_not_published_is_said_once(scene: Scene) -> None:
         await scene.publishes(node_a=[B.name])
         await scene.registers("node-a")
         await scene.rests()
-        assert scene.narrator.told == [f"node-a: GPU {A.name}: not published because XID 79"]
+        assert scene.narrator.messages == [f"node-a: GPU {A.name}: not published because XID 79"]
 
 
 async def test_the_policy_chooses_nodes_by_label_and_follows_the_labels(scene: Scene) -> None:
@@ -597,7 +597,7 @@ async def test_fields_that_the_server_drops_are_reported_once_and_not_sent_again
         await scene.reports("node-a", A, B)
         await scene.publishes(node_a=[A.name, B.name])
         assert scene.writes() == ["update"]
-        assert scene.narrator.told == ["node-a: lost capacity"]
+        assert scene.narrator.messages == ["node-a: lost capacity"]
 
 
 class Counted(Forgetful):
@@ -647,7 +647,7 @@ async def test_what_is_published_follows_the_gates_of_the_server(scene: Scene, m
     monkeypatch.setattr(Gated, "off", True)
     async with publishing(scene, client=Gated, policy=policy, probe_every_s=0.05):
         await scene.publishes(node_a=[dynamic.name])
-        assert "no partitionable devices" in scene.narrator.told[0]
+        assert "no partitionable devices" in scene.narrator.messages[0]
         monkeypatch.setattr(Gated, "off", False)
         await scene.until(lambda: _count(scene, 2))
         await scene.rests()
@@ -678,7 +678,7 @@ async def test_a_refusal_of_lists_has_the_server_asked_again(scene: Scene, monke
     (item,) = await scene.slices()
     assert item["spec"]["devices"][0]["attributes"]["resource.kubernetes.io/numaNode"] == {"int": 1}
     assert Unlisted.asked > 1
-    assert any("refused" in text for text in scene.narrator.told)
+    assert any("refused" in text for text in scene.narrator.messages)
 
 
 class Silent(Kube):
@@ -697,7 +697,7 @@ async def test_nothing_is_published_before_it_is_known_what_the_server_keeps(sce
     await scene.node("node-a", A)
     async with publishing(scene, client=Silent):
         await scene.publishes(node_a=[A.name])
-    assert scene.narrator.told == ["unknown: slice: a webhook knows no dry runs"] * 3
+    assert scene.narrator.messages == ["unknown: slice: a webhook knows no dry runs"] * 3
 
 
 class Behind(Kube):
@@ -750,7 +750,7 @@ async def test_a_watch_that_is_behind_leads_to_no_write_that_was_done_already(sc
         await asyncio.sleep(0.5)
         await scene.rests()
         assert scene.writes() == ["create", "update", "update", "delete"]
-        assert [line for line in scene.narrator.told if "refused" in line] == []
+        assert [line for line in scene.narrator.messages if "refused" in line] == []
 
 
 async def test_each_look_at_a_pool_is_a_span_with_its_writes(scene: Scene) -> None:
@@ -786,7 +786,7 @@ async def test_a_pool_that_cannot_be_written_is_a_span_that_failed(scene: Scene)
 
 
 async def _has_reported(scene: Scene) -> bool:
-    return bool(scene.narrator.told)
+    return bool(scene.narrator.messages)
 
 
 EIGHT = [gpu(number, mig=mig(switchable=False)) for number in range(8)]

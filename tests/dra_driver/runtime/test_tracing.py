@@ -72,8 +72,8 @@ async def test_an_exception_is_the_outcome_of_a_span_and_goes_on() -> None:
     with pytest.raises(NotFound), recorder.tracer.span("look", {"a": "b"}) as span:
         span.tell({"c": 1})
         raise NotFound("no such thing", about="Node x")
-    look = recorder.one("look")
-    assert recorder.told("look") == {"a": "b", "c": 1, OUTCOME: "NotFound"}
+    look = recorder.span("look")
+    assert recorder.attributes("look") == {"a": "b", "c": 1, OUTCOME: "NotFound"}
     assert (look.status.status_code, look.status.description) == (StatusCode.ERROR, "Node x: no such thing")
 
 
@@ -92,12 +92,12 @@ async def test_requests_are_part_of_what_they_are_made_for_and_the_server_learns
             await kube.list(NODES)
             with pytest.raises(NotFound):
                 await kube.get(NODES, "missing")
-    publish = recorder.one("publish")
+    publish = recorder.span("publish")
     assert recorder.below(publish) == ["list nodes", "get nodes"]
-    assert recorder.told("get nodes")[OUTCOME] == "NotFound"
-    assert recorder.one("list nodes").kind is SpanKind.CLIENT
+    assert recorder.attributes("get nodes")[OUTCOME] == "NotFound"
+    assert recorder.span("list nodes").kind is SpanKind.CLIENT
     assert sent[0] == {}
-    span = recorder.one("list nodes").context
+    span = recorder.span("list nodes").context
     assert sent[1]["traceparent"].startswith(f"00-{span.trace_id:032x}-{span.span_id:016x}-")
 
 
@@ -124,7 +124,7 @@ async def test_a_parent_that_makes_no_sense_changes_nothing(parent: str | None) 
             pass
 
     await asyncio.create_task(call())
-    assert recorder.one("work").parent is None
+    assert recorder.span("work").parent is None
 
 
 async def test_what_a_task_adopts_is_its_own_matter() -> None:
@@ -137,8 +137,8 @@ async def test_what_a_task_adopts_is_its_own_matter() -> None:
             pass
 
     await asyncio.gather(call(PARENT), call(None))
-    assert recorder.one("without").parent is None
-    parent = recorder.one("with").parent
+    assert recorder.span("without").parent is None
+    parent = recorder.span("with").parent
     assert parent is not None
     assert f"00-{parent.trace_id:032x}-{parent.span_id:016x}-01" == PARENT
 
@@ -163,7 +163,7 @@ async def test_a_name_of_the_standard_variable_wins(monkeypatch: pytest.MonkeyPa
     recorder = Recorder()
     with recorder.tracer.span("a", {}):
         pass
-    assert recorder.one("a").resource.attributes["service.name"] == "ours"
+    assert recorder.span("a").resource.attributes["service.name"] == "ours"
 
 
 class Stuck(SpanProcessor):

@@ -40,7 +40,7 @@ async def test_a_claim_that_comes_and_goes_is_two_spans_with_their_steps(tmp_pat
     async with bench.plugin(listener=listening(recorder)) as service:
         await prepare_one(service, ref)
         await unprepare_one(service, ref)
-    assert recorder.told("prepare") == {
+    assert recorder.attributes("prepare") == {
         "gpu_dra.claim.uid": ref.uid,
         "gpu_dra.claim.name": "train",
         "k8s.namespace.name": "team-a",
@@ -49,9 +49,9 @@ async def test_a_claim_that_comes_and_goes_is_two_spans_with_their_steps(tmp_pat
         "gpu_dra.repeated": False,
         "gpu_dra.outcome": "ok",
     }
-    assert recorder.below(recorder.one("prepare")) == ["read_claim", "look_at_node", "write"]
-    assert recorder.below(recorder.one("unprepare")) == ["remove"]
-    assert recorder.told("unprepare")["gpu_dra.devices"] == (device_name(3),)
+    assert recorder.below(recorder.span("prepare")) == ["read_claim", "look_at_node", "write"]
+    assert recorder.below(recorder.span("unprepare")) == ["remove"]
+    assert recorder.attributes("unprepare")["gpu_dra.devices"] == (device_name(3),)
 
 
 async def test_each_hold_that_is_made_and_undone_is_a_step(tmp_path: Path, recorder: Recorder) -> None:
@@ -62,8 +62,8 @@ async def test_each_hold_that_is_made_and_undone_is_a_step(tmp_path: Path, recor
         await unprepare_one(service, ref)
     holds = ["MigMode", "GpuInstance", "ComputeInstance"]
     made = [f"make_{hold}" for hold in holds]
-    assert recorder.below(recorder.one("prepare")) == ["read_claim", "look_at_node", *made, "write"]
-    assert recorder.below(recorder.one("unprepare")) == [f"undo_{hold}" for hold in reversed(holds)]
+    assert recorder.below(recorder.span("prepare")) == ["read_claim", "look_at_node", *made, "write"]
+    assert recorder.below(recorder.span("unprepare")) == [f"undo_{hold}" for hold in reversed(holds)]
 
 
 async def test_a_step_that_fails_is_an_error_and_so_is_the_claim(tmp_path: Path, recorder: Recorder) -> None:
@@ -72,13 +72,13 @@ async def test_a_step_that_fails_is_an_error_and_so_is_the_claim(tmp_path: Path,
     ref = bench.api.put(a_claim(a_ref(), a_result(PART)))
     async with bench.plugin(listener=listening(recorder)) as service:
         await service.prepare([ref])
-    prepare, step = recorder.one("prepare"), recorder.one("make_MigMode")
-    assert (step.status.status_code, recorder.told("make_MigMode")["gpu_dra.outcome"]) == (
+    prepare, step = recorder.span("prepare"), recorder.span("make_MigMode")
+    assert (step.status.status_code, recorder.attributes("make_MigMode")["gpu_dra.outcome"]) == (
         StatusCode.ERROR,
         "HardwareError",
     )
     assert prepare.status.description == "GPU x: no room"
-    assert recorder.told("prepare")["gpu_dra.outcome"] == "HardwareError"
+    assert recorder.attributes("prepare")["gpu_dra.outcome"] == "HardwareError"
 
 
 async def test_claims_of_one_call_do_not_get_each_others_steps(tmp_path: Path, recorder: Recorder) -> None:
@@ -100,7 +100,7 @@ async def test_repairs_are_spans_of_their_own(tmp_path: Path, recorder: Recorder
     bench.api.remove(ref)
     async with bench.plugin(listener=listening(recorder), stale_s=0.0) as service:
         await service.sweep()
-    assert recorder.one("remove").parent is None
+    assert recorder.span("remove").parent is None
 
 
 class Spanned(ScriptedClaims):
@@ -145,6 +145,6 @@ async def test_a_call_of_kubelet_with_a_parent_makes_the_claims_part_of_it(
             )
     finally:
         await server.stop()
-    parent_span = recorder.one("prepare").parent
+    parent_span = recorder.span("prepare").parent
     shown = None if parent_span is None else f"00-{parent_span.trace_id:032x}-{parent_span.span_id:016x}-01"
     assert shown == parent

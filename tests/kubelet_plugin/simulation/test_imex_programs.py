@@ -121,7 +121,7 @@ def test_peers_find_each_other_and_new_addresses_disturb_nobody_else(host: Path,
         with anew.running():
             tell(moved)
             until(lambda: second_node.connections()[2] == first_node.connections()[2] == "CONNECTED", "it is back")
-        assert first_node.said().count("Connection established to node 1") == 1
+        assert first_node.log().count("Connection established to node 1") == 1
         table = first_node.control("-c", str(first_node.place.config), "-N")[1].splitlines()
         assert table[1:4] == [
             "Nodes:",
