@@ -31,12 +31,12 @@ from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.decisions import Decisions
 from dra_driver.migration.migrate import migrate as migrated
 from dra_driver.migration.model import (
+    MigratedWorkload,
     Migration,
     MigrationTarget,
     ObjectRef,
     Options,
     StrategyOption,
-    Workload,
     is_named,
 )
 from dra_driver.migration.report.markdown import markdown, named
@@ -215,7 +215,7 @@ def _refuse_unmatched(result: Migration, options: Options) -> None:
         _refuse_apart(members, names)
 
 
-def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
+def _refuse_apart(members: Sequence[MigratedWorkload], names: Sequence[str]) -> None:
     """One claim for all of them, or nothing is done."""
     about = f"sharedClaims: [{', '.join(names)}]"
     for member in members:
@@ -249,7 +249,7 @@ _LATER = "new"
 
 def _results(result: Migration, work: Gathered, *, in_place: bool, target: str | None, command: str) -> Results:
     if in_place:
-        return Results(values_written=False, kept=False)
+        return Results(values_written=False, originals_exist=False)
     written = target is not None and target != _STDOUT
     folder = Path(target) if target is not None and written else Path(_LATER)
     before = places_below(result, BEFORE)

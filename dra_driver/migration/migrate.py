@@ -36,7 +36,7 @@ from dra_driver.migration.text.changes import EditRefused, changed, differences
 from dra_driver.migration.text.edit import rewritten
 from dra_driver.migration.text.tree import Splice, header_length, spliced
 from dra_driver.migration.understand import surroundings
-from dra_driver.migration.understand.surroundings import Meaning
+from dra_driver.migration.understand.meaning import Meaning
 
 
 class Output:
@@ -130,17 +130,12 @@ def migrate(sources: Sequence[ManifestText], options: Options, side: Sequence[Ma
     plans = wanted_plans(documents, over, meaning, options)
     counted = _counted(documents, over, known, plans, meaning, options)
     out = Output(sources)
-    out.take(_with_counted(plans, counted))
+    out.take([replace(plan, edits=(*plan.edits, *counted.edits.get(plan.document, ()))) for plan in plans])
     counting = tuple(_as_it_came(counted, out.plans))
     offered = publishing(meaning, out.demands, options)
     reported = _without_known((finding for plan in out.plans for finding in plan.findings), counting)
     workloads = tuple(workload for plan in out.plans for workload in plan.workloads)
-    findings = (
-        *_unread([*read, *beside], over.patches),
-        *meaning.findings,
-        *reported,
-        *counting,
-    )
+    findings = (*_unread([*read, *beside], over.patches), *meaning.findings, *reported, *counting)
     return Migration(
         out.files(),
         out.new_files(),
@@ -175,10 +170,6 @@ def _counted(
         document for document in documents if not is_sealed(document) and document.file not in over.patches
     )
     return quotas.rewrite(deciding, workloads, meaning, options, changeable)
-
-
-def _with_counted(plans: Sequence[DocumentPlan], counted: quotas.QuotaResult) -> list[DocumentPlan]:
-    return [plan.with_edits(counted.edits.get(plan.document, ())) for plan in plans]
 
 
 def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[DocumentPlan]) -> Iterator[MigrationFinding]:

@@ -129,8 +129,9 @@ def finding(
     paste: str = "",
 ) -> MigrationFinding:
     """Of a field of a document. `advice` None is that of the code."""
-    said, place = code.advice if advice is None else advice, place_of(document, path)
-    return MigrationFinding(code, severity or code.severity, ref_of(document), place, message, said, fixed, paste)
+    advice = code.advice if advice is None else advice
+    severity = severity or code.severity
+    return MigrationFinding(code, severity, ref_of(document), place_of(document, path), message, advice, fixed, paste)
 
 
 # -- edits
@@ -362,7 +363,7 @@ class ManifestText:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Workload:
+class MigratedWorkload:
     """What became of one pod that asked for GPUs."""
 
     pod: PodSpecAt
@@ -424,7 +425,7 @@ class Migration:
     """What must not stand in a source's own file: objects beside JSON files."""
     objects: tuple[NewObject, ...]
     """All new objects, wherever they were written to."""
-    workloads: tuple[Workload, ...]
+    workloads: tuple[MigratedWorkload, ...]
     findings: tuple[MigrationFinding, ...]
     policy: JsonObject | None = None
     """A PublishingPolicy; None where there was no configuration to make one of."""

@@ -8,7 +8,7 @@ from support.migration import GPU, documents_of, limits, meaning_of, pod, pod_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.counts.quotas import QuotaResult, rewrite
 from dra_driver.migration.demands import reading
-from dra_driver.migration.model import Choice, MigrationTarget, Options, Workload
+from dra_driver.migration.model import Choice, MigratedWorkload, MigrationTarget, Options
 from dra_driver.migration.text.changes import changed, plain
 from dra_driver.migration.understand.meaning import Meaning
 
@@ -23,15 +23,18 @@ def workload(
     namespace: str = "team",
     meaning: Meaning = PLAIN,
     **more: Any,
-) -> Workload:
+) -> MigratedWorkload:
     obj = pod(limits(amounts or {GPU: 1}), **more)
     obj["metadata"]["namespace"] = namespace
     at = pod_of(obj)
-    return Workload(at, reading.demands(at, meaning, Options()), Choice(target, "as the test has it."))
+    return MigratedWorkload(at, reading.demands(at, meaning, Options()), Choice(target, "as the test has it."))
 
 
 def done(
-    obj: JsonObject, *targets: MigrationTarget | Workload, meaning: Meaning = PLAIN, options: Options | None = None
+    obj: JsonObject,
+    *targets: MigrationTarget | MigratedWorkload,
+    meaning: Meaning = PLAIN,
+    options: Options | None = None,
 ) -> tuple[JsonObject, QuotaResult]:
     """The object afterwards, and what was said."""
     workloads = [workload(target) if isinstance(target, MigrationTarget) else target for target in targets]

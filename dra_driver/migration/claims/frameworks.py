@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE, OTHER_SCHEDULER, FindingSeverity
 from dra_driver.migration.model import (
     Edit,
+    MigratedWorkload,
     MigrationFinding,
     MigrationTarget,
     Options,
@@ -15,7 +16,6 @@ from dra_driver.migration.model import (
     PodSpecAt,
     Put,
     What,
-    Workload,
     finding,
     path_text,
     value_at,
@@ -26,7 +26,7 @@ _COUNT_WORDS = ("auto", "gpu")
 
 
 def after_claims(
-    workloads: Sequence[Workload], options: Options
+    workloads: Sequence[MigratedWorkload], options: Options
 ) -> tuple[tuple[Edit, ...], tuple[MigrationFinding, ...]]:
     """Edits and findings for the workloads of one document, most of them for those that get claims."""
     edits: list[Edit] = []
@@ -38,7 +38,8 @@ def after_claims(
     for workload in converted:
         for path, count in _ray_counts(workload):
             edits.append(Put(path, str(count)))
-            findings.append(_said(workload, path, f"KubeRay reads num-gpus from limits; it is now written as {count}"))
+            message = f"KubeRay reads num-gpus from limits; it is now written as {count}"
+            findings.append(_inferred_count(workload, path, message))
     for path in _process_counts(workloads[0].pod):
         counts = {gpus(workload) for workload in converted}
         if len(counts) == 1:
@@ -48,9 +49,10 @@ def after_claims(
             message = (
                 f"the framework reads the number of processes from limits; it is now written explicitly as {count}"
             )
-            findings.append(_said(converted[0], path, message))
+            findings.append(_inferred_count(converted[0], path, message))
         else:
-            message = f"the framework reads the number of processes from limits, which differ ({_listed(counts)})"
+            numbers = ", ".join(map(str, sorted(counts)))
+            message = f"the framework reads the number of processes from limits, which differ ({numbers})"
             advice = f"write a number into {path_text(path)}"
             findings.append(finding(INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
     findings += _uncounted_processes(converted[0])
@@ -58,7 +60,7 @@ def after_claims(
     return tuple(edits), tuple(findings)
 
 
-def gpus(workload: Workload) -> int:
+def gpus(workload: MigratedWorkload) -> int:
     """How many devices the container that runs the framework, which is the first, asked for."""
     containers = workload.pod.containers
     first = [
@@ -69,11 +71,11 @@ def gpus(workload: Workload) -> int:
     return sum(first) or sum(demand.want.count for demand in workload.reading.demands)
 
 
-def _said(workload: Workload, path: Path, message: str) -> MigrationFinding:
+def _inferred_count(workload: MigratedWorkload, path: Path, message: str) -> MigrationFinding:
     return finding(INFERRED_COUNT, workload.pod.document, path, message, advice="", fixed=True)
 
 
-def _ray_counts(workload: Workload) -> Iterator[tuple[Path, int]]:
+def _ray_counts(workload: MigratedWorkload) -> Iterator[tuple[Path, int]]:
     """Ray counts whole GPUs; an explicit number stays."""
     pod = workload.pod
     if "headGroupSpec" not in pod.path and "workerGroupSpecs" not in pod.path:
@@ -98,7 +100,7 @@ def _process_counts(pod: PodSpecAt) -> Iterator[Path]:
         yield from (path for path in _PROCESS_COUNTS if value_at(pod.document.obj, path) in _COUNT_WORDS)
 
 
-def _uncounted_processes(workload: Workload) -> Iterator[MigrationFinding]:
+def _uncounted_processes(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     """Of a runtime of Trainer 2.2 and newer, whose number of processes only a TrainJob says."""
     document = workload.pod.document
     path: Path = ("spec", "mlPolicy", "torch")
@@ -110,7 +112,7 @@ def _uncounted_processes(workload: Workload) -> Iterator[MigrationFinding]:
         yield finding(INFERRED_COUNT, document, path, message, advice=advice, severity=FindingSeverity.WARNING)
 
 
-def _autoscaled(workload: Workload) -> Iterator[MigrationFinding]:
+def _autoscaled(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     document = workload.pod.document
     for path in (
         ("spec", "enableInTreeAutoscaling"),
@@ -126,23 +128,19 @@ def _autoscaled(workload: Workload) -> Iterator[MigrationFinding]:
 _KAI_QUEUES = ("kai.scheduler/queue", "runai/queue")
 
 
-def _is_of_kai(workload: Workload) -> bool:
+def _is_of_kai(workload: MigratedWorkload) -> bool:
     pod = workload.pod
     labels = (pod.metadata.get("labels"), value_at(pod.document.obj, ("metadata", "labels")))
     queued = any(isinstance(label, dict) and label.keys() & set(_KAI_QUEUES) for label in labels)
     return queued or pod.spec.get("schedulerName") in ("kai-scheduler", "runai-scheduler")
 
 
-def _kept_by_kai(workload: Workload) -> Iterator[MigrationFinding]:
+def _kept_by_kai(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     """Source: KAI 0.17, its changes since 0.13."""
     if workload.choice.target is MigrationTarget.EXTENDED and _is_of_kai(workload):
         message = "KAI before 0.17 keeps pods with extended resources away from nodes of a DRA driver"
         advice = "Check that the cluster has KAI 0.17 or newer, or give the pod claims."
         yield finding(OTHER_SCHEDULER, workload.pod.document, workload.pod.path, message, advice=advice)
-
-
-def _listed(counts: set[int]) -> str:
-    return ", ".join(str(count) for count in sorted(counts))
 
 
 # -- definitions that drop claims

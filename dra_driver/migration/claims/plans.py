@@ -3,7 +3,7 @@
 A pod is converted entirely or not at all: where one step of a document cannot be taken, its plan is to leave it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dra_driver.api.documents import Document
@@ -17,11 +17,11 @@ from dra_driver.migration.model import (
     Choice,
     ClaimForm,
     Edit,
+    MigratedWorkload,
     MigrationFinding,
     MigrationTarget,
     Options,
     Path,
-    Workload,
     finding,
     list_in,
     title_of,
@@ -44,7 +44,7 @@ from dra_driver.migration.read.unrendered import (
     values_findings,
 )
 from dra_driver.migration.text.changes import changed, differences
-from dra_driver.migration.understand.surroundings import Meaning
+from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.phrases import and_more
 
 
@@ -53,7 +53,7 @@ class Draft:
     """What a document asks for; `workloads` change while documents are made to agree."""
 
     document: Document
-    workloads: list[Workload] = field(default_factory=list)
+    workloads: list[MigratedWorkload] = field(default_factory=list)
     findings: list[MigrationFinding] = field(default_factory=list)
 
 
@@ -79,7 +79,7 @@ def drafted(document: Document, meaning: Meaning, options: Options) -> Draft:
             break
         draft.findings += read.findings
         if read.demands:
-            draft.workloads.append(Workload(pod, read, choose(pod, read, options)))
+            draft.workloads.append(MigratedWorkload(pod, read, choose(pod, read, options)))
     draft.findings += virtual_machines(document)
     if not options.unknown_kinds:
         draft.findings += _of_unknown_kind(document, meaning, options)
@@ -143,7 +143,7 @@ def without_claims(draft: Draft, reason: str, options: Options) -> None:
     draft.workloads = [_unclaimed(workload, reason, options) for workload in draft.workloads]
 
 
-def _unclaimed(workload: Workload, reason: str, options: Options) -> Workload:
+def _unclaimed(workload: MigratedWorkload, reason: str, options: Options) -> MigratedWorkload:
     if workload.pod.form is ClaimForm.NONE:
         return workload
     pod = replace(workload.pod, form=ClaimForm.NONE, why_no_claims=reason)
@@ -193,7 +193,7 @@ class DocumentPlan:
     """For one document. `edits` are made besides those that the claims need."""
 
     document: Document
-    workloads: tuple[Workload, ...] = ()
+    workloads: tuple[MigratedWorkload, ...] = ()
     claims: tuple[Claims, ...] = ()
     edits: tuple[Edit, ...] = ()
     findings: tuple[MigrationFinding, ...] = ()
@@ -201,9 +201,6 @@ class DocumentPlan:
     @property
     def all_edits(self) -> tuple[Edit, ...]:
         return (*(edit for claim in self.claims for edit in claim.edits), *self.edits)
-
-    def with_edits(self, edits: Iterable[Edit]) -> "DocumentPlan":
-        return replace(self, edits=(*self.edits, *edits))
 
 
 def wanted_plans(
@@ -251,7 +248,7 @@ def _overlay_findings(
 
 def planned(draft: Draft, options: Options) -> DocumentPlan:
     """Claims and edits as the choices of the draft want them."""
-    workloads: list[Workload] = []
+    workloads: list[MigratedWorkload] = []
     claims: list[Claims] = []
     findings = list(draft.findings)
     for workload in draft.workloads:

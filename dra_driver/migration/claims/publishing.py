@@ -12,12 +12,12 @@ from dra_driver.features import Feature
 from dra_driver.migration.codes import TAKES_THE_REST
 from dra_driver.migration.model import (
     Demand,
+    MigratedWorkload,
     Migration,
     MigrationFinding,
     MigrationTarget,
     Options,
     What,
-    Workload,
     finding,
 )
 from dra_driver.migration.understand.labels import restored_profile
@@ -50,7 +50,9 @@ class PublishingAdvice:
 
 def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) -> PublishingAdvice:
     """For the configurations, and for workloads that ask for parts of GPUs in amounts."""
-    reasons = list(_sources(meaning))
+    reasons: list[str] = []
+    if meaning.read_from:
+        reasons.append(f"The meaning of resources was read from {and_more(meaning.read_from, _FEW)}.")
     demands = tuple(demands)
     amounts = amounts_asked(demands)
     sharing = list(_sharing_rules(meaning, amounts))
@@ -63,16 +65,8 @@ def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) ->
     rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
     rules = {name: rule for name, rule in rules.items() if rule}
     values = _values(meaning, rules, options, reasons)
-    return PublishingAdvice(_policy(rules) if rules else None, values, tuple(reasons))
-
-
-def _sources(meaning: Meaning) -> Iterator[str]:
-    if meaning.read_from:
-        yield f"The meaning of resources was read from {and_more(meaning.read_from, _FEW)}."
-
-
-def _policy(rules: JsonObject) -> JsonObject:
-    return {"apiVersion": INVENTORY_API_VERSION, "kind": "PublishingPolicy", **rules}
+    policy = {"apiVersion": INVENTORY_API_VERSION, "kind": "PublishingPolicy", **rules} if rules else None
+    return PublishingAdvice(policy, values, tuple(reasons))
 
 
 def amounts_asked(demands: Iterable[Demand]) -> tuple[str, ...]:
@@ -84,7 +78,7 @@ def amounts_asked(demands: Iterable[Demand]) -> tuple[str, ...]:
     return tuple(name for name in ("memory", "cores") if any(name in share for share in shares))
 
 
-def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[MigrationFinding, ...]:
+def takers_of_the_rest(workloads: Sequence[MigratedWorkload]) -> tuple[MigrationFinding, ...]:
     """Where some workloads name both amounts, or one another: those that do not name all that is offered."""
     shares = [
         (workload, demand, _named(demand))
@@ -107,14 +101,11 @@ def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[MigrationFinding,
 
 def _named(demand: Demand) -> set[str]:
     """The amounts that it names of a share of a GPU."""
-    shares = [demand.want.share] if demand.want.what is What.GPU else []
-    named: set[str] = set()
-    for share in shares:
-        if share is not None and (share.memory is not None or share.memory_percent is not None):
-            named.add("memory")
-        if share is not None and share.cores is not None:
-            named.add("cores")
-    return named
+    share = demand.want.share
+    if share is None or demand.want.what is not What.GPU:
+        return set()
+    amounts = (("memory", share.memory), ("memory", share.memory_percent), ("cores", share.cores))
+    return {name for name, amount in amounts if amount is not None}
 
 
 # -- sharing
@@ -172,11 +163,8 @@ def _rule(nodes: JsonObject | None, resource: str, shared: PluginSharing, single
         rule |= {"devices": "mig", "profiles": [profile]}
     elif single:
         rule |= {"devices": "mig"}
-    return {**rule, **_shares(shared)}
-
-
-def _shares(shared: PluginSharing) -> JsonObject:
-    return {"strategy": shared.strategy or "TimeSlicing", "replicas": min(shared.replicas or 2, MOST_REPLICAS)}
+    replicas = min(shared.replicas or 2, MOST_REPLICAS)
+    return {**rule, "strategy": shared.strategy or "TimeSlicing", "replicas": replicas}
 
 
 # -- MIG

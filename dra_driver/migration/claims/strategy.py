@@ -18,6 +18,7 @@ from dra_driver.migration.model import (
     Choice,
     ClaimForm,
     DeviceShare,
+    MigratedWorkload,
     MigrationFinding,
     MigrationTarget,
     Options,
@@ -26,7 +27,6 @@ from dra_driver.migration.model import (
     PodSpecAt,
     Role,
     StrategyOption,
-    Workload,
     finding,
     list_in,
     shared_group,
@@ -136,12 +136,12 @@ def why_too_old(template: JsonObject, options: Options) -> str | None:
     return f"Kubernetes 1.{minor} drops {', '.join(dropped)} from claims unless a feature gate is switched on"
 
 
-def too_old(workload: Workload, reason: str) -> MigrationFinding:
+def too_old(workload: MigratedWorkload, reason: str) -> MigrationFinding:
     pod = workload.pod
     return finding(SERVER_TOO_OLD, pod.document, pod.path, reason)
 
 
-def of_form(workload: Workload, options: Options) -> Iterator[MigrationFinding]:
+def of_form(workload: MigratedWorkload, options: Options) -> Iterator[MigrationFinding]:
     """What the kind of the object makes of claims, and the cluster of extended resources."""
     pod, target = workload.pod, workload.choice.target
     if target is MigrationTarget.EXTENDED and not knows_extended_resources(options):
@@ -164,7 +164,7 @@ _RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 _OF_THE_CLUSTER = ("ClusterTrainingRuntime", "ClusterWorkflowTemplate")
 
 
-def of_the_cluster(workload: Workload) -> Iterator[MigrationFinding]:
+def of_the_cluster(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     """Objects of no namespace, whose pods are made in any, name templates of each."""
     document = workload.pod.document
     if workload.choice.target is MigrationTarget.CLAIMS and document.kind in _OF_THE_CLUSTER:

@@ -22,7 +22,18 @@ from dra_driver.migration.codes import (
 from dra_driver.migration.counts import systems
 from dra_driver.migration.counts.systems import MENTION, Changes, Workloads
 from dra_driver.migration.demands.resources import is_strange, profile_of
-from dra_driver.migration.model import Edit, MigrationFinding, Options, Path, Put, Remove, Workload, maps_in, value_at
+from dra_driver.migration.model import (
+    Edit,
+    MigratedWorkload,
+    MigrationFinding,
+    Options,
+    Path,
+    Put,
+    Remove,
+    maps_in,
+    value_at,
+)
+from dra_driver.migration.read.kind_table import Kind, kind_of
 from dra_driver.migration.understand.labels import is_other
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.quantity import Quantity
@@ -40,7 +51,7 @@ class QuotaResult:
 
 def rewrite(
     documents: Sequence[Document],
-    workloads: Sequence[Workload],
+    workloads: Sequence[MigratedWorkload],
     meaning: Meaning,
     options: Options,
     changeable: Collection[Document] | None = None,
@@ -52,7 +63,7 @@ def rewrite(
     edits: dict[Document, tuple[Edit, ...]] = {}
     for document in documents:
         changes = Changes(document)
-        handlers = _HANDLERS.get((_group(document), document.kind), ())
+        handlers = _HANDLERS.get(kind_of(document.obj), ())
         for handle in handlers:
             handle(changes, known)
         if not handlers and not known.contain(document):
@@ -72,11 +83,6 @@ def _not_done(finding: MigrationFinding) -> MigrationFinding:
         return finding
     advice = "This file was given for information and is not changed: pass it among the files to migrate."
     return replace(finding, fixed=False, severity=FindingSeverity.WARNING, advice=advice)
-
-
-def _group(document: Document) -> str:
-    group, slash, _ = document.api_version.rpartition("/")
-    return group if slash else ""
 
 
 # -- ResourceQuota
@@ -230,7 +236,7 @@ _OF_POLICIES = re.compile("admission|gatekeeper|kyverno|polic")
 
 def _mentions(changes: Changes, known: Workloads) -> None:
     """Where an object of an unknown kind mentions the old resources."""
-    group, kind = _group(changes.document), changes.document.kind
+    group, kind = kind_of(changes.obj)
     if not kind or kind == "ConfigMap" or (group, kind) in _NOT_LOOKED_AT:
         return
     of_metrics = any(group == part or group.endswith(part) or part in group for part in _ABOUT_METRICS)
@@ -260,7 +266,7 @@ def _mentions(changes: Changes, known: Workloads) -> None:
             changes.say(QUOTA, path, f"{match[0]}…: this rule does not apply to claims")
 
 
-_HANDLERS: Mapping[tuple[str, str], tuple[systems.Handler, ...]] = {
+_HANDLERS: Mapping[Kind, tuple[systems.Handler, ...]] = {
     ("", "ResourceQuota"): (_resource_quota,),
     ("", "LimitRange"): (_limit_range,),
     **systems.HANDLERS,

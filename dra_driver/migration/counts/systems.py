@@ -29,13 +29,13 @@ from dra_driver.migration.model import (
     Demand,
     DeviceShare,
     Edit,
+    MigratedWorkload,
     MigrationFinding,
     MigrationTarget,
     Options,
     Path,
     Want,
     What,
-    Workload,
     finding,
     maps_in,
     places_in,
@@ -71,7 +71,7 @@ class ResourceUse:
 class Workloads:
     """All workloads of a run, with what was decided for them."""
 
-    def __init__(self, workloads: Sequence[Workload], meaning: Meaning, options: Options) -> None:
+    def __init__(self, workloads: Sequence[MigratedWorkload], meaning: Meaning, options: Options) -> None:
         self.all = workloads
         self.meaning = meaning
         self.options = options

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef, Workload
+from dra_driver.migration.model import MigratedWorkload, Migration, MigrationTarget, ObjectRef
 from dra_driver.migration.read.kustomize import is_kustomization_file
 from dra_driver.migration.understand.offering import GpuNode
 
@@ -40,7 +40,7 @@ class Results:
     write: str | None = None
     """What writes them; None: they are written."""
     values_written: bool = True
-    kept: bool = True
+    originals_exist: bool = True
     """Whether originals still exist; False: results were written over them."""
 
 
@@ -58,7 +58,7 @@ class Applied:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
     file: str
-    workloads: tuple[Workload, ...]
+    workloads: tuple[MigratedWorkload, ...]
     """Those that get claims."""
 
 
@@ -118,7 +118,7 @@ class Applying:
         for unit in units:
             once = [workload for workload in unit.workloads if _is_made_once(workload)]
             kustomized = self._is_kustomized(unit)
-            if kustomized and not once and len(self._folders) == 1 and (self._results.kept or not back):
+            if kustomized and not once and len(self._folders) == 1 and (self._results.originals_exist or not back):
                 folders[self._folder(unit, back)] = None
             elif kustomized or self._has_no_command(unit, once, back=back, certain=certain):
                 by_hand.append(self._new(unit.file))
@@ -132,13 +132,13 @@ class Applying:
     def _is_kustomized(self, unit: _Unit) -> bool:
         return any(folder in PurePosixPath(unit.file).parents for folder in self._folders)
 
-    def _has_no_command(self, unit: _Unit, once: Sequence[Workload], *, back: bool, certain: bool) -> bool:
+    def _has_no_command(self, unit: _Unit, once: Sequence[MigratedWorkload], *, back: bool, certain: bool) -> bool:
         nameless = any(not workload.pod.document.name for workload in unit.workloads)
         several = bool(once) and len(unit.workloads) > 1 and not certain
-        lost = back and not self._results.kept
+        lost = back and not self._results.originals_exist
         return nameless or several or lost or not _MANIFEST.search(self._texts[unit.file])
 
-    def _commands(self, unit: _Unit, once: Sequence[Workload], *, back: bool, certain: bool) -> Iterator[str]:
+    def _commands(self, unit: _Unit, once: Sequence[MigratedWorkload], *, back: bool, certain: bool) -> Iterator[str]:
         apply = f"kubectl apply -f {self._old(unit.file) if back else self._new(unit.file)}"
         if once and len(unit.workloads) == 1:
             (only,) = once
@@ -155,12 +155,12 @@ class Applying:
         existing = f"kubectl get -f {self._new(unit.file)} --ignore-not-found -o name"
         yield f'found=$({existing}) && {{ [ -z "$found" ] || {{ {" && ".join(lines)}; }}; }}'
 
-    def _recorded(self, unit: _Unit, workload: Workload) -> str:
+    def _recorded(self, unit: _Unit, workload: MigratedWorkload) -> str:
         """Records the old form for `kubectl apply`, if it did not create the object."""
         several = len(unit.workloads) > 1
         job = f"{_resource(workload)} {workload.pod.document.name}"
         known = f"{_kubectl(workload)} get {job} -o jsonpath='{_LAST_APPLIED}' | grep -q ."
-        if not self._results.kept:
+        if not self._results.originals_exist:
             missing = f"{job} was not created with kubectl apply: apply its old manifest first, from version control."
             return f'{{ {known} || {{ echo "{missing}" >&2; false; }}; }}'
         old = self._old(unit.file)
@@ -181,7 +181,7 @@ class Applying:
         return shlex.quote(str(folder) if back else str(PurePosixPath(new)))
 
 
-def _makes(workload: Workload, owner: ObjectRef) -> bool:
+def _makes(workload: MigratedWorkload, owner: ObjectRef) -> bool:
     """Whether pods of `owner` are those of the workload. Operators' kinds have pods that something else of their name
     owns; a CronJob's Jobs have its name, and the minute."""
     document = workload.pod.document
@@ -196,38 +196,38 @@ _ONCE = ("Pod", "ReplicaSet", "ReplicationController", "JobSet", "Workflow")
 _CHANGEABLE_JOBS = ("CronJob", "ScaledJob")
 
 
-def _is_made_once(workload: Workload) -> bool:
+def _is_made_once(workload: MigratedWorkload) -> bool:
     """Whether its pods stay what they were when its template changes, or the template cannot be changed."""
     kind = workload.pod.document.kind
     return kind in _ONCE or (kind.endswith("Job") and kind not in _CHANGEABLE_JOBS)
 
 
-def _kubectl(workload: Workload) -> str:
+def _kubectl(workload: MigratedWorkload) -> str:
     namespace = workload.pod.document.namespace
     return f"kubectl -n {namespace}" if namespace else "kubectl"
 
 
-def _resource(workload: Workload) -> str:
+def _resource(workload: MigratedWorkload) -> str:
     """Kinds of others have names that Kubernetes has, too: there is a Job of Volcano's."""
     document = workload.pod.document
     group = document.api_version.rpartition("/")[0]
     return f"{document.kind.lower()}{f'.{group}' * bool(group)}"
 
 
-def _named(workload: Workload) -> str:
+def _named(workload: MigratedWorkload) -> str:
     return f"{workload.pod.document.kind} {workload.pod.document.name}"
 
 
-def _deleted(workload: Workload) -> str:
+def _deleted(workload: MigratedWorkload) -> str:
     return f"{_kubectl(workload)} delete {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
 
 
-def _state_of(workload: Workload) -> str:
+def _state_of(workload: MigratedWorkload) -> str:
     command = f"{_kubectl(workload)} get {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
     return f"state=$({command} -o jsonpath='{_STATE}')"
 
 
-def _all_but_done(once: Sequence[Workload], apply: str) -> str:
+def _all_but_done(once: Sequence[MigratedWorkload], apply: str) -> str:
     """`kubectl apply` continues after an object that it cannot change, and fails at the end: here that is no error
     where the only such objects may be those that are done."""
     asked = [
@@ -239,7 +239,7 @@ def _all_but_done(once: Sequence[Workload], apply: str) -> str:
     return f'done= && {" && ".join(asked)} && {{ {apply} || {{ [ -n "$done" ] && {echo}; }}; }}'
 
 
-def _unstuck(workload: Workload) -> str:
+def _unstuck(workload: MigratedWorkload) -> str:
     """A StatefulSet waits for a pod to be ready before it changes the next, even if the pod fits no node."""
     name = workload.pod.document.name
     theirs = f'{{.items[?(@.metadata.ownerReferences[0].name=="{name}")].metadata.name}}'

@@ -25,8 +25,8 @@ from dra_driver.migration.understand.labels import (
     Fate,
     LabelVerdict,
     Product,
+    RequestedDevices,
     Requirement,
-    Subject,
     quoted,
     restored_profile,
     whole_number_in,
@@ -37,7 +37,7 @@ from dra_driver.quantity import Quantity
 @dataclass(frozen=True, slots=True)
 class JudgedRequirement:
     requirement: Requirement
-    subject: Subject
+    subject: RequestedDevices
     match: re.Match[str]
 
     @property
@@ -62,7 +62,7 @@ def _implied(why: str) -> LabelVerdict:
     return LabelVerdict(Fate.IMPLIED, code=REDUNDANT, message=why)
 
 
-def _kept(why: str, code: FindingCode = NODE_ONLY_LABEL) -> LabelVerdict:
+def _stays(why: str, code: FindingCode = NODE_ONLY_LABEL) -> LabelVerdict:
     return LabelVerdict(Fate.KEPT, code=code, message=why)
 
 
@@ -122,7 +122,7 @@ def _bracketed(expression: str, in_conjunction: bool) -> str:
 
 
 def _unknown_operator(asked: JudgedRequirement) -> LabelVerdict:
-    return _kept(f"{asked.requirement} no attribute of a device answers this")
+    return _stays(f"{asked.requirement} no attribute of a device answers this")
 
 
 def _whole_number(asked: JudgedRequirement, value: str, guard: str = "") -> LabelVerdict:
@@ -137,7 +137,7 @@ def _whole_number(asked: JudgedRequirement, value: str, guard: str = "") -> Labe
 
 def _compared(asked: JudgedRequirement, guard: str, test: Callable[[str, int], str]) -> LabelVerdict:
     if len(asked.values) != 1 or not asked.integers:
-        return _kept(f"{asked.requirement}: needs one whole number")
+        return _stays(f"{asked.requirement}: needs one whole number")
     return _on_device(_all_of(guard, test(">" if asked.operator == "Gt" else "<", asked.integers[0])))
 
 
@@ -149,7 +149,7 @@ def of_gpus(judge: Callable[["JudgedRequirement"], LabelVerdict]) -> Callable[["
 
     def judged(asked: JudgedRequirement) -> LabelVerdict:
         if asked.subject.want.what is What.MIG and not asked.subject.single:
-            return _kept(f"{asked.requirement.key} is about whole GPUs, and the pod asks for MIG devices")
+            return _stays(f"{asked.requirement.key} is about whole GPUs, and the pod asks for MIG devices")
         return judge(asked)
 
     return judged
@@ -207,7 +207,7 @@ def of_family(asked: JudgedRequirement) -> LabelVerdict:
         return there
     results = [quoted(FAMILIES[value]) for value in asked.values if value in FAMILIES]
     if len(results) < len(asked.values):
-        return _kept(f"{asked.requirement}: not every value is a known architecture")
+        return _stays(f"{asked.requirement}: not every value is a known architecture")
     return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.architecture", values), results)
 
 
@@ -218,7 +218,7 @@ _TOLERANCE = 50
 def of_memory(asked: JudgedRequirement) -> LabelVerdict:
     """Of the GPU; under the strategy `single`, of its MIG devices."""
     if asked.subject.want.what is What.MIG and not asked.subject.single:
-        return _kept(f"{asked.requirement.key} is the memory of the whole GPU, which MIG devices do not publish")
+        return _stays(f"{asked.requirement.key} is the memory of the whole GPU, which MIG devices do not publish")
     return _memory_of(asked)
 
 
@@ -269,7 +269,7 @@ def of_count(asked: JudgedRequirement) -> LabelVerdict:
             return _implied(f"the pod asks for {subject.total} GPUs, which is all that such a node has")
         if asked.operator == "Gt" and asked.integers and subject.total > asked.integers[0]:
             return _implied(f"the pod asks for {subject.total} GPUs of one node")
-    return _kept(f"{asked.requirement}: the number of GPUs of a node is no attribute of a device")
+    return _stays(f"{asked.requirement}: the number of GPUs of a node is no attribute of a device")
 
 
 def of_sharing(asked: JudgedRequirement) -> LabelVerdict:
@@ -305,7 +305,7 @@ def of_mig_capable(asked: JudgedRequirement) -> LabelVerdict:
 def of_mig_strategy(asked: JudgedRequirement) -> LabelVerdict:
     if asked.operator == "In" and len(asked.values) == 1:
         return _implied("the claim says whether it wants a whole GPU or a MIG device")
-    return _kept(f"{asked.requirement}: says how resources are named, not what devices are")
+    return _stays(f"{asked.requirement}: says how resources are named, not what devices are")
 
 
 def of_mig_config(asked: JudgedRequirement) -> LabelVerdict:
@@ -317,7 +317,7 @@ def of_mig_config(asked: JudgedRequirement) -> LabelVerdict:
         return _implied("the claim says the profile")
     if asked.operator == "In" and asked.values == ("all-disabled",) and subject.want.what is What.GPU:
         return _implied("the claim asks for a whole GPU")
-    return _kept(f"{asked.requirement}: a layout of the MIG manager, which is gone when the driver partitions GPUs")
+    return _stays(f"{asked.requirement}: a layout of the MIG manager, which is gone when the driver partitions GPUs")
 
 
 def of_mps_capable(asked: JudgedRequirement) -> LabelVerdict:
@@ -331,7 +331,7 @@ def of_clique(asked: JudgedRequirement) -> LabelVerdict:
     """Also a topology key, for which the label must stay."""
     clique = f"{asked.subject.attributes}.clique"
     if asked.subject.want.what is not What.GPU:
-        return _kept(f"{asked.requirement}: only whole GPUs publish their clique")
+        return _stays(f"{asked.requirement}: only whole GPUs publish their clique")
     if asked.operator in ("Exists", "DoesNotExist"):
         return _on_device(f"has({clique})" if asked.operator == "Exists" else f"!has({clique})")
     values = [quoted(value) for value in asked.values]
@@ -352,18 +352,18 @@ def of_profile(asked: JudgedRequirement) -> LabelVerdict:
     profile, part = restored_profile(asked.match[1]), asked.match[2]
     want = asked.subject.want
     if want.what is not What.MIG or want.profile != profile:
-        return _kept(f"{asked.requirement.key} is about MIG devices that the pod does not ask for")
+        return _stays(f"{asked.requirement.key} is about MIG devices that the pod does not ask for")
     if part == "memory":
         return _memory_of(asked)
     if part == "product":
         return _product_of(asked, True)
     if part == "sharing-strategy":
         return of_sharing(asked)
-    return _kept(f"{asked.requirement}: a claim asks for MIG devices by their profile")
+    return _stays(f"{asked.requirement}: a claim asks for MIG devices by their profile")
 
 
 def node_only(why: str, code: FindingCode = NODE_ONLY_LABEL) -> Callable[[JudgedRequirement], LabelVerdict]:
-    return lambda asked: _kept(f"{asked.requirement.key}: {why}", code)
+    return lambda asked: _stays(f"{asked.requirement.key}: {why}", code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +458,7 @@ ROWS: tuple[Row, ...] = (
 """The first one whose pattern fits the key decides."""
 
 
-def verdict_on(requirement: Requirement, subject: Subject) -> LabelVerdict | None:
+def verdict_on(requirement: Requirement, subject: RequestedDevices) -> LabelVerdict | None:
     """None: the label has nothing to do with GPUs, and stays."""
     for row in ROWS:
         match = row.pattern.fullmatch(requirement.key)

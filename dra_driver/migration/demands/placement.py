@@ -19,7 +19,7 @@ from dra_driver.migration.codes import (
 from dra_driver.migration.demands.node_labels import is_gpu_label, verdict_on
 from dra_driver.migration.demands.resources import Notes
 from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, list_in, places_in, value_at
-from dra_driver.migration.understand.labels import Fate, LabelVerdict, Requirement, Subject
+from dra_driver.migration.understand.labels import Fate, LabelVerdict, RequestedDevices, Requirement
 
 BY_LABELS = "it chooses GPUs by node labels, and a claim can choose them by attributes"
 """Why claims are better for a pod."""
@@ -51,7 +51,7 @@ def requirements_of(pod: PodSpecAt) -> tuple[Requirement, ...]:
     return tuple(entry.requirement for entry in (*_node_selector(pod), *certain))
 
 
-def placed(pod: PodSpecAt, subjects: Sequence[Subject], notes: Notes) -> tuple[tuple[str, ...], ...]:
+def placed(pod: PodSpecAt, subjects: Sequence[RequestedDevices], notes: Notes) -> tuple[tuple[str, ...], ...]:
     """Selectors for each of `subjects`, which are what the pod's claim asks for; there is at least one."""
     return _Placing(pod, subjects, notes).result()
 
@@ -72,7 +72,7 @@ def unused_labels(pod: PodSpecAt) -> tuple[MigrationFinding, ...]:
 @dataclass
 class _Placing:
     pod: PodSpecAt
-    subjects: Sequence[Subject]
+    subjects: Sequence[RequestedDevices]
     notes: Notes
     selectors: list[list[str]] = field(default_factory=list)
 

@@ -202,12 +202,9 @@ class _Reader:
         self._notes.say(BYPASS, visible.path, message, advice=advice)
 
     def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
-        self._choose(container, _with_uuid(f"{self._own}.uuid", uuids))
+        self._selectors.setdefault(container.path, []).append(_with_uuid(f"{self._own}.uuid", uuids))
         self._notes.needs_claims.append("it asks for certain GPUs, which extended resources cannot express")
         self._notes.say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
-
-    def _choose(self, container: ContainerAt, expression: str) -> None:
-        self._selectors.setdefault(container.path, []).append(expression)
 
     # -- MPS by hand
 

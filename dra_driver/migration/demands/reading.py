@@ -61,10 +61,10 @@ from dra_driver.migration.model import (
     path_text,
     value_at,
 )
-from dra_driver.migration.understand.labels import Subject, hints_of
+from dra_driver.migration.understand.labels import RequestedDevices, hints_of
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.operator_parts import is_plumbing
-from dra_driver.migration.understand.purposes import hindrances, kept, why_left
+from dra_driver.migration.understand.purposes import hindrances, remaining_claims, why_left
 
 MOST_DEVICES = 32
 """Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
@@ -125,7 +125,7 @@ class _Pod:
         self._sizes(demands)
         self._server(demands)
         self._kind()
-        beside = tuple(kept(self._held, self._pod.document))
+        beside = tuple(remaining_claims(self._held, self._pod.document))
         notes = self._notes
         return PodReading(
             tuple(demands),
@@ -229,11 +229,11 @@ class _Pod:
         order = {container.path: index for index, container in enumerate(self._pod.containers)}
         return sorted(results, key=lambda demand: order[demand.containers[0].path])
 
-    def _subject(self, ask: Ask, asks: Sequence[Ask]) -> Subject:
+    def _subject(self, ask: Ask, asks: Sequence[Ask]) -> RequestedDevices:
         alike = [item for item in asks if replace(item.want, count=1) == replace(ask.want, count=1)]
         lasting = sum(item.want.count for item in alike if item.container.role is not Role.INIT)
         largest = max((item.want.count for item in alike if item.container.role is Role.INIT), default=0)
-        return Subject(ask.want, self._options.driver, max(lasting, largest), ask.single)
+        return RequestedDevices(ask.want, self._options.driver, max(lasting, largest), ask.single)
 
     def _chosen(
         self,
@@ -292,7 +292,7 @@ class _Pod:
         return PodReading(
             (demand,),
             findings=(*self._notes.findings, note, *rest, *unused_labels(self._pod)),
-            claim_findings=tuple(kept(self._held, self._pod.document)),
+            claim_findings=tuple(remaining_claims(self._held, self._pod.document)),
             needs_claims="it monitors all GPUs without asking for one, which only a claim with admin access expresses",
             held=self._held,
         )

@@ -181,8 +181,7 @@ class _Reader:
         paths = tuple(self._path(name, resource) for name in numbers)
         if limit is not None and request is not None and limit != request:
             message = f"{resource}: the limit is {limit} and the request {request}; they must be equal"
-            self._say(paths[1], message)
-            self.wrong.append(message)
+            self._refuse(paths[1], message)
             return None
         if limit is None:
             message = f"{resource} is requested without a limit, which the API server refuses; {request} is used"
@@ -206,9 +205,7 @@ class _Reader:
             self.findings.append(finding(NOT_EDITABLE, self._pod.document, path, message, advice=_FILLED_IN_ADVICE))
             self.wrong.append(message)
             return None
-        message = f"{resource}: {value!r} is not a whole number"
-        self._say(path, message)
-        self.wrong.append(message)
+        self._refuse(path, f"{resource}: {value!r} is not a whole number")
         return None
 
     def _path(self, name: str, resource: str) -> Path:
@@ -217,8 +214,9 @@ class _Reader:
         written = value_at(self._pod.document.obj, path) == self._container.resources
         return (*path, name, resource) if written else path
 
-    def _say(self, path: Path, message: str) -> None:
+    def _refuse(self, path: Path, message: str) -> None:
         self.findings.append(finding(INVALID_AMOUNT, self._pod.document, path, message))
+        self.wrong.append(message)
 
 
 def is_whole_or_mig(resource: str) -> bool:
@@ -365,7 +363,7 @@ class ResourceMeaning:
     def _stands(self, resource: str, path: Path) -> Stands:
         meanings = self._meaning.meanings(resource, self._requirements, self._hints)
         if len(meanings) > 1:
-            different = "; ".join(f"{_words(stands)} on {_some(titles)}" for stands, titles in meanings.items())
+            different = "; ".join(f"{_words(stands)} on {and_more(titles, 2)}" for stands, titles in meanings.items())
             self._notes.say(CONFLICTING_NODES, path, f"{resource} is {different}")
         if meanings:
             return max(meanings, key=lambda stands: len(meanings[stands]))
@@ -425,10 +423,6 @@ def _words(stands: Stands) -> str:
     if stands.sharing is None:
         return what
     return f"one of {stands.sharing.replicas or 'several'} shares of {what}"
-
-
-def _some(titles: Sequence[str]) -> str:
-    return and_more(titles, 2)
 
 
 _GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"

@@ -162,7 +162,7 @@ def kind_of(obj: Mapping[str, Any]) -> Kind:
 
 def is_known(obj: Mapping[str, Any]) -> bool:
     key = kind_of(obj)
-    return key in (KSERVE, DYNAMO) or key in SPARK or any(key in table for table in _TABLES)
+    return key == KSERVE or any(key in table for table in _TABLES)
 
 
 _TABLES: tuple[Mapping[Kind, Any], ...] = (PODS, EXTENDED_ONLY, RESOURCES_ONLY, NIM, ARGO, NESTED)

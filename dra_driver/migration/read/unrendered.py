@@ -20,6 +20,7 @@ from dra_driver.migration.model import (
     finding,
     places_in,
 )
+from dra_driver.migration.read.kind_table import kind_of
 from dra_driver.phrases import and_more
 
 _HELM = re.compile(
@@ -92,12 +93,12 @@ _DELIVERS = {
 
 def delivers(document: Document) -> bool:
     """Whether others are made of it, and changed by what it says."""
-    return (document.api_version.partition("/")[0], document.kind) in _DELIVERS
+    return kind_of(document.obj) in _DELIVERS
 
 
 def delivery_findings(document: Document) -> Iterator[MigrationFinding]:
     """Of an object that delivers others: where it speaks of GPUs."""
-    how = _DELIVERS[document.api_version.partition("/")[0], document.kind]
+    how = _DELIVERS[kind_of(document.obj)]
     advice = (
         "Render it as it is delivered (helm template … | dractl migrate -, or kubectl kustomize … | dractl migrate -); "
         "then put the result there: claims with values of the chart or with a patch, and no GPUs in limits."

@@ -14,7 +14,7 @@ from dra_driver.migration.claims.publishing import final_values, gpu_policies, p
 from dra_driver.migration.codes import FindingCode, FindingSeverity
 from dra_driver.migration.cutover.commands import CutoverPlan, Stage
 from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
-from dra_driver.migration.model import Migration, MigrationFinding, MigrationTarget, Workload, title_of
+from dra_driver.migration.model import MigratedWorkload, Migration, MigrationFinding, MigrationTarget, title_of
 from dra_driver.migration.report.outcome import (
     MigrationReport,
     UnreadInput,
@@ -203,7 +203,7 @@ def _in_one_place(finding: MigrationFinding, together: bool) -> str:
         (f", {finding.object}" if finding.object.name else f", {finding.object.kind}") if finding.object.kind else ""
     )
     advice = "" if together else _own_advice(finding)
-    return f"- {at(finding.place.file, finding.place.line)}{about}{path}: {_said(finding)}{advice}"
+    return f"- {at(finding.place.file, finding.place.line)}{about}{path}: {_message(finding)}{advice}"
 
 
 def _in_all_places(alike: Sequence[MigrationFinding], together: bool) -> str:
@@ -213,10 +213,10 @@ def _in_all_places(alike: Sequence[MigrationFinding], together: bool) -> str:
         lines[finding.place.file].setdefault(finding.place.line)
     places = "; ".join(f"{file_title(file)}:{','.join(map(str, numbers))}" for file, numbers in lines.items())
     advice = "" if together else _own_advice(alike[0])
-    return f"- {_said(alike[0])}{advice} In {len(alike)} places: {places}"
+    return f"- {_message(alike[0])}{advice} In {len(alike)} places: {places}"
 
 
-def _said(finding: MigrationFinding) -> str:
+def _message(finding: MigrationFinding) -> str:
     return sentence(escaped(finding.message)) + (" Done." if finding.fixed else "")
 
 
@@ -238,9 +238,9 @@ _IN_GENERAL = (
 )
 
 
-def workloads_of(workloads: Sequence[Workload]) -> Iterator[str]:
+def workloads_of(workloads: Sequence[MigratedWorkload]) -> Iterator[str]:
     """A table for each way and reason; the reason stands once."""
-    by_reason: dict[tuple[MigrationTarget, str], list[Workload]] = defaultdict(list)
+    by_reason: dict[tuple[MigrationTarget, str], list[MigratedWorkload]] = defaultdict(list)
     for workload in workloads:
         by_reason[workload.choice.target, workload.choice.reason].append(workload)
     order = list(_TARGETS)
@@ -254,17 +254,17 @@ def workloads_of(workloads: Sequence[Workload]) -> Iterator[str]:
     yield from _cannot(workloads)
 
 
-def _key(workload: Workload) -> tuple[str, str, int]:
+def _key(workload: MigratedWorkload) -> tuple[str, str, int]:
     document = workload.pod.document
     return document.namespace or "", document.file, document.line
 
 
-def _row(workload: Workload) -> tuple[str, str]:
+def _row(workload: MigratedWorkload) -> tuple[str, str]:
     document = workload.pod.document
     return named(workload), at(document.file, document.line)
 
 
-def _cannot(workloads: Sequence[Workload]) -> Iterator[str]:
+def _cannot(workloads: Sequence[MigratedWorkload]) -> Iterator[str]:
     if not any(item.choice.target is MigrationTarget.EXTENDED for item in workloads):
         return
     yield ""
@@ -417,7 +417,7 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-def named(workload: Workload) -> str:
+def named(workload: MigratedWorkload) -> str:
     """`Deployment search/embedder`, and the role or group where it has several pods."""
     title = title_of(workload.pod.document)
     return f"{title} ({workload.pod.group})" if workload.pod.group else title

@@ -31,7 +31,7 @@ def settled[T](
     what: str, given: Sequence[Given[T]], documents: Collection[Document]
 ) -> tuple[Given[T] | None, tuple[MigrationFinding, ...]]:
     """The one that counts; None where there is none. `what` they are about, at the beginning of a sentence."""
-    taken = _told(given, documents)
+    taken = _preferred(given, documents)
     if not taken:
         return None, ()
     last = taken[-1]
@@ -47,7 +47,7 @@ def configs_in_force(
     if operator is not None:
         where, default = operator
         given = [item for item in given if (item.document.name or item.document.file) == where] or given
-    taken = _told(given, documents)
+    taken = _preferred(given, documents)
     named: dict[str, Given[PluginConfig]] = {item.says.name: item for item in taken}
     findings = [
         finding
@@ -73,7 +73,7 @@ def _title(name: str) -> str:
     return f"configuration {name}" if name else "the device plugin's configuration"
 
 
-def _told[T](given: Sequence[Given[T]], documents: Collection[Document]) -> Sequence[Given[T]]:
+def _preferred[T](given: Sequence[Given[T]], documents: Collection[Document]) -> Sequence[Given[T]]:
     return [item for item in given if item.document in documents] or given
 
 

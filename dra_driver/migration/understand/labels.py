@@ -57,7 +57,7 @@ class LabelVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class RequestedDevices:
     """The devices that a pod asks for, which its node's labels are about."""
 
     want: Want
@@ -179,8 +179,4 @@ the SR-IOV device plugin has this prefix there, and names that its users choose.
 
 def is_other(resource: str, named: Collection[str] = ()) -> bool:
     """`named` are those of which a person says so."""
-    return resource in named or _OTHER_VENDORS.fullmatch(resource) is not None or is_network_card(resource)
-
-
-def is_network_card(resource: str) -> bool:
-    return _NETWORK.fullmatch(resource) is not None
+    return resource in named or any(pattern.fullmatch(resource) for pattern in (_OTHER_VENDORS, _NETWORK))

@@ -67,10 +67,8 @@ class View:
 
     def shares(self, what: What) -> bool:
         """Whether devices of this kind are shared."""
-        return any(self._is_mig(resource) == (what is What.MIG) for resource in self.sharing or {})
-
-    def _is_mig(self, resource: str) -> bool:
-        return resource.startswith(_MIG) or self.mig_strategy == "single"
+        single = self.mig_strategy == "single"
+        return any((single or resource.startswith(_MIG)) == (what is What.MIG) for resource in self.sharing or {})
 
     def _base(self, resource: str) -> str:
         """Its name before it is renamed."""

@@ -141,7 +141,9 @@ class _Looking:
         known = self.known.classes.get(name)
         if known is not None:
             return _worst([self._selected(name, (*of_class, *own)) for of_class in known])
-        if name in _GPU_CLASSES or name.endswith(_CLASS_OF_A_PROFILE) or name in self._own_classes():
+        options = self.options
+        own_classes = (options.gpu_class, options.mig_class, options.shared_class, options.vfio_class)
+        if name in _GPU_CLASSES or name.endswith(_CLASS_OF_A_PROFILE) or name in own_classes:
             return _Verdict(Purpose.GPUS, f"of class {name}")
         if name.startswith(_DOMAIN_CLASSES):
             return _Verdict(Purpose.OTHERS, f"of class {name}")
@@ -149,10 +151,6 @@ class _Looking:
         if selected.purpose is Purpose.UNKNOWN:
             return _Verdict(Purpose.UNKNOWN, f"DeviceClass {name} was not given")
         return selected
-
-    def _own_classes(self) -> tuple[str, ...]:
-        options = self.options
-        return options.gpu_class, options.mig_class, options.shared_class, options.vfio_class
 
     def _selected(self, name: str, expressions: Sequence[str]) -> _Verdict:
         drivers = (self.options.driver, GPU_DRIVER)
@@ -202,7 +200,7 @@ def hindrances(held: Iterable[Held], document: Document) -> Iterator[MigrationFi
             yield finding(ALREADY_DRA, document, item.path, message, advice=_SAY_WHAT, severity=FindingSeverity.ERROR)
 
 
-def kept(held: Iterable[Held], document: Document) -> Iterator[MigrationFinding]:
+def remaining_claims(held: Iterable[Held], document: Document) -> Iterator[MigrationFinding]:
     """Of a pod that is migrated."""
     for item in held:
         message = f"claim {item.name} ({item.why}) is not for GPUs: it stays unchanged, and the pod's GPUs are migrated"

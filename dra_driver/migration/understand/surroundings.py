@@ -38,13 +38,13 @@ from dra_driver.migration.understand.in_force import (
 )
 from dra_driver.migration.understand.meaning import (
     Hami,
+    Meaning,
     View,
     as_said,
     own_names,
     view_of_config,
     view_of_node,
 )
-from dra_driver.migration.understand.meaning import Meaning as Meaning
 from dra_driver.migration.understand.operator_parts import labels_of_nodes, parts_of_operator, plugin_settings
 from dra_driver.migration.understand.plugin_config import (
     MIG_STRATEGIES,
@@ -60,19 +60,15 @@ from dra_driver.quantity import Quantity
 def read(documents: Sequence[Document], options: Options, beside: Collection[Document] = ()) -> Meaning:
     """From all documents; those that are none of these sources are ignored. `beside` are those that were given only
     for this (`--with`, `--cluster`), and go before the others."""
-    sources = _Found(beside=frozenset(beside))
+    sources = _Sources(beside=frozenset(beside))
     for document in documents:
         sources.take(document)
     own = own_names(sources.classes, options)
-    return replace(
-        _meaning(sources, options),
-        own=own,
-        purposes=Purposes.of(documents),
-    )
+    return replace(_meaning(sources, options), own=own, purposes=Purposes.of(documents))
 
 
 @dataclass
-class _Found:
+class _Sources:
     """Collects what documents say, before it is put together."""
 
     configs: list[Given[PluginConfig]] = field(default_factory=list)
@@ -298,15 +294,15 @@ def _whole(value: object) -> int | None:
 # -- together
 
 
-def _meaning(found: _Found, options: Options) -> Meaning:
-    operator, of_operator = settled("the name of the configuration", found.operator_configs, found.beside)
-    by_flags, of_flags = settled("the MIG strategy of the device plugin", found.flag_strategies, found.beside)
-    by_values, of_values = settled("the MIG strategy", found.mig_strategies, found.beside)
-    hami, of_hami = settled("the names of HAMi's resources", found.hamis, found.beside)
-    named, default, of_configs = configs_in_force(found.configs, operator.says if operator else None, found.beside)
+def _meaning(sources: _Sources, options: Options) -> Meaning:
+    operator, of_operator = settled("the name of the configuration", sources.operator_configs, sources.beside)
+    by_flags, of_flags = settled("the MIG strategy of the device plugin", sources.flag_strategies, sources.beside)
+    by_values, of_values = settled("the MIG strategy", sources.mig_strategies, sources.beside)
+    hami, of_hami = settled("the names of HAMi's resources", sources.hamis, sources.beside)
+    named, default, of_configs = configs_in_force(sources.configs, operator.says if operator else None, sources.beside)
     configs = {name: given.says for name, given in named.items()}
-    layouts, of_layouts = layouts_in_force(found.layouts, found.beside)
-    usual, of_usual = settled("the default layout", found.default_layouts, found.beside)
+    layouts, of_layouts = layouts_in_force(sources.layouts, sources.beside)
+    usual, of_usual = settled("the default layout", sources.default_layouts, sources.beside)
     strategy = options.mig_strategy or next((given.says for given in (by_flags, by_values) if given is not None), None)
     if by_flags is not None:
         configs = {name: replace(config, mig_strategy=by_flags.says) for name, config in configs.items()}
@@ -318,9 +314,9 @@ def _meaning(found: _Found, options: Options) -> Meaning:
         read_from=tuple(dict.fromkeys(place(item.document) for item in used)),
         layouts=layouts,
         strategy=strategy,
-        driver_roots=frozenset(found.driver_roots),
+        driver_roots=frozenset(sources.driver_roots),
         findings=(
-            *found.findings,
+            *sources.findings,
             *of_operator,
             *of_flags,
             *of_values,
@@ -328,11 +324,11 @@ def _meaning(found: _Found, options: Options) -> Meaning:
             *of_configs,
             *of_layouts,
             *of_usual,
-            *labels_of_nodes(found.nodes),
+            *labels_of_nodes(sources.nodes),
         ),
-        cut_on_demand=found.cut_on_demand,
+        cut_on_demand=sources.cut_on_demand,
     )
-    nodes = [view_of_node(node, configs, default, strategy, layouts) for node in found.nodes]
+    nodes = [view_of_node(node, configs, default, strategy, layouts) for node in sources.nodes]
     views = [view for view in nodes if view is not None]
     if not views:
         profile = uniform_profile(usual.says, layouts) if usual is not None else None
@@ -346,5 +342,5 @@ def _meaning(found: _Found, options: Options) -> Meaning:
         views = [replace(view, mig_profile=profile) for view in views]
         if usual is not None and profile is not None and any(view.mig_strategy == "single" for view in views):
             plain = replace(plain, findings=(*plain.findings, by_default_layout(usual, profile)))
-    memory = found.slice_memory.pop() if len(found.slice_memory) == 1 else None
+    memory = sources.slice_memory.pop() if len(sources.slice_memory) == 1 else None
     return replace(plain, views=tuple(as_said(view, options, memory) for view in views))

@@ -19,12 +19,12 @@ from dra_driver.migration.model import (
     ClaimForm,
     ContainerAt,
     Demand,
+    MigratedWorkload,
     Migration,
     MigrationTarget,
     ObjectRef,
     PodSpecAt,
     Role,
-    Workload,
     value_at,
 )
 from dra_driver.migration.understand.plugin_config import MIG_RESOURCE
@@ -100,7 +100,7 @@ class PodsToBe:
             with suppress(InvalidInput):  # which the report says
                 self.classes[key[1]] = DeviceClass.of(obj)
 
-    def of(self, workload: Workload) -> PodToBe:
+    def of(self, workload: MigratedWorkload) -> PodToBe:
         """Raises NotLookedAt."""
         at = workload.pod
         if workload.choice.target is MigrationTarget.EXTENDED:

@@ -16,7 +16,16 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Device, DeviceClass
 from dra_driver.checking.knowledge import SampleNode
 from dra_driver.errors import DriverError
-from dra_driver.migration.model import ContainerAt, Demand, Migration, MigrationTarget, Role, Want, What, Workload
+from dra_driver.migration.model import (
+    ContainerAt,
+    Demand,
+    MigratedWorkload,
+    Migration,
+    MigrationTarget,
+    Role,
+    Want,
+    What,
+)
 from dra_driver.migration.verify.ground import Ground, GroundPublication
 from dra_driver.migration.verify.pods_to_be import NotLookedAt, PodsToBe, PodToBe, name_of
 from dra_driver.quantity import Quantity
@@ -57,7 +66,7 @@ def shown(piece: Piece) -> str:
     return f"{piece.result.device} ({about})" if about else piece.result.device
 
 
-def problems(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+def problems(workload: MigratedWorkload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
     """A sentence for each difference. `pieces` are by the name of the container."""
     for index, container in enumerate(workload.pod.containers):
         name = name_of(container, index)
@@ -138,7 +147,7 @@ def _lacking(name: str, want: Want, pieces: Iterable[Piece]) -> str:
     return f"{name} asked for {share}{want.count} x {what}{profile} and gets {'; '.join(got) or 'nothing'}"
 
 
-def _together(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+def _together(workload: MigratedWorkload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
     """Containers that run at the same time had devices of their own, unless the old manifest shared them."""
     names = {name_of(container, index): container for index, container in enumerate(workload.pod.containers)}
     lasting = [name for name, container_at in names.items() if container_at.role in (Role.APP, Role.SIDECAR)]
@@ -152,7 +161,7 @@ def _together(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> It
                 yield f"{name} and {other} share {devices}, but had separate devices"
 
 
-def _of_one_gpu(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+def _of_one_gpu(workload: MigratedWorkload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
     """Shares that were of one GPU, or of different ones, are so again."""
     together: dict[str, set[tuple[str, str]]] = {}
     for index, container in enumerate(workload.pod.containers):
@@ -168,7 +177,7 @@ def _of_one_gpu(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> 
         yield f"{', '.join(together)} had shares of one GPU, and get them of {several}"
 
 
-def _numbers(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+def _numbers(workload: MigratedWorkload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
     """The number in the manifest must be the number that the container gets."""
     for index, container in enumerate(workload.pod.containers):
         demands = [demand for demand in workload.reading.demands if container in demand.containers]
@@ -216,7 +225,7 @@ class Got:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialResult:
-    workload: Workload
+    workload: MigratedWorkload
     verdict: TrialVerdict
     why: tuple[str, ...] = ()
     """Sentences: what differs, why it fits nowhere, why it was not looked at, or what of it was not."""
@@ -271,14 +280,14 @@ class _Trial:
         self._known: dict[tuple[str, int], _Found] = {}
         """Hundreds of workloads ask for a few things."""
 
-    def checked(self, workload: Workload) -> TrialResult:
+    def checked(self, workload: MigratedWorkload) -> TrialResult:
         result = self._checked(workload)
         untried = ", ".join(f"{held.name!r}" for held in workload.reading.held)
         if not untried or result.verdict is TrialVerdict.UNKNOWN:
             return result
         return replace(result, why=(*result.why, f"not tried: claims of other devices ({untried})"))
 
-    def _checked(self, workload: Workload) -> TrialResult:
+    def _checked(self, workload: MigratedWorkload) -> TrialResult:
         try:
             pod = self._pods.of(workload)
         except NotLookedAt as why:
@@ -329,7 +338,12 @@ class _Trial:
     # -- what it got
 
     def _judged(
-        self, workload: Workload, pod: PodToBe, site: SampleNode, placed: Placement, publication: GroundPublication
+        self,
+        workload: MigratedWorkload,
+        pod: PodToBe,
+        site: SampleNode,
+        placed: Placement,
+        publication: GroundPublication,
     ) -> TrialResult:
         devices = {
             (pool.name, candidate.id.device): candidate.device
@@ -352,7 +366,7 @@ class _Trial:
 
 
 def _pieces(
-    workload: Workload, pod: PodToBe, placed: Placement, devices: Mapping[tuple[str, str], Device]
+    workload: MigratedWorkload, pod: PodToBe, placed: Placement, devices: Mapping[tuple[str, str], Device]
 ) -> dict[str, tuple[Piece, ...]]:
     """By container."""
     if placed.extended is not None:

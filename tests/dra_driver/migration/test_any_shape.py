@@ -15,7 +15,7 @@ from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.counts.quotas import rewrite
 from dra_driver.migration.demands import reading
-from dra_driver.migration.model import Choice, MigrationTarget, Options, Workload, value_at
+from dra_driver.migration.model import Choice, MigratedWorkload, MigrationTarget, Options, value_at
 from dra_driver.migration.read.kinds import pods_of
 from dra_driver.migration.understand import surroundings
 
@@ -64,7 +64,7 @@ def test_anything_may_stand_anywhere(objects: list[JsonObject], options: Options
         for pod in pods_of(document, options):
             pod_reading = reading.demands(pod, meaning, options)
             assert there(document.obj, pod_reading)
-            workloads.append(Workload(pod, pod_reading, Choice(MigrationTarget.CLAIMS, "as the test has it.")))
+            workloads.append(MigratedWorkload(pod, pod_reading, Choice(MigrationTarget.CLAIMS, "as the test has it.")))
     result = rewrite(documents, workloads, meaning, options)
     findings = [
         *meaning.findings,

@@ -290,7 +290,7 @@ def test_before_anything_is_written_the_plan_says_how(tmp_path: Path) -> None:
     plan = cutover(offering("web"), migration, GPU_DRIVER, later)
     assert plan.forward[0].steps[0].commands == ("dractl migrate web.yaml --to new/",)
     assert any(line.endswith("-f new/values-cutover.yaml") for line in step(plan, Act.INSTALL))
-    in_place = Results(values_written=False, kept=False)
+    in_place = Results(values_written=False, originals_exist=False)
     plan = cutover(offering("web"), migration, GPU_DRIVER, in_place)
     for command in step(plan, Act.WRITE):
         subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
@@ -319,7 +319,7 @@ def test_for_what_has_no_command_a_person_is_told() -> None:
     assert [line for line in applied(plan.forward) if "-k" in line] == ["kubectl apply -k new/manifests"]
     assert not applied([stage for stage in plan.forward if "Before" in stage.title]), "not before its node"
     assert "kubectl apply -k app" in applied(plan.back)
-    in_place = Results(kept=False)
+    in_place = Results(originals_exist=False)
     back = cutover(offering("web"), migrated({"web.yaml": FILES["web.yaml"]}), GPU_DRIVER, in_place).back
     assert not applied(back)
     assert any("web.yaml" in planned.what for stage in back for planned in stage.steps if planned.act is Act.APPLY)

@@ -8,7 +8,7 @@ from support.rows import rows
 
 from dra_driver.api.resource import AllocatedDevice, Attribute, Capacity, Device
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import DeviceShare, ManifestText, Options, StrategyOption, Workload
+from dra_driver.migration.model import DeviceShare, ManifestText, MigratedWorkload, Options, StrategyOption
 from dra_driver.migration.verify.trial import Piece, problems
 
 SHARES = """\
@@ -44,7 +44,7 @@ def containers(**limits: str) -> str:
     return "  containers:\n" + "".join(each)
 
 
-def workload(text: str) -> Workload:
+def workload(text: str) -> MigratedWorkload:
     result = migrate([ManifestText("a.yaml", text)], Options(strategy=StrategyOption.CLAIMS))
     (converted,) = result.workloads
     return converted

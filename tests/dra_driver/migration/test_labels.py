@@ -17,8 +17,8 @@ from dra_driver.migration.understand.labels import (
     Fate,
     Hints,
     LabelVerdict,
+    RequestedDevices,
     Requirement,
-    Subject,
     hints_of,
     restored_profile,
 )
@@ -37,7 +37,7 @@ def _mig(profile: str) -> Want:
 def _verdict(
     key: str, operator: str, *values: str, want: Want = GPU, total: int = 1, single: bool = False
 ) -> LabelVerdict:
-    verdict = verdict_on(Requirement(key, operator, values), Subject(want, GPU_DRIVER, total, single))
+    verdict = verdict_on(Requirement(key, operator, values), RequestedDevices(want, GPU_DRIVER, total, single))
     assert verdict is not None
     return verdict
 
@@ -176,7 +176,7 @@ def test_what_no_node_with_gpus_fulfils_is_called_so(key: str, operator: str, va
 
 def test_other_labels_are_none_of_its_business() -> None:
     for key in ("kubernetes.io/hostname", "node.kubernetes.io/instance-type", "topology.kubernetes.io/zone", "pool"):
-        assert verdict_on(Requirement(key, "In", ("a",)), Subject(GPU, GPU_DRIVER)) is None
+        assert verdict_on(Requirement(key, "In", ("a",)), RequestedDevices(GPU, GPU_DRIVER)) is None
         assert not is_gpu_label(key)
     assert is_gpu_label("nvidia.com/gpu.product")
 
@@ -256,7 +256,7 @@ def _the_same(requirement: Requirement, those: Sequence[LabelWorld]) -> None:
         of_another_profile = "mig-" in requirement.key and requirement.key not in world.labels
         if of_another_profile or not _comparable(requirement, world):
             continue
-        verdict = verdict_on(requirement, Subject(world.want, GPU_DRIVER, 1, world.mode.mig == "single"))
+        verdict = verdict_on(requirement, RequestedDevices(world.want, GPU_DRIVER, 1, world.mode.mig == "single"))
         assert verdict is not None
         selected = requirement.holds(world.labels)
         if verdict.fate is Fate.ON_DEVICE:

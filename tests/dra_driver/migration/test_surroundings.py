@@ -27,9 +27,9 @@ from dra_driver.migration.codes import (
 )
 from dra_driver.migration.model import Demand, DeviceShare, Options, Want, What
 from dra_driver.migration.understand.labels import Hints, Requirement
-from dra_driver.migration.understand.meaning import Stands
+from dra_driver.migration.understand.meaning import Meaning, Stands
 from dra_driver.migration.understand.plugin_config import PluginSharing
-from dra_driver.migration.understand.surroundings import Meaning, read
+from dra_driver.migration.understand.surroundings import read
 from dra_driver.quantity import Quantity
 
 GPU = "nvidia.com/gpu"
