@@ -394,7 +394,7 @@ class FieldChange:
 class NewObject:
     obj: JsonObject
     beside: str
-    """File of the first document that needs it; empty where it is for the whole cluster."""
+    """File of the first document that needs it."""
     reason: str
     """For what, as a sentence."""
 

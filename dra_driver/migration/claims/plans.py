@@ -28,11 +28,7 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.read.kind_table import Kind, is_known, kind_of
-from dra_driver.migration.read.kinds import (
-    is_part_of_an_object,
-    pods_by_shape,
-    pods_of,
-)
+from dra_driver.migration.read.kinds import is_part_of_an_object, pods_by_shape, pods_of
 from dra_driver.migration.read.kustomize import OverlayChange, Overlays, is_kustomization
 from dra_driver.migration.read.unrendered import (
     delivers,

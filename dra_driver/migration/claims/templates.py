@@ -105,8 +105,7 @@ def _label(text: str) -> str:
 
 def _devices(demands: Sequence[Demand], names: Sequence[str], options: Options) -> JsonObject:
     requests = [
-        {"name": name, "exactly": _exactly(demand.want, options, all_gpus=demand.all_gpus)}
-        for demand, name in zip(demands, names, strict=True)
+        {"name": name, "exactly": _exactly(demand, options)} for demand, name in zip(demands, names, strict=True)
     ]
     constraints = list(_constraints(demands, names, options))
     return {"requests": requests, **({"constraints": constraints} if constraints else {})}
@@ -129,12 +128,13 @@ def _constraints(demands: Sequence[Demand], names: Sequence[str], options: Optio
         yield {"requests": together, "matchAttribute": uuid}
 
 
-def _exactly(want: Want, options: Options, *, all_gpus: bool = False) -> JsonObject:
+def _exactly(demand: Demand, options: Options) -> JsonObject:
+    want = demand.want
     exactly: JsonObject = {"deviceClassName": class_name(want, options)}
     selectors = [{"cel": {"expression": expression}} for expression in _selectors(want, options)]
     if selectors:
         exactly["selectors"] = selectors
-    if all_gpus:
+    if demand.all_gpus:
         return {**exactly, "allocationMode": "All", "adminAccess": True}
     exactly["count"] = want.count
     if amounts := dict(_amounts(want)):

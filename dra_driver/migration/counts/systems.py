@@ -317,13 +317,12 @@ def _kueue_queue(changes: Changes, workloads: Workloads) -> None:
             )
 
 
-def _name_in_kueue(class_of: str) -> str:
-    """Not that of the extended resource, because pods may use that one, too."""
-    return f"{INVENTORY_GROUP}/{class_of.split('.')[0]}"
-
-
 def _mapping(classes: Iterable[str]) -> str:
-    entries = [{"name": _name_in_kueue(class_), "deviceClassNames": [class_]} for class_ in sorted(classes)]
+    # The names are not those of extended resources, because pods may use those, too.
+    entries = [
+        {"name": f"{INVENTORY_GROUP}/{class_.split('.')[0]}", "deviceClassNames": [class_]}
+        for class_ in sorted(classes)
+    ]
     note = (
         "# Kueue's configuration: ConfigMap kueue-manager-config, or managerConfig of its chart. Restart its manager.\n"
         "# Kueue 0.14 to 0.17 also need their feature gate DynamicResourceAllocation.\n"

@@ -114,23 +114,14 @@ class _Way:
     results: Results
     applying: Applying
 
-    @property
-    def _operator(self) -> bool:
-        return any(plugin.installed is Installed.OPERATOR for plugin in self.offering.plugins)
+    def _plugins(self, installed: Installed) -> tuple[DevicePlugin, ...]:
+        return tuple(plugin for plugin in self.offering.plugins if plugin.installed is installed)
 
     @property
     def _replaces_mig_manager(self) -> bool:
         """Two that change the layout of the same GPU would fight; partitions that lie there already are published."""
         rules = (self.migration.policy or {}).get("mig") or ()
         return self.offering.mig_manager and any(rule.get("mode") == "Dynamic" for rule in rules)
-
-    @property
-    def _gke(self) -> bool:
-        return any(plugin.installed is Installed.GKE for plugin in self.offering.plugins)
-
-    @property
-    def _daemon_sets(self) -> tuple[DevicePlugin, ...]:
-        return tuple(plugin for plugin in self.offering.plugins if plugin.installed is Installed.DAEMON_SET)
 
     # -- the whole cluster
 
@@ -148,7 +139,7 @@ class _Way:
                 yield self._clean(node.name)
         both = [gpu_node for gpu_node in todo if gpu_node.driver]
         yield from self._who_offers_now(todo, done, [gpu_node.name for gpu_node in both])
-        for plugin in self._daemon_sets:
+        for plugin in self._plugins(Installed.DAEMON_SET):
             yield Step(
                 Act.FENCE_PLUGIN,
                 f"Let DaemonSet {plugin.namespace}/{plugin.name} run only on nodes with that label.",
@@ -292,7 +283,7 @@ class _Way:
             (f"helm uninstall {_RELEASE} --namespace {NAMESPACE}",),
             "Only when no pod has a claim.",
         )
-        for plugin in self._daemon_sets:
+        for plugin in self._plugins(Installed.DAEMON_SET):
             yield Step(
                 Act.UNFENCE_PLUGIN,
                 f"Let DaemonSet {plugin.namespace}/{plugin.name} run without the label again.",
@@ -305,7 +296,8 @@ class _Way:
     def over(self, node: GpuNode, *, first: bool) -> Iterator[Step]:
         name = node.name
         yield Step(Act.CORDON, "No new pods for this node.", (f"kubectl cordon {name}",))
-        note = "The operator's validator keeps waiting for the device plugin; ignore it." * self._operator
+        operator = bool(self._plugins(Installed.OPERATOR))
+        note = "The operator's validator keeps waiting for the device plugin; ignore it." * operator
         mig = ""
         if node.mig_config and self._replaces_mig_manager:
             mig = f" So does the MIG manager (layout {node.mig_config}): the driver creates partitions on demand."
@@ -422,20 +414,20 @@ class _Way:
     def _off(self, names: Sequence[str]) -> tuple[str, ...]:
         """For device plugins that use other labels."""
         labels: dict[str, str] = {}
-        if self._operator:
+        if self._plugins(Installed.OPERATOR):
             labels[_OPERATOR_LABEL] = "false"
             if self._replaces_mig_manager:
                 labels[_MIG_MANAGER_LABEL] = "false"
-        if self._gke:
+        if self._plugins(Installed.GKE):
             labels[_GKE_LABEL] = "true"
         return (label_nodes(names, labels),) if labels else ()
 
     def _on(self, name: str, node: GpuNode) -> tuple[str, ...]:
         results = []
-        if self._operator:
+        if self._plugins(Installed.OPERATOR):
             manager = {_MIG_MANAGER_LABEL: "true"} if self._replaces_mig_manager else {}
             results.append(label_nodes([name], {_OPERATOR_LABEL: "true", **manager}))
-        if self._gke:
+        if self._plugins(Installed.GKE):
             results.append(f"kubectl label node {name} {_GKE_LABEL}-")
         return tuple(results)
 

@@ -292,11 +292,8 @@ def of_mig_capable(asked: JudgedRequirement) -> LabelVerdict:
     if wanted is None:
         return _always_there(asked) or _unknown_operator(asked)
     if asked.subject.want.what is What.MIG:
-        return (
-            _implied("only GPUs that can be partitioned have MIG devices")
-            if wanted
-            else _never("only GPUs that can be partitioned have MIG devices")
-        )
+        why = "only GPUs that can be partitioned have MIG devices"
+        return _implied(why) if wanted else _never(why)
     capable = f"{asked.subject.attributes}.migCapable"
     expression = f"has({capable}) && {capable}"
     return _on_device(expression if wanted else _not(expression))

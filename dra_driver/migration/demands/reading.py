@@ -255,13 +255,11 @@ class _Pod:
     # -- the pod as a whole
 
     def _without_asks(self) -> PodReading:
-        if is_plumbing(self._pod.spec):
+        if is_plumbing(self._pod.spec) or (self._pod.form is ClaimForm.NONE and not self._pod.containers):
             return PodReading(findings=tuple(self._notes.findings))
         watcher = self._watcher()
         if watcher is not None:
             return watcher
-        if self._pod.form is ClaimForm.NONE and not self._pod.containers:
-            return PodReading(findings=tuple(self._notes.findings))
         findings = (*self._notes.findings, *bypasses(self._pod), *unused_labels(self._pod), *self._has_claims())
         return PodReading(findings=findings, leave=next(iter(self._notes.leave), None))
 
@@ -286,12 +284,13 @@ class _Pod:
             for bypass in bypasses(self._pod, seeing)
             if bypass.place.path not in {path_text(path) for path in removes}
         )
+        findings = (*self._notes.findings, note, *rest, *unused_labels(self._pod))
         if stays:
-            return PodReading(findings=(*self._notes.findings, note, *rest, *unused_labels(self._pod)))
+            return PodReading(findings=findings)
         demand = Demand(tuple(seeing), Want(What.GPU), removes=removes, all_gpus=True)
         return PodReading(
             (demand,),
-            findings=(*self._notes.findings, note, *rest, *unused_labels(self._pod)),
+            findings=findings,
             claim_findings=tuple(remaining_claims(self._held, self._pod.document)),
             needs_claims="it monitors all GPUs without asking for one, which only a claim with admin access expresses",
             held=self._held,

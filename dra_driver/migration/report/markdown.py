@@ -110,7 +110,7 @@ def _unread(unread: Sequence[UnreadInput]) -> Iterator[str]:
 
 def _written(migration: Migration) -> Iterator[str]:
     if migration.objects:
-        rows = [(str(obj.ref), obj.beside or "for the whole cluster", obj.reason) for obj in migration.objects]
+        rows = [(str(obj.ref), obj.beside, obj.reason) for obj in migration.objects]
         yield from table(("New object", "With", "For"), rows)
     changed = [file.file for file in migration.files if file.changed]
     if changed:

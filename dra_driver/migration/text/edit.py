@@ -14,7 +14,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import Edit
 from dra_driver.migration.text.changes import EditRefused, Items, changed, plain, same
 from dra_driver.migration.text.tree import NotATree, Splice, joined, trees, value_of
-from dra_driver.migration.text.writer import Writer
+from dra_driver.migration.text.writer import Writer, style_of
 
 
 def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> tuple[Splice, ...]:
@@ -52,7 +52,8 @@ def _of_json(text: str, wanted: Mapping[SourceText, JsonObject]) -> list[Splice]
 
 def _of_yaml(text: str, wanted: Mapping[SourceText, JsonObject]) -> list[Splice]:
     roots = trees(text)
-    writer = Writer(text if text.endswith("\n") else f"{text}\n", roots)
+    whole = text if text.endswith("\n") else f"{text}\n"
+    writer = Writer(whole, style_of(whole, roots))
     by_number: dict[int, dict[tuple[int, ...], JsonObject]] = {}
     for where, obj in wanted.items():
         by_number.setdefault(where.number, {})[where.items] = obj

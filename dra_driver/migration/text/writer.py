@@ -177,18 +177,11 @@ class _Child:
 
 @dataclass(slots=True, eq=False)
 class Writer:
-    """Collects splices, and changes nothing itself. `text` ends with a line end; `roots` are the trees of it."""
+    """Collects splices, and changes nothing itself. `text` ends with a line end."""
 
     text: str
-    roots: list[Tree]
+    style: Style
     splices: list[Splice] = field(default_factory=list)
-    _style: Style | None = None
-
-    @property
-    def style(self) -> Style:
-        if self._style is None:
-            self._style = style_of(self.text, self.roots)
-        return self._style
 
     def rewrite(self, tree: Tree, old: Any, new: Any) -> None:
         if not self._visit(tree, old, new):
@@ -362,13 +355,13 @@ class Writer:
     def _replace_all(self, children: list[_Child], lines: list[str]) -> None:
         begin, end = children[0].begin, children[-1].end
         column = column_of(self.text, begin)
-        comments = self._comments(begin, end, *(value for child in children for value in _of(child)))
+        comments = self._comments_of(begin, end, children)
         indent = " " * column
         new = [*(f"{indent}{comment}" for comment in comments), *lines]
         self.splices.append(Splice(begin, end, "\n".join(new)[column:]))
 
     def _cut(self, start: int, end: int, children: list[_Child], column: int, *, leading: bool) -> None:
-        comments = self._comments(start, end, *(value for child in children for value in _of(child)))
+        comments = self._comments_of(start, end, children)
         indent = " " * column
         if leading:
             comments_text = "".join(f"{comment}\n{indent}" for comment in comments)
@@ -383,6 +376,10 @@ class Writer:
                 break
             position = match.end()
         return position
+
+    def _comments_of(self, start: int, end: int, children: Sequence[_Child]) -> list[str]:
+        trees = (tree for child in children for tree in (child.key_node, child.value) if tree is not None)
+        return self._comments(start, end, *trees)
 
     def _comments(self, start: int, end: int, *values: Tree) -> list[str]:
         """Between the words and values of a part of the text."""
@@ -413,7 +410,7 @@ class Writer:
         staying = [index for index in range(len(children)) if index not in gone]
         if not staying:
             start, end = (children[0].begin, children[-1].end) if children else (tree.body + 1, tree.end - 1)
-            comments = self._comments(start, end, *(value for child in children for value in _of(child)))
+            comments = self._comments_of(start, end, children)
             self.splices.append(Splice(start, end, self._noted(comments, column) + between.join(entries)))
             return
         if staying[0] > 0:
@@ -427,7 +424,7 @@ class Writer:
             self.splices.append(Splice(position, position, "".join(between + entry for entry in entries)))
 
     def _cut_flow(self, start: int, end: int, children: list[_Child], column: int) -> None:
-        comments = self._comments(start, end, *(value for child in children for value in _of(child)))
+        comments = self._comments_of(start, end, children)
         self.splices.append(Splice(start, end, self._noted(comments, column)))
 
     def _noted(self, comments: list[str], column: int) -> str:
@@ -439,10 +436,6 @@ class Writer:
 
 
 _DEEPER_COMMENT = re.compile(r"([ \t]*)#[^\n]*\n")
-
-
-def _of(child: _Child) -> list[Tree]:
-    return [child.key_node, child.value] if child.key_node is not None else [child.value]
 
 
 def _past_comment(text: str, position: int) -> int:

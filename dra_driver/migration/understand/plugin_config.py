@@ -141,10 +141,9 @@ class _Reader:
         self._findings.append(finding(code, self._document, path, f"{title}: {message}", advice=advice))
 
     def _section(self, where: str) -> JsonObject:
-        value = value_at(self._obj, _path(where)) if where else self._obj
+        value = value_at(self._obj, _path(where))
         if value is not None and not isinstance(value, dict):
-            if all(where not in known.message for known in self._findings):
-                self._say(UNREADABLE, where, "is not a mapping; it is ignored")
+            self._say(UNREADABLE, where, "is not a mapping; it is ignored")
             return {}
         return value or {}
 
@@ -161,7 +160,7 @@ class _Reader:
         for kind, standard in (("gpus", GPU_RESOURCE), ("mig", "nvidia.com/mig-<profile>")):
             for index, entry in enumerate(list_in(resources.get(kind))):
                 where = f"resources.{kind}[{index}]"
-                name, pattern = _text(_field(entry, "name")), _text(_field(entry, "pattern"))
+                name, pattern = _text(value_at(entry, ("name",))), _text(value_at(entry, ("pattern",)))
                 if name is None or pattern is None:
                     self._say(UNREADABLE, where, "is not a mapping with pattern and name; it is ignored")
                 elif _qualified(name) != GPU_RESOURCE:
@@ -228,18 +227,14 @@ def _text(value: object) -> str | None:
 
 
 def _path(where: str) -> Path:
-    """Of `a.b[0].c`; of a list of paths, the first."""
+    """Of `a.b[0].c`."""
     parts: list[str | int] = []
-    for part in where.split(",")[0].split("."):
+    for part in where.split("."):
         name, _, rest = part.partition("[")
         parts.append(name)
         if rest:
             parts.append(int(rest.rstrip("]")))
     return tuple(parts)
-
-
-def _field(entry: object, key: str) -> object:
-    return entry.get(key) if isinstance(entry, dict) else None
 
 
 def _qualified(name: str) -> str:

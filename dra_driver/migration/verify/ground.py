@@ -20,7 +20,6 @@ from dra_driver.names import GPU_DRIVER, model_label
 
 _FEW = 2
 """GPUs of a node suffice where each has dozens of partitions; whole nodes come last, for claims of many."""
-_HEADER: JsonObject = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
 _DYNAMIC: JsonObject = {"mig": [{"mode": "Dynamic"}]}
 
 
@@ -67,7 +66,7 @@ def ground_of_models(
     behavior = Behavior.of(max(minor, 36))
 
     def published(rules: JsonObject, needs: JsonObject | None, gpus: int | None = None) -> GroundPublication:
-        typed = everywhere(PublishingPolicy.of({**_HEADER, **rules}, about="the policy of this migration"))
+        typed = everywhere(PublishingPolicy.of(rules, about="the policy of this migration"))
         written = json.dumps(typed.to_wire(), sort_keys=True)
         makers = (
             partial(_site_of_record, recorded[model], typed, gpus, behavior, driver)

@@ -25,6 +25,7 @@ from dra_driver.migration.model import (
     ObjectRef,
     PodSpecAt,
     Role,
+    ref_of,
     value_at,
 )
 from dra_driver.migration.understand.plugin_config import MIG_RESOURCE
@@ -79,26 +80,27 @@ class PodsToBe:
         self._templates: dict[tuple[str, str], JsonObject] = {}
         self._claims: dict[tuple[str, str], JsonObject] = {}
         self.classes = dict(classes)
-        new = [object_.obj for object_ in migration.objects]
-        after = {result.file: _read(result.after, result.file) for result in migration.files}
-        for obj in (*(document.obj for documents in after.values() for document in documents), *new):
-            self._learn(obj)
-        self._results = _pairs(migration, after, new)
+        after = {result.file: read_documents(result.after, result.file).documents for result in migration.files}
+        for documents in after.values():
+            for document in documents:
+                self._learn(ref_of(document), document.obj)
+        for new in migration.objects:
+            self._learn(new.ref, new.obj)
+        self._results = _pairs(migration, after)
         # The controller makes one for each profile; the values that we write let them answer to these resources.
         resources = (resource for resource in kept_resources(migration) if resource.startswith(MIG_RESOURCE))
         made = [] if ground.real_nodes else [_profile_class(text) for text in sorted(resources)]
         self.all_classes = {**self.classes, **{device_class.metadata.name: device_class for device_class in made}}
 
-    def _learn(self, obj: JsonObject) -> None:
-        ref = _ref(obj)
-        key = (str(ref.namespace or ""), ref.name)
-        if obj.get("kind") == "ResourceClaimTemplate":
+    def _learn(self, ref: ObjectRef, obj: JsonObject) -> None:
+        key = (ref.namespace or "", ref.name)
+        if ref.kind == "ResourceClaimTemplate":
             self._templates[key] = obj
-        elif obj.get("kind") == "ResourceClaim":
+        elif ref.kind == "ResourceClaim":
             self._claims[key] = obj
-        elif obj.get("kind") == "DeviceClass":
+        elif ref.kind == "DeviceClass":
             with suppress(InvalidInput):  # which the report says
-                self.classes[key[1]] = DeviceClass.of(obj)
+                self.classes[ref.name] = DeviceClass.of(obj)
 
     def of(self, workload: MigratedWorkload) -> PodToBe:
         """Raises NotLookedAt."""
@@ -160,22 +162,16 @@ def _profile_class(resource: str) -> DeviceClass:
     return DeviceClass.of({"metadata": {"name": f"{profile.replace('+', '-')}.mig.nvidia.com"}, "spec": spec})
 
 
-def _read(text: str, file: str) -> Sequence[Document]:
-    return read_documents(text, file).documents
-
-
-def _pairs(
-    migration: Migration, after: Mapping[str, Sequence[Document]], new: Sequence[JsonObject]
-) -> dict[int, Document]:
+def _pairs(migration: Migration, after: Mapping[str, Sequence[Document]]) -> dict[int, Document]:
     """By the identity of old documents: what became of them. New objects may stand anywhere among the others."""
-    ours = {_ref(item) for item in new}
+    ours = {new.ref for new in migration.objects}
     old: dict[str, dict[int, Document]] = {}
     for workload in migration.workloads:
         document = workload.pod.document
         old.setdefault(document.file, {})[id(document)] = document
     pairs: dict[int, Document] = {}
     for file, documents in old.items():
-        left = _by_ref(item for item in after.get(file, ()) if _ref(item.obj) not in ours)
+        left = _by_ref(document for document in after.get(file, ()) if ref_of(document) not in ours)
         for ref, twins in _by_ref(documents.values()).items():
             same = left.get(ref, [])
             if len(same) >= len(twins):
@@ -186,15 +182,8 @@ def _pairs(
 def _by_ref(documents: Iterable[Document]) -> dict[ObjectRef, list[Document]]:
     by_ref: dict[ObjectRef, list[Document]] = {}
     for document in documents:
-        by_ref.setdefault(_ref(document.obj), []).append(document)
+        by_ref.setdefault(ref_of(document), []).append(document)
     return by_ref
-
-
-def _ref(obj: JsonObject) -> ObjectRef:
-    metadata = obj.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
-    name = metadata.get("name") or metadata.get("generateName") or ""
-    return ObjectRef(str(obj.get("kind")), metadata.get("namespace"), str(name))
 
 
 def _container(at: ContainerAt, index: int, is_asked: Callable[[str], bool]) -> tuple[JsonObject, ContainerAt]:

@@ -179,8 +179,10 @@ metadata: {name: b, labels: {nvidia.com/device-plugin.config: b}}
         '{"metadata": 389, "kind": 110, "spec": 166}',
         "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: 5\nspec: []\n",
         "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: 5}\nspec: 7\n",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: [n]}\n"
+        "spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}\n",
     ],
-    ids=["words of a model", "a template", "a class"],
+    ids=["words of a model", "a template", "a class", "a namespace that is a list"],
 )
 def test_what_is_no_object_beside_a_workload_does_not_end_the_trial(beside: str) -> None:
     file = "workloads/daemonset-gpu-exporter.yaml"
