@@ -138,6 +138,11 @@ def is_dns_label(text: str) -> bool:
     return _DNS_LABEL.fullmatch(text) is not None
 
 
+def dns_label_of(text: str) -> str:
+    """The letters and digits of `text`, with dashes in place of the rest; at most 60 characters."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
+
+
 def is_dns_subdomain(text: str, *, longest: int = 253) -> bool:
     """Whether `text` is a DNS subdomain by Kubernetes' rules: names of objects; names of drivers with at most 63
     characters."""

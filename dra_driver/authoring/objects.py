@@ -3,7 +3,6 @@
 An intent comes here after `refusals` found nothing in it.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from dra_driver.authoring.intent import (
 from dra_driver.authoring.writing import Noted
 from dra_driver.devices.model import DeviceKind
 from dra_driver.errors import InvalidInput
-from dra_driver.names import ADMIN_ACCESS_LABEL, CONFIG_API_VERSION, GPU_DRIVER
+from dra_driver.names import ADMIN_ACCESS_LABEL, CONFIG_API_VERSION, GPU_DRIVER, dns_label_of
 
 _API = "resource.k8s.io/v1"
 _OWN = f'device.attributes["{GPU_DRIVER}"]'
@@ -57,12 +56,7 @@ def name_of(intent: Intent) -> str:
         base = f"{base}-share"
     model = intent.gpu or (f"best-{base}" if intent.prefer else None)
     parts = [model or base, *([base] if intent.gpu is not None and base != "gpu" else [])]
-    return _label("-".join([*parts, *([f"x{intent.devices}"] if intent.devices > 1 else [])]))
-
-
-def _label(text: str) -> str:
-    """Letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
+    return dns_label_of("-".join([*parts, *([f"x{intent.devices}"] if intent.devices > 1 else [])]))
 
 
 # -- claims
@@ -107,7 +101,7 @@ def _requests(intent: Intent) -> tuple[list[Any], list[str]]:
 
 def _request(intent: Intent, name: str, count: int | None) -> Any:
     if intent.prefer:
-        alternatives = [{"name": _label(model), **_wanted(intent, model, count)} for model in intent.prefer]
+        alternatives = [{"name": dns_label_of(model), **_wanted(intent, model, count)} for model in intent.prefer]
         note = "The first of these that a node has. Nodes with an earlier one are preferred."
         return {"name": name, "firstAvailable": Noted(note, alternatives)}
     return {"name": name, "exactly": _wanted(intent, intent.gpu, count)}

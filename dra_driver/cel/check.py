@@ -47,8 +47,8 @@ from dra_driver.cel.types import (
     list_of,
     map_of,
     optional_of,
+    type_name,
     type_of,
-    type_of_constant,
 )
 
 _NO_INDICES = frozenset(["list", "map", "null_type", "type"])
@@ -87,7 +87,7 @@ class _Checker:
     def _rule(self, node: SyntaxNode) -> Type:
         match node:
             case Constant(value=value):
-                return type_of_constant(value)
+                return Type(type_name(value))
             case Name():
                 return self._name(node)
             case Select():

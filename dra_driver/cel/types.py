@@ -268,8 +268,3 @@ def joined(left: Type, right: Type) -> Type | None:
         return left
     pairs = zip(left.parameters, right.parameters, strict=True)
     return Type(left.name, tuple(joined(own, other) or DYN for own, other in pairs))
-
-
-def type_of_constant(value: object) -> Type:
-    """The type of a literal that is neither list nor map."""
-    return Type(type_name(value))

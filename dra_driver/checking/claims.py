@@ -11,6 +11,7 @@ from typing import Any
 
 from dra_driver.allocation.domains import with_uid
 from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import Key
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.apirules.dra_claims import default_claim_spec, problems_of_claim_spec, problems_of_class_spec
@@ -33,7 +34,6 @@ from dra_driver.checking.findings import (
     Code,
     Severity,
 )
-from dra_driver.checking.knowledge import Key
 from dra_driver.checking.manifests import ClaimPart, Manifests, typed_claim
 from dra_driver.checking.selectors import KnownNames, check_selector, fix_of
 from dra_driver.domains.objects import workload_template

@@ -16,6 +16,7 @@ from typing import Any
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice
+from dra_driver.api.core import Key
 from dra_driver.api.inventory import FabricPartitionFacts, GpuFacts, NodeInventorySpec
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.policy import PublishingPolicy
@@ -28,9 +29,6 @@ from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 from dra_driver.slices.offline import inventories_of, published_offline
-
-type Key = tuple[str, str]
-"""Namespace and name."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,12 @@ its fields. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.api.core import Key
 from dra_driver.api.documents import Document, ReadDocuments
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaimSpec
 from dra_driver.checking.findings import CheckReport
-from dra_driver.checking.knowledge import Key, Knowledge
+from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.selectors import KnownNames
 from dra_driver.errors import InvalidInput
 

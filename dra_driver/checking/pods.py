@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX, class_by_resource
+from dra_driver.api.core import Key
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.claims import check_gate, request_names
 from dra_driver.checking.findings import (
@@ -19,7 +20,6 @@ from dra_driver.checking.findings import (
     CheckReport,
     Severity,
 )
-from dra_driver.checking.knowledge import Key
 from dra_driver.checking.manifests import ClaimPart, Manifests, PodPart
 from dra_driver.checking.selectors import fix_of
 from dra_driver.names import FORMER_CLASSES, is_dns_label, is_dns_subdomain

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from dra_driver.api.core import Key
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
@@ -23,7 +24,7 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.check import check as findings_in
 from dra_driver.checking.check import policies_for
 from dra_driver.checking.findings import Finding, Severity, as_data, as_github, as_sarif, sentence
-from dra_driver.checking.knowledge import Key, Knowledge, sites_of_cluster, sites_of_models
+from dra_driver.checking.knowledge import Knowledge, sites_of_cluster, sites_of_models
 from dra_driver.checking.manifests import with_chart_values
 from dra_driver.cli.files import known_classes, read_files
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask_all

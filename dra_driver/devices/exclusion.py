@@ -59,10 +59,6 @@ class PairRow:
     applies: Callable[[GpuUse, GpuUse], bool]
 
 
-def _either(first: GpuUse, second: GpuUse, kind: DeviceKind) -> bool:
-    return kind in (first.kind, second.kind)
-
-
 def _overlap(first: GpuUse, second: GpuUse) -> bool:
     """Of two different partitions; equal ones are the same device."""
     if first.partition is None or second.partition is None or first.partition == second.partition:
@@ -76,7 +72,7 @@ PAIRS: tuple[PairRow, ...] = (
         "anything else on this GPU",
         False,
         "a GPU of a virtual machine is unavailable to everything else on the node",
-        lambda first, second: _either(first, second, DeviceKind.VFIO),
+        lambda first, second: DeviceKind.VFIO in (first.kind, second.kind),
     ),
     PairRow(
         "the full GPU, or a share of it",

@@ -30,6 +30,7 @@ from dra_driver.api.meta import (
     CONFIG_MAPS,
     CRDS,
     DAEMON_SETS,
+    DEPLOYMENTS,
     DEVICE_CLASSES,
     EVENTS,
     GPU_POLICIES,
@@ -53,7 +54,6 @@ from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
 
 _DRA_GROUP = "resource.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
-DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
 WEBHOOKS = Resource(_ADMISSION, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False)
 ADMISSION_POLICIES = Resource(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", False)
 POLICY_BINDINGS = Resource(

@@ -3,7 +3,6 @@ of its driver and GPUs. Pure.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 
 from dra_driver.allocation.nodes import NodeView, unfit_for
 from dra_driver.api.core import KUBELET_PLUGIN, Pod, moment
@@ -15,9 +14,8 @@ from dra_driver.doctor.cluster import SIMULATED_RUNTIME, ClusterView, gpu_label
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
 from dra_driver.kubernetes import GATES, OLDEST, minor_of
 from dra_driver.phrases import and_more
+from dra_driver.publish.inventories import FRESH
 
-_CLOCK = timedelta(seconds=15)
-"""The clock difference that the publisher accepts (`dra_driver.publish.inventories`)."""
 _MANY_RESTARTS = 3
 _DRA_GATE = "DynamicResourceAllocation"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -157,7 +155,7 @@ def _registration_trouble(cluster: ClusterView, inventory: NodeInventory) -> lis
             return [wrong("before-boot", about, reported=boot_id, boot=node.status.node_info.boot_id, node=name)]
     if inventory.metadata.annotations.get(confirmation_annotation(cluster.driver)) == registration.time:
         return [wrong("silent", about, since=registration.time, node=name)]
-    if time is not None and time > cluster.time + _CLOCK:
+    if time is not None and time > cluster.time + FRESH:
         return [wrong("clock", about, ahead=f"{(time - cluster.time).total_seconds():.0f} s", node=name)]
     return []
 

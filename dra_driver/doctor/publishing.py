@@ -126,14 +126,12 @@ def _wanted_gpus(cluster: ClusterView, inventory: NodeInventory) -> int:
 
 
 def slices_complete(cluster: ClusterView) -> Judgment:
-    ours = {pool: slices for pool, slices in _pools(cluster).items() if pool[0] in _our_drivers(cluster)}
+    ours = {
+        pool: slices for pool, slices in _pools(cluster).items() if pool[0] in (cluster.driver, COMPUTE_DOMAIN_DRIVER)
+    }
     for (driver, pool), slices in ours.items():
         yield from _pool_troubles(driver, pool, slices)
     return f"{len(ours)} pool(s) of this driver, all complete"
-
-
-def _our_drivers(cluster: ClusterView) -> tuple[str, str]:
-    return cluster.driver, COMPUTE_DOMAIN_DRIVER
 
 
 def _pool_troubles(driver: str, pool: str, slices: list[SliceSeen]) -> Iterator[Wrong]:

@@ -6,7 +6,7 @@ small. Sentences do not name the node, so that nodes with one reason form a grou
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -273,17 +273,13 @@ def _without_devices(site: Site, slices: Sequence[PublishedSlice]) -> NodeVerdic
         {
             "/".join(published_slice.pool)
             for published_slice in slices
-            if _is_old(published_slice, newest) and published_slice.is_for(site.node)
+            if published_slice.spec.pool.generation < newest[published_slice.pool] and published_slice.is_for(site.node)
         }
     )
     if old:
         text = f"pool {', '.join(old)} has a newer generation of slices, and none of them is for this node"
         return NodeVerdict(site.node.name, ReasonCode.POOL, Sentence(text))
     return NodeVerdict(site.node.name, ReasonCode.NO_DEVICES, Sentence("no devices are published for it"))
-
-
-def _is_old(slice_: PublishedSlice, newest: Mapping[PoolId, int]) -> bool:
-    return slice_.spec.pool.generation < newest[slice_.pool]
 
 
 def _too_few(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> bool:

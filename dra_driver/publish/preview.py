@@ -10,14 +10,11 @@ from dra_driver.api.inventory import Limitation, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy, rules_of
 from dra_driver.api.resource import Device, ResourceClaim
 from dra_driver.devices.limitations import limitations_of
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.names import GPU_DRIVER
 from dra_driver.publish.decisions import Users, decided, settled
 from dra_driver.publish.mode_changes import after_mode_changes, with_mode_changes
-from dra_driver.slices.describe import described_devices
-from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ServerFeatures
-
-_DRIVERS = ((GPU_DRIVER, described_devices), (COMPUTE_DOMAIN_DRIVER, domain_devices))
+from dra_driver.slices.offline import DRIVERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ def _published(
 ) -> tuple[dict[str, Device], tuple[Limitation, ...]]:
     devices: dict[str, Device] = {}
     limitations: list[Limitation] = []
-    for driver, describe in _DRIVERS:
+    for driver, describe in DRIVERS:
         description = describe(inventory, rules, {}, driver, features)
         devices |= {device.name: device for device in description.devices}
         limitations += limitations_of(description.notes, rules, driver, inventory.node_name)

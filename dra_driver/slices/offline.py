@@ -15,7 +15,8 @@ from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 from dra_driver.slices.layout import Places, slice_layout
 
-_DRIVERS = ((GPU_DRIVER, described_devices), (COMPUTE_DOMAIN_DRIVER, domain_devices))
+DRIVERS = ((GPU_DRIVER, described_devices), (COMPUTE_DOMAIN_DRIVER, domain_devices))
+"""Each of our drivers, and what decides its devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def published_offline(
 ) -> tuple[PublishedPool, ...]:
     """GPUs first; channels and daemons of ComputeDomains only where the node has some. `labels` are the node's."""
     publisheds = []
-    for driver, describe in _DRIVERS:
+    for driver, describe in DRIVERS:
         description = describe(inventory, policy, labels, driver, features)
         if driver == GPU_DRIVER or description.devices:
             node = NodeRef(inventory.node_name, node_uid)

@@ -33,6 +33,7 @@ from dra_driver.migration.model import (
     shared_group,
     value_at,
 )
+from dra_driver.names import dns_label_of
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OWNER = "dractl-migrate"
@@ -77,12 +78,12 @@ def request_names(demands: Sequence[Demand]) -> tuple[str, ...]:
     """One for each demand: `gpu` if it is alone, else with the container's name, and with what it is where need be."""
     if len(demands) == 1:
         return (_ENTRY,)
-    names = [_label(f"{_ENTRY}-{demand.containers[0].name or index}") for index, demand in enumerate(demands)]
+    names = [dns_label_of(f"{_ENTRY}-{demand.containers[0].name or index}") for index, demand in enumerate(demands)]
     if len(set(names)) == len(names):
         return tuple(names)
     one_container = len({demand.containers[0].path for demand in demands}) == 1
     longer = [
-        _label(_what(demand.want) if one_container else f"{name}-{_what(demand.want)}")
+        dns_label_of(_what(demand.want) if one_container else f"{name}-{_what(demand.want)}")
         for name, demand in zip(names, demands, strict=True)
     ]
     return tuple(_numbered(longer))
@@ -97,10 +98,6 @@ def _numbered(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         seen[name] = seen.get(name, 0) + 1
         yield f"{name[:58]}-{seen[name]}" if names.count(name) > 1 else name
-
-
-def _label(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
 
 
 def _devices(demands: Sequence[Demand], names: Sequence[str], options: Options) -> JsonObject:
