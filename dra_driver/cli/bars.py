@@ -35,7 +35,7 @@ MEANINGS: Mapping[Mark, str] = {
     Mark.SEVERAL: "several claims",
 }
 
-type Cell = str | Mark
+type GpuCell = str | Mark
 """A claim, or what stands instead of one."""
 
 
@@ -49,13 +49,13 @@ class Holding:
     part: float = 1.0
 
 
-def bar(cells: int, holdings: Sequence[Holding], rest: Sequence[Mark]) -> tuple[Cell, ...]:
+def bar(cells: int, holdings: Sequence[Holding], rest: Sequence[Mark]) -> tuple[GpuCell, ...]:
     """The cells. `rest` has the mark of each cell that no claim holds.
 
     Holdings in the same cells divide these among them by their parts, in order; each has at least one cell as long as
     there are enough of them.
     """
-    results: list[Cell] = list(rest)
+    results: list[GpuCell] = list(rest)
     places = dict.fromkeys((holding.start, min(holding.size, cells - holding.start)) for holding in holdings)
     for start, size in places:
         sharers = [holding for holding in holdings if holding.start == start]
@@ -65,7 +65,7 @@ def bar(cells: int, holdings: Sequence[Holding], rest: Sequence[Mark]) -> tuple[
     return tuple(results)
 
 
-def _divided(size: int, sharers: Sequence[Holding]) -> list[Cell | None]:
+def _divided(size: int, sharers: Sequence[Holding]) -> list[GpuCell | None]:
     if len(sharers) > size:
         return [Mark.SEVERAL] * size
     widths = [1] * len(sharers)
@@ -75,7 +75,7 @@ def _divided(size: int, sharers: Sequence[Holding]) -> list[Cell | None]:
         if short < 0.5:
             break
         widths[-who] += 1
-    cells: list[Cell | None] = [
+    cells: list[GpuCell | None] = [
         sharer.claim for sharer, width in zip(sharers, widths, strict=True) for _ in range(width)
     ]
     return cells + [None] * (size - len(cells))
@@ -86,7 +86,7 @@ def letters(claims: Iterable[str]) -> dict[str, str]:
     return {claim: _LETTERS[index % len(_LETTERS)] for index, claim in enumerate(dict.fromkeys(claims))}
 
 
-def drawn(cells: Sequence[Cell], letter_of: Mapping[str, str], *, colored: bool = True) -> Text:
+def drawn(cells: Sequence[GpuCell], letter_of: Mapping[str, str], *, colored: bool = True) -> Text:
     """`[AAAA··BB]`; claims in color, if they are `colored` and the terminal has colors."""
     text = Text("[", no_wrap=True)
     for cell, run in groupby(cells):
@@ -98,7 +98,7 @@ def drawn(cells: Sequence[Cell], letter_of: Mapping[str, str], *, colored: bool 
     return text.append("]")
 
 
-def small(cells: Sequence[Cell], width: int, *, unhealthy: bool) -> Text:
+def small(cells: Sequence[GpuCell], width: int, *, unhealthy: bool) -> Text:
     """`██▄·`: how much of the GPU is held, in `width` characters, for lines with many GPUs. Red if it is unhealthy."""
     count = len(cells)
     parts = [cells[number * count // width : max(-(-(number + 1) * count // width), 1)] for number in range(width)]
@@ -109,7 +109,7 @@ def small(cells: Sequence[Cell], width: int, *, unhealthy: bool) -> Text:
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-def _level(cells: Sequence[Cell], free: str) -> str:
+def _level(cells: Sequence[GpuCell], free: str) -> str:
     held = sum(not isinstance(cell, Mark) or cell is Mark.SEVERAL for cell in cells)
     if held:
         return _LEVELS[-(-held * len(_LEVELS) // len(cells)) - 1]

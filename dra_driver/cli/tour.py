@@ -26,7 +26,7 @@ from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 from dra_driver.terminal import Status, messages
 
-type Condition = Callable[[SimulatedCluster], Awaitable[bool]]
+type ClusterCondition = Callable[[SimulatedCluster], Awaitable[bool]]
 
 _LONGEST_WAIT_S = 60.0
 _GPU = "gpu-69a54c71"
@@ -44,7 +44,7 @@ class TourCommand:
     """A line for the shell, what must be true of the cluster before the next one, and its exit status."""
 
     line: str
-    until: Condition | None = None
+    until: ClusterCondition | None = None
     status: Status = Status.DONE
 
 
@@ -58,7 +58,7 @@ class TourStep:
     seen: str
 
 
-def _pods_run(*names: str) -> Condition:
+def _pods_run(*names: str) -> ClusterCondition:
     """`names` are of pods, or what the names of a workload's pods begin with."""
 
     async def run(cluster: SimulatedCluster) -> bool:
@@ -68,7 +68,7 @@ def _pods_run(*names: str) -> Condition:
     return run
 
 
-def _pods_wait(name: str) -> Condition:
+def _pods_wait(name: str) -> ClusterCondition:
     async def wait(cluster: SimulatedCluster) -> bool:
         conditions = [
             item for pod in await _pods_named(cluster, name) for item in pod["status"].get("conditions") or ()
@@ -78,7 +78,7 @@ def _pods_wait(name: str) -> Condition:
     return wait
 
 
-def _pods_are_gone(*names: str) -> Condition:
+def _pods_are_gone(*names: str) -> ClusterCondition:
     async def gone(cluster: SimulatedCluster) -> bool:
         return not [pod for name in names for pod in await _pods_named(cluster, name)]
 

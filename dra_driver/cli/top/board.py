@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dra_driver.api.core import Pod
+from dra_driver.api.core import Key, Pod
 from dra_driver.api.meta import (
     NODE_INVENTORIES,
     NODES,
@@ -20,8 +20,6 @@ from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen, NodeOverview
 from dra_driver.cli.usage import claims_of_pod, waits_for_devices
 
-type Key = tuple[str, str]
-"""Namespace and name."""
 type PoolKey = tuple[str, str]
 """Driver and name."""
 
@@ -145,7 +143,7 @@ class Board:
 
     @property
     def notes(self) -> list[str]:
-        """That there is much to decide about."""
+        """A note while there is much to decide about."""
         return [f"{self.stale} nodes to look at"] if self.stale > _AT_ONCE else []
 
     def refresh(self, most: int = _AT_ONCE) -> None:

@@ -77,7 +77,7 @@ class Level:
     """Whether rows can be opened."""
 
 
-type Explained = Mapping[str, Sequence[str]]
+type ExplainedPods = Mapping[str, Sequence[str]]
 """Lines by waiting pod."""
 
 
@@ -87,7 +87,7 @@ _MOVES = {"up": -1, "k": -1, "down": 1, "j": 1}
 
 
 def pressed(
-    key: str, screen: Screen, known: KnownGpus, size: Size, explained: Explained, now: datetime
+    key: str, screen: Screen, known: KnownGpus, size: Size, explained: ExplainedPods, now: datetime
 ) -> Screen | None:
     """The screen after a key; None to end. Keys are characters, or names: up, down, enter, escape and so on."""
     if screen.typing:
@@ -156,7 +156,7 @@ class Frame:
     nodes: Sequence[str]
 
 
-def frame(screen: Screen, known: KnownGpus, size: Size, explained: Explained, now: datetime) -> Frame:
+def frame(screen: Screen, known: KnownGpus, size: Size, explained: ExplainedPods, now: datetime) -> Frame:
     level = level_of(screen, known, size, explained, now)
     place = _place(level, screen)
     start = max(0, min(place - size.rows // 2, len(level.names) - size.rows))
@@ -206,7 +206,7 @@ def _help(screen: Screen, level: Level) -> str:
 # -- levels
 
 
-def level_of(screen: Screen, known: KnownGpus, size: Size, explained: Explained, now: datetime) -> Level:
+def level_of(screen: Screen, known: KnownGpus, size: Size, explained: ExplainedPods, now: datetime) -> Level:
     """What the path leads to; if what it names is gone, an empty level."""
     if not screen.path:
         return _nodes(screen, known, size)
@@ -347,7 +347,7 @@ def _waiting(known: KnownGpus, now: datetime) -> Level:
     return Level("Waiting pods", sorted(known.waiting), row, "No pod with claims waits for a node.")
 
 
-def _explanation(pod: str, explained: Explained) -> Level:
+def _explanation(pod: str, explained: ExplainedPods) -> Level:
     lines = explained.get(pod, ("Asking the cluster what it has, and trying each node…",))
     names = [str(number) for number in range(len(lines))]
     return Level(f"Pod {pod}", names, lambda name: {"": lines[int(name)] or " "}, "", opens=False)

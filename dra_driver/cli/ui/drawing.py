@@ -13,7 +13,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from dra_driver.api.computedomain import ComputeDomain, DomainNode
-from dra_driver.cli.bars import Cell, Mark
+from dra_driver.cli.bars import GpuCell, Mark
 from dra_driver.cli.seen import NodeOverview
 from dra_driver.cli.sheets import ready_of
 from dra_driver.cli.top.board import KnownGpus
@@ -69,7 +69,7 @@ def breakable(text: str) -> Html:
 # -- GPUs
 
 
-def bar(cells: Sequence[Cell]) -> Html:
+def bar(cells: Sequence[GpuCell]) -> Html:
     """A GPU's memory slices, and who has them."""
     runs = [(cell, len(list(run))) for cell, run in groupby(cells)]
     words = ", ".join(f"{size} {_MARKS[cell] if isinstance(cell, Mark) else cell}" for cell, size in runs)
@@ -77,7 +77,7 @@ def bar(cells: Sequence[Cell]) -> Html:
     return element("span", *drawn, class_="cells", role="img", aria_label=f"memory slices: {words}")
 
 
-def _cell_class(cell: Cell) -> str:
+def _cell_class(cell: GpuCell) -> str:
     return _class(_MARKS[cell]) if isinstance(cell, Mark) else f"c{crc32(cell.encode()) % _COLORS}"
 
 
