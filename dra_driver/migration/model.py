@@ -55,9 +55,14 @@ def list_in(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def map_in(value: object) -> JsonObject:
+    """Empty where something else is there."""
+    return value if isinstance(value, dict) else {}
+
+
 def maps_in(value: object) -> list[JsonObject]:
     """Items of a list; an item that is no map is empty, so that positions stay."""
-    return [item if isinstance(item, dict) else {} for item in list_in(value)]
+    return [map_in(item) for item in list_in(value)]
 
 
 # -- what is said about it

@@ -39,7 +39,7 @@ def done(
     """The object afterwards, and what was said."""
     workloads = [workload(target) if isinstance(target, MigrationTarget) else target for target in targets]
     (document,) = documents_of(obj)
-    result = rewrite([document], workloads, meaning, options or Options())
+    result = rewrite([document], workloads, meaning, options or Options(), [document])
     after = yaml.safe_load(yaml.safe_dump(obj))
     for edits in result.edits.values():
         after = plain(changed(after, edits))

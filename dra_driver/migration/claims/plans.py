@@ -23,7 +23,7 @@ from dra_driver.migration.model import (
     Options,
     Path,
     finding,
-    list_in,
+    maps_in,
     title_of,
     value_at,
 )
@@ -105,8 +105,8 @@ _ABOUT_TEXTS = (
 
 def _owner(document: Document) -> str | None:
     """The object whose controller makes this one."""
-    for owner in list_in(value_at(document.obj, ("metadata", "ownerReferences"))):
-        if isinstance(owner, dict) and owner.get("controller") is True:
+    for owner in maps_in(value_at(document.obj, ("metadata", "ownerReferences"))):
+        if owner.get("controller") is True:
             return f"{owner.get('kind')} {owner.get('name')}"
     return None
 
@@ -269,14 +269,14 @@ def planned(draft: Draft, options: Options) -> DocumentPlan:
 
 def refused(plan: DocumentPlan, reason: str) -> DocumentPlan:
     """Nothing is edited."""
+    if not plan.all_edits:
+        return plan
     workloads = tuple(
         replace(workload, choice=Choice(MigrationTarget.LEAVE, reason), templates=())
         if workload.choice.target is MigrationTarget.CLAIMS
         else workload
         for workload in plan.workloads
     )
-    if not plan.all_edits:
-        return plan
     findings = tuple(finding for finding in plan.findings if not finding.fixed)
     note = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
     return DocumentPlan(plan.document, workloads, findings=(*findings, note))

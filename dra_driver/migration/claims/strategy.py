@@ -28,7 +28,7 @@ from dra_driver.migration.model import (
     Role,
     StrategyOption,
     finding,
-    list_in,
+    maps_in,
     shared_group,
     strategy_of,
     value_at,
@@ -188,8 +188,8 @@ def virtual_machines(document: Document) -> Iterator[MigrationFinding]:
     spec: Path = ("spec",) if kind == "VirtualMachineInstance" else ("spec", "template", "spec")
     for field in ("gpus", "hostDevices"):
         path = (*spec, "domain", "devices", field)
-        for index, item in enumerate(list_in(value_at(document.obj, path))):
-            name = item.get("deviceName") if isinstance(item, dict) else None
+        for index, device in enumerate(maps_in(value_at(document.obj, path))):
+            name = device.get("deviceName")
             if isinstance(name, str) and name.startswith("nvidia.com/"):
                 yield finding(
                     VIRTUAL_MACHINE, document, (*path, index, "deviceName"), f"{name} is for a virtual machine"

@@ -30,6 +30,8 @@ from dra_driver.migration.model import (
     Remove,
     Want,
     What,
+    map_in,
+    ref_of,
     shared_group,
     value_at,
 )
@@ -196,8 +198,7 @@ _HELM_WEIGHT = "helm.sh/hook-weight"
 
 def _annotations_beside(document: Document) -> dict[str, str]:
     """Hooks and waves of Helm and Argo CD: a template must exist before a hook, or an early wave, that names it."""
-    given = value_at(document.obj, ("metadata", "annotations"))
-    given = given if isinstance(given, Mapping) else {}
+    given = map_in(value_at(document.obj, ("metadata", "annotations")))
     copied = {key: str(given[key]) for key in (*_ARGO, *_HELM) if given.get(key) is not None}
     weight = str(given.get(_HELM_WEIGHT, 0))
     if _HELM[0] in copied and weight.removeprefix("-").isdecimal():
@@ -224,9 +225,7 @@ def _inner_namespace(pod: PodSpecAt) -> str | None:
 
 
 def _owner(document: Document) -> str:
-    metadata = document.obj.get("metadata")
-    generated = metadata.get("generateName") if isinstance(metadata, dict) else None
-    name = document.name or (generated if isinstance(generated, str) else "") or document.kind
+    name = ref_of(document).name or document.kind
     return re.sub(r"[^a-z0-9.-]+", "-", name.lower())[:_LONGEST_OWNER].strip("-.") or "pod"
 
 

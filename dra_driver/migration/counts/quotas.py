@@ -54,10 +54,9 @@ def rewrite(
     workloads: Sequence[MigratedWorkload],
     meaning: Meaning,
     options: Options,
-    changeable: Collection[Document] | None = None,
+    changeable: Collection[Document],
 ) -> QuotaResult:
-    """`workloads` are all of the run, with what was decided. Documents that are not `changeable` are only read; None:
-    all can be changed."""
+    """`workloads` are all of the run, with what was decided. Documents that are not `changeable` are only read."""
     known = Workloads(workloads, meaning, options)
     findings: list[MigrationFinding] = [*takers_of_the_rest(workloads), *systems.not_admitted(known)]
     edits: dict[Document, tuple[Edit, ...]] = {}
@@ -68,7 +67,7 @@ def rewrite(
             handle(changes, known)
         if not handlers and not known.contain(document):
             _mentions(changes, known)
-        if changeable is not None and document not in changeable:
+        if document not in changeable:
             findings += map(_not_done, changes.findings)
             continue
         findings += changes.findings

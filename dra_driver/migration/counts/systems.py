@@ -37,6 +37,7 @@ from dra_driver.migration.model import (
     Want,
     What,
     finding,
+    map_in,
     maps_in,
     places_in,
     value_at,
@@ -333,8 +334,8 @@ def _mapping(classes: Iterable[str]) -> str:
 def not_admitted(workloads: Workloads) -> Iterator[MigrationFinding]:
     """Workloads with claims in queues of Kueue."""
     for workload in workloads.all:
-        labels = value_at(workload.pod.document.obj, ("metadata", "labels"))
-        if workload.choice.target is MigrationTarget.CLAIMS and isinstance(labels, dict) and _QUEUE_LABEL in labels:
+        labels = map_in(value_at(workload.pod.document.obj, ("metadata", "labels")))
+        if workload.choice.target is MigrationTarget.CLAIMS and _QUEUE_LABEL in labels:
             classes = {class_name(demand.want, workloads.options) for demand in workload.reading.demands}
             listed = " and ".join(sorted(classes))
             message = f"Kueue admits claims of class {listed} if its configuration maps the class"
@@ -347,16 +348,14 @@ def not_admitted(workloads: Workloads) -> Iterator[MigrationFinding]:
 
 
 def _resource_flavor(changes: Changes, _workloads: Workloads) -> None:
-    labels = value_at(changes.obj, ("spec", "nodeLabels"))
-    for key in filter(is_gpu_label, map(str, labels if isinstance(labels, dict) else ())):
+    for key in filter(is_gpu_label, map(str, map_in(value_at(changes.obj, ("spec", "nodeLabels"))))):
         message = f"{key}: Kueue adds this node label to the pods, so the nodes must keep it"
         changes.say(NODE_ONLY_LABEL, ("spec", "nodeLabels", key), message)
 
 
 def _volcano_queue(changes: Changes, workloads: Workloads) -> None:
     for at in (("capability",), ("deserved",), ("guarantee", "resource")):
-        amounts = value_at(changes.obj, ("spec", *at))
-        for resource in amounts if isinstance(amounts, dict) else ():
+        for resource in map_in(value_at(changes.obj, ("spec", *at))):
             if not str(resource).startswith("deviceclass/"):
                 _counted(
                     changes,

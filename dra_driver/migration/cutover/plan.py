@@ -56,10 +56,7 @@ VALUES_FILE = "values-cutover.yaml"
 FINAL_VALUES_FILE = "values.yaml"
 
 
-_AS_THEY_LIE = Results()
-
-
-def cutover(offering: Offering, migration: Migration, driver: str, results: Results = _AS_THEY_LIE) -> CutoverPlan:
+def cutover(offering: Offering, migration: Migration, driver: str, results: Results) -> CutoverPlan:
     """The way to the driver for all nodes that a device plugin serves; empty when there are none such.
 
     Nodes where both offer come first, then those with the fewest pods that would have to move. Nodes that the driver
@@ -189,12 +186,12 @@ class _Way:
                 "Pods that run there may share a GPU by accident.",
             )
         if done:
+            names = [gpu_node.name for gpu_node in done]
+            keeps = "has the driver already and keeps it" if len(names) == 1 else "have the driver already and keep it"
             yield Step(
                 Act.LABEL,
-                f"{_names([gpu_node.name for gpu_node in done])} has the driver already and keeps it."
-                if len(done) == 1
-                else f"{_names([gpu_node.name for gpu_node in done])} have the driver already and keep it.",
-                (label_nodes([gpu_node.name for gpu_node in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
+                f"{_names(names)} {keeps}.",
+                (label_nodes(names, {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
             )
         alone = [gpu_node.name for gpu_node in todo if gpu_node.resources and not gpu_node.driver]
         if alone:

@@ -301,13 +301,11 @@ class _Pod:
         path = (*self._pod.path, "resourceClaims")
         if value_at(self._pod.spec, ("resourceClaims",)):
             return (finding(ALREADY_DRA, self._pod.document, path, "the pod has claims"),)
-        for container in self._pod.containers:
-            limits = container.resources.get("limits")
-            for name in limits if isinstance(limits, dict) else ():
-                if str(name).startswith(IMPLICIT_PREFIX):
-                    where = (*container.resources_path, "limits", str(name))
-                    return (finding(ALREADY_DRA, self._pod.document, where, f"{name} is answered by a DeviceClass"),)
-        return ()
+        implicit = [held for held in self._held if held.name.startswith(IMPLICIT_PREFIX)]
+        return tuple(
+            finding(ALREADY_DRA, self._pod.document, held.path, f"{held.name} is answered by a DeviceClass")
+            for held in implicit[:1]
+        )
 
     def _already(self) -> None:
         """What keeps a pod that asks for GPUs from being migrated at all."""

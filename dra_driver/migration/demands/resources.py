@@ -36,11 +36,12 @@ from dra_driver.migration.model import (
     Want,
     What,
     finding,
+    map_in,
     value_at,
 )
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, quoted, restored_profile
 from dra_driver.migration.understand.meaning import Meaning, Stands
-from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, PluginSharing
+from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, MIG_RESOURCE, PluginSharing
 from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
 
@@ -222,12 +223,12 @@ class _Reader:
 def is_whole_or_mig(resource: str) -> bool:
     """`nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`, and either with `.shared`."""
     name = resource.removesuffix(".shared")
-    return name == "nvidia.com/gpu" or profile_of(name) is not None
+    return name == GPU_RESOURCE or profile_of(name) is not None
 
 
 def profile_of(name: str) -> str | None:
     """Of `nvidia.com/mig-1g.10gb.me`, or of the profile alone, as NVML spells it."""
-    return restored_profile(name.removeprefix("nvidia.com/mig-"))
+    return restored_profile(name.removeprefix(MIG_RESOURCE))
 
 
 def is_gpu_resource(resource: str, meaning: Meaning, options: Options) -> bool:
@@ -256,8 +257,7 @@ def is_strange(resource: str, meaning: Meaning, options: Options) -> bool:
 def strange_resources(container: ContainerAt, meaning: Meaning, options: Options) -> Iterator[tuple[str, Path]]:
     """Each, and where it is."""
     for name in ("limits", "requests"):
-        given = container.resources.get(name)
-        for resource in given if isinstance(given, dict) else ():
+        for resource in map_in(container.resources.get(name)):
             if is_strange(str(resource), meaning, options):
                 yield str(resource), (*container.resources_path, name, str(resource))
 

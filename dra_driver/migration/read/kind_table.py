@@ -92,13 +92,11 @@ PODS: Mapping[Kind, tuple[str, ...]] = {
 }
 """Paths of pod specs: `[]` is every item of a list, `*` every value of a map."""
 
+_KNATIVE = "Knative passes on limits and requests of containers only"
 EXTENDED_ONLY: Mapping[Kind, tuple[tuple[str, ...], str]] = {
-    ("serving.knative.dev", "Service"): ((_TEMPLATE,), "Knative passes on limits and requests of containers only"),
-    ("serving.knative.dev", "Configuration"): (
-        (_TEMPLATE,),
-        "Knative passes on limits and requests of containers only",
-    ),
-    ("serving.knative.dev", "Revision"): (("spec",), "Knative passes on limits and requests of containers only"),
+    ("serving.knative.dev", "Service"): ((_TEMPLATE,), _KNATIVE),
+    ("serving.knative.dev", "Configuration"): ((_TEMPLATE,), _KNATIVE),
+    ("serving.knative.dev", "Revision"): (("spec",), _KNATIVE),
     ("serving.kserve.io", "LLMInferenceServiceConfig"): (
         _LLM,
         "a config is for services of all namespaces, and its template would be in one only",

@@ -19,6 +19,7 @@ from dra_driver.migration.model import (
     PodSpecAt,
     Role,
     list_in,
+    map_in,
     value_at,
 )
 from dra_driver.migration.read.kind_table import (
@@ -67,7 +68,7 @@ def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> 
         yield from _resources_only(document, obj, base, *RESOURCES_ONLY[key])
     if key in NIM:
         for path, spec in _matching(obj, NIM[key]):
-            yield _with_resources(document, spec, (*base, *path), ClaimForm.NIM, _group(obj, path))
+            yield _nim(document, spec, (*base, *path), _group(obj, path))
     if key in ARGO:
         yield from _argo(document, obj, base, ARGO[key], options)
     if key in NESTED:
@@ -94,13 +95,12 @@ def _metadata_path(base: Path, path: Path) -> Path:
 
 
 def _pod(document: Document, spec: JsonObject, path: Path, metadata_path: Path, group: str) -> PodSpecAt:
-    metadata = value_at(document.obj, metadata_path)
     return PodSpecAt(
         document,
         path,
         spec,
         metadata_path,
-        metadata if isinstance(metadata, dict) else {},
+        map_in(value_at(document.obj, metadata_path)),
         tuple(_containers(spec, path)),
         group=group,
     )
@@ -120,22 +120,14 @@ def _containers(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
 def _container(obj: JsonObject, path: Path, role: Role = Role.APP, name: str | None = None) -> ContainerAt:
     if role is Role.INIT and obj.get("restartPolicy") == "Always":
         role = Role.SIDECAR
-    given_name = obj.get("name") if name is None else name
-    resources = obj.get("resources")
-    return ContainerAt(
-        given_name if isinstance(given_name, str) else "",
-        path,
-        obj,
-        role,
-        (*path, "resources"),
-        resources if isinstance(resources, dict) else {},
-    )
+    given_name = _text(obj.get("name")) if name is None else name
+    return ContainerAt(given_name, path, obj, role, (*path, "resources"), map_in(obj.get("resources")))
 
 
-def _with_resources(document: Document, spec: JsonObject, path: Path, form: ClaimForm, group: str) -> PodSpecAt:
+def _nim(document: Document, spec: JsonObject, path: Path, group: str) -> PodSpecAt:
     """What has `resources` instead of containers."""
     only = _container(spec, path, name="")
-    return replace(_pod(document, spec, path, (), group), containers=(only,), form=form)
+    return replace(_pod(document, spec, path, (), group), containers=(only,), form=ClaimForm.NIM)
 
 
 def _resources_only(document: Document, obj: JsonObject, base: Path, pattern: str, why: str) -> Iterator[PodSpecAt]:
@@ -186,8 +178,7 @@ def _inherited(workflow: JsonObject, template: JsonObject) -> JsonObject:
 
 
 def _defaults(workflow: JsonObject) -> JsonObject:
-    defaults = workflow.get("templateDefaults")
-    return defaults if isinstance(defaults, dict) else {}
+    return map_in(workflow.get("templateDefaults"))
 
 
 def _argo_containers(template: JsonObject, path: Path) -> Iterator[ContainerAt]:
@@ -249,17 +240,14 @@ def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpec
             only = ContainerAt(
                 "main", where, service, resources_path=(*where, "resources"), resources={"limits": asked}
             )
-            extra = service.get("extraPodSpec")
-            spec = extra if isinstance(extra, dict) else {}
-            pod = _pod(document, spec, (*where, "extraPodSpec"), (), str(path[-1]))
+            pod = _pod(document, map_in(service.get("extraPodSpec")), (*where, "extraPodSpec"), (), str(path[-1]))
             why = "a service of a DynamoGraphDeployment counts GPUs; components of v1beta1 have pods with claims"
             yield replace(pod, containers=(only,), form=ClaimForm.NONE, why_no_claims=why)
 
 
 def _dynamo_resources(limits: JsonObject) -> JsonObject:
     """As its operator writes them into the pod: GPUs of any type, and resources under their own names."""
-    custom = limits.get("custom")
-    asked = dict(custom) if isinstance(custom, dict) else {}
+    asked = dict(map_in(limits.get("custom")))
     if "gpu" in limits:
         asked[_text(limits.get("gpuType")) or "nvidia.com/gpu"] = limits["gpu"]
     return asked
@@ -271,24 +259,22 @@ _SPARK_AMOUNT = re.compile(r"spark\.(driver|executor)\.resource\.gpu\.amount")
 def _spark(document: Document, obj: JsonObject, base: Path, where: str) -> Iterator[PodSpecAt]:
     spec_path = tuple(where.split("."))
     spec = value_at(obj, spec_path)
-    why = "Spark creates the extended resource from vendor and amount"
     for role in ("driver", "executor"):
         gpu = value_at(spec, (role, "gpu"))
         if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
             path = (*base, *spec_path, role, "gpu")
-            limits = {gpu["name"]: gpu.get("quantity", 1)}
-            yield _spark_pod(document, path, role, limits, why)
-    conf = value_at(spec, ("sparkConf",))
-    for name, amount in (conf if isinstance(conf, dict) else {}).items():
+            yield _spark_pod(document, path, role, {gpu["name"]: gpu.get("quantity", 1)})
+    conf = map_in(value_at(spec, ("sparkConf",)))
+    for name, amount in conf.items():
         match = _SPARK_AMOUNT.fullmatch(name)
         if match is not None:
             vendor = conf.get(name.replace(".amount", ".vendor"), "nvidia.com")
             path = (*base, *spec_path, "sparkConf", name)
-            limits = {f"{vendor}/gpu": amount}
-            yield _spark_pod(document, path, match[1], limits, why)
+            yield _spark_pod(document, path, match[1], {f"{vendor}/gpu": amount})
 
 
-def _spark_pod(document: Document, path: Path, role: str, limits: JsonObject, why: str) -> PodSpecAt:
+def _spark_pod(document: Document, path: Path, role: str, limits: JsonObject) -> PodSpecAt:
+    why = "Spark creates the extended resource from vendor and amount"
     only = ContainerAt(role, path, {}, resources_path=path, resources={"limits": limits})
     pod = _pod(document, {}, path, (), role)
     return replace(pod, containers=(only,), form=ClaimForm.NONE, why_no_claims=why)
@@ -357,8 +343,8 @@ def _group(obj: JsonObject, path: Path) -> str:
     for length in range(len(path), 0, -1):
         part = path[length - 1]
         if isinstance(part, int):
-            item = value_at(obj, path[:length])
-            name = item.get("name", item.get("groupName")) if isinstance(item, dict) else None
+            item = map_in(value_at(obj, path[:length]))
+            name = item.get("name", item.get("groupName"))
             return name if isinstance(name, str) else str(part)
         if length > 1 and str(path[length - 2]).endswith("ReplicaSpecs"):
             return part

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dra_driver.api.documents import Document, normalized, read_documents
-from dra_driver.migration.model import Path, list_in, path_text, value_at
+from dra_driver.migration.model import Path, list_in, map_in, path_text, value_at
 from dra_driver.migration.read.kind_table import kind_of
 from dra_driver.migration.read.unrendered import speaks_of_gpus
 from dra_driver.migration.text.tree import NotATree, trees, value_of
@@ -286,11 +286,11 @@ class _Reader:
         values = _values(text)
         if len(values) == 1 and isinstance(values[0], list):
             paths = [path for operation in values[0] for path in _operated(operation)]
-            yield self._change(at, "a JSON patch", _map(target), paths, about_gpus=gpus)
+            yield self._change(at, "a JSON patch", map_in(target), paths, about_gpus=gpus)
             return
         read = read_documents(text, self.kustomization.file)
         if read.problems:
-            yield self._change(at, "a patch that cannot be read", _map(target), _ANYTHING, about_gpus=gpus)
+            yield self._change(at, "a patch that cannot be read", map_in(target), _ANYTHING, about_gpus=gpus)
         for document in read.documents:
             own = {"kind": re.escape(document.kind), "name": re.escape(document.name)}
             yield self._change(
@@ -313,12 +313,12 @@ class _Reader:
         for item in replacements:
             yield self._copy(at, value_at(item, ("source",)))
             for target in list_in(value_at(item, ("targets",))):
-                selected = _map(value_at(target, ("select",)))
+                selected = map_in(value_at(target, ("select",)))
                 yield self._change(at, "a replacement", selected, _ANYTHING, about_gpus=speaks_of_gpus(f"{target}"))
 
     def _copy(self, at: Path, source: object) -> OverlayChange:
         """Of an object of which a field is copied elsewhere."""
-        named = {key: re.escape(text) for key in ("kind", "name") if isinstance(text := _map(source).get(key), str)}
+        named = {key: re.escape(text) for key in ("kind", "name") if isinstance(text := map_in(source).get(key), str)}
         return self._change(at, "a copy of its field", named, _ANYTHING)
 
 
@@ -329,10 +329,6 @@ _FOR_ALL = (
     ("transformers", "which may change anything"),
     ("openapi", "which decides how patches merge lists"),
 )
-
-
-def _map(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _fits(pattern: object, text: str) -> bool:

@@ -336,7 +336,7 @@ _NEEDED = ("Node", "Pod", "DaemonSet", "ResourceSlice", "CustomResourceDefinitio
 """Kinds without which a plan may be wrong."""
 
 
-def way(plan: CutoverPlan | None, unread: Sequence[UnreadInput] = ()) -> Iterator[str]:
+def way(plan: CutoverPlan | None, unread: Sequence[UnreadInput]) -> Iterator[str]:
     hidden = [item.what for item in unread if item.what in _NEEDED]
     if hidden:
         yield (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dra_driver.api.documents import Document
 from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT, NOT_TAKEN
-from dra_driver.migration.model import MigrationFinding, Options, Path, finding, title_of
+from dra_driver.migration.model import MigrationFinding, Options, Path, finding, map_in, title_of
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.migration.understand.plugin_config import PluginConfig
 from dra_driver.phrases import and_more
@@ -181,7 +181,6 @@ def layout_of(name: str, entries: object) -> MigLayout | None:
         return None
     profiles: set[str] = set()
     for entry in entries:
-        devices = entry.get("mig-devices")
-        profiles |= {str(profile) for profile in (devices if isinstance(devices, dict) else {})}
+        profiles |= set(map(str, map_in(entry.get("mig-devices"))))
     everywhere = all(bool(entry.get("mig-enabled")) for entry in entries)
     return MigLayout(name, tuple(sorted(profiles)), everywhere)

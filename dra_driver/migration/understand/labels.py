@@ -142,13 +142,12 @@ def hints_of(requirements: Sequence[Requirement]) -> Hints:
     strategy, profile, shared, mps = None, None, None, False
     for requirement in requirements:
         value = requirement.values[0] if requirement.operator == "In" and len(requirement.values) == 1 else ""
-        products = (
-            requirement.values if requirement.operator == "In" and requirement.key == f"{NVIDIA}gpu.product" else ()
-        )
-        if products:
-            results = {Product.of(product).profile for product in products}
-            profile = profile or (results.pop() if len(results) == 1 else None)
-            shared = shared or True if all(Product.of(product).shared for product in products) else shared
+        if requirement.key == f"{NVIDIA}gpu.product" and requirement.operator == "In" and requirement.values:
+            products = [Product.of(text) for text in requirement.values]
+            profiles = {product.profile for product in products}
+            profile = profile or (profiles.pop() if len(profiles) == 1 else None)
+            if all(product.shared for product in products):
+                shared = True
         if requirement.key == f"{NVIDIA}mig.strategy" and value:
             strategy = value
         if requirement.key == f"{NVIDIA}mig.config" and (uniform := re.fullmatch(rf"all-({PROFILE})", value)):

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, replace
 from dra_driver.allocation.placement import class_by_resource
 from dra_driver.api.documents import Document
 from dra_driver.api.resource import DeviceClass
-from dra_driver.migration.model import MigrationFinding, Options, What, value_at
+from dra_driver.migration.model import MigrationFinding, Options, What, map_in, value_at
 from dra_driver.migration.understand.in_force import MigLayout, uniform_profile
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
-from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, PluginConfig, PluginSharing
+from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, MIG_RESOURCE, PluginConfig, PluginSharing
 from dra_driver.migration.understand.purposes import Purposes
 from dra_driver.quantity import Quantity, whole_number
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 LAYOUT_LABEL = "nvidia.com/mig.config"
-_MIG = "nvidia.com/mig-"
 _SHARED = ".shared"
 
 
@@ -60,15 +59,17 @@ class View:
         if not self._has(resource, base, renamed, hints):
             return None
         sharing = self._sharing_of(base, renamed, hints)
-        if base.startswith(_MIG):
-            return Stands(What.MIG, restored_profile(base.removeprefix(_MIG)), sharing)
+        if base.startswith(MIG_RESOURCE):
+            return Stands(What.MIG, restored_profile(base.removeprefix(MIG_RESOURCE)), sharing)
         single, profile = self._single(hints)
         return Stands(What.MIG, profile, sharing) if single else Stands(What.GPU, None, sharing)
 
     def shares(self, what: What) -> bool:
         """Whether devices of this kind are shared."""
         single = self.mig_strategy == "single"
-        return any((single or resource.startswith(_MIG)) == (what is What.MIG) for resource in self.sharing or {})
+        return any(
+            (single or resource.startswith(MIG_RESOURCE)) == (what is What.MIG) for resource in self.sharing or {}
+        )
 
     def _base(self, resource: str) -> str:
         """Its name before it is renamed."""
@@ -204,12 +205,10 @@ def view_of_node(
     layouts: Sequence[MigLayout],
 ) -> View | None:
     """None: a node without GPUs."""
-    labels = value_at(node.obj, ("metadata", "labels"))
-    labels = {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
-    allocatable = value_at(node.obj, ("status", "allocatable"))
+    labels = {str(key): str(value) for key, value in map_in(value_at(node.obj, ("metadata", "labels"))).items()}
     offered = frozenset(
         str(name)
-        for name, amount in (allocatable.items() if isinstance(allocatable, dict) else ())
+        for name, amount in map_in(value_at(node.obj, ("status", "allocatable"))).items()
         if str(name).startswith("nvidia.com/") and str(amount) != "0" and not is_other(str(name))
     )
     if not offered and not any(key.startswith("nvidia.com/gpu") for key in labels):

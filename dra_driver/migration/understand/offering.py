@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.model import ObjectRef
+from dra_driver.migration.model import ObjectRef, maps_in, value_at
 from dra_driver.migration.understand.labels import is_other
 from dra_driver.quantity import Quantity
 
@@ -203,7 +203,7 @@ def _operators(policies: Sequence[JsonObject]) -> Iterable[DevicePlugin]:
 
 def _enabled(policy: JsonObject, part: str) -> bool:
     """Parts of a ClusterPolicy are on unless it says otherwise."""
-    return ((policy.get("spec") or {}).get(part) or {}).get("enabled") is not False
+    return value_at(policy, ("spec", part, "enabled")) is not False
 
 
 def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[DevicePlugin]:
@@ -212,8 +212,7 @@ def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[
         owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or ()}
         if operator and "ClusterPolicy" in owners:
             continue
-        containers = (((daemon_set.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
-        if any(_PLUGIN_IMAGE.search(str(container.get("image", ""))) for container in containers):
+        if any(_PLUGIN_IMAGE.search(str(container.get("image", ""))) for container in _containers(daemon_set)):
             gke = metadata.get("namespace") == "kube-system" and _GKE_PLUGIN.match(metadata["name"])
             installed = Installed.GKE if gke else Installed.DAEMON_SET
             yield DevicePlugin(installed, metadata.get("namespace") or "default", metadata["name"])
@@ -221,8 +220,8 @@ def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[
 
 def _offers_gpus(cluster: JsonObject) -> bool:
     """A GPUCluster may be there for ComputeDomains alone, in versions that can switch its part for GPUs off."""
-    driver = (cluster.get("spec") or {}).get("draDriver") or {}
-    return _enabled(cluster, "draDriver") and (driver.get("gpus") or {}).get("enabled") is not False
+    gpus = value_at(cluster, ("spec", "draDriver", "gpus", "enabled"))
+    return _enabled(cluster, "draDriver") and gpus is not False
 
 
 def _other_drivers(clusters: Sequence[JsonObject], daemon_sets: Sequence[JsonObject]) -> Iterable[str]:
@@ -233,10 +232,14 @@ def _other_drivers(clusters: Sequence[JsonObject], daemon_sets: Sequence[JsonObj
         if str(cluster.get("apiVersion", "")).startswith("nvidia.com/") and _offers_gpus(cluster)
     ]
     yield from named
-    for item in () if named else daemon_sets:
-        containers = (((item.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
+    for daemon_set in () if named else daemon_sets:
         if any(
             container.get("name") == "gpus" and _OTHER_DRIVER_IMAGE.search(str(container.get("image", "")))
-            for container in containers
+            for container in _containers(daemon_set)
         ):
-            yield f"DaemonSet {item['metadata'].get('namespace') or 'default'}/{item['metadata']['name']}"
+            metadata = daemon_set["metadata"]
+            yield f"DaemonSet {metadata.get('namespace') or 'default'}/{metadata['name']}"
+
+
+def _containers(daemon_set: JsonObject) -> list[JsonObject]:
+    return maps_in(value_at(daemon_set, ("spec", "template", "spec", "containers")))

@@ -20,7 +20,7 @@ from dra_driver.migration.codes import (
     FindingCode,
     FindingSeverity,
 )
-from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, value_at
+from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, map_in, maps_in, value_at
 
 _PLUMBING = re.compile(
     r"k8s-device-plugin|nvidia[^:@]*device-plugin|gpu[^:@]*device-plugin|gpu-feature-discovery|mig-manager|mig-parted"
@@ -55,7 +55,7 @@ def is_plumbing(spec: JsonObject) -> bool:
 def plugin_settings(daemon_set: JsonObject) -> PluginSettings | None:
     """None: it is no device plugin."""
     spec = value_at(daemon_set, ("spec", "template", "spec"))
-    for number, image in enumerate(_images(spec) if isinstance(spec, dict) else ()):
+    for number, image in enumerate(_images(map_in(spec))):
         if _PLUMBING.search(image) and _PLUGIN.search(image):
             given = _given(value_at(spec, ("containers", number)))
             root = given.get("nvidia-driver-root")
@@ -64,8 +64,8 @@ def plugin_settings(daemon_set: JsonObject) -> PluginSettings | None:
 
 
 def _images(spec: Mapping[str, object]) -> Iterator[str]:
-    for item in list_in(spec.get("containers")):
-        yield str(item.get("image") or "") if isinstance(item, dict) else ""
+    for container in maps_in(spec.get("containers")):
+        yield str(container.get("image") or "")
 
 
 def _given(container: JsonObject) -> dict[str, str]:
@@ -159,11 +159,11 @@ def labels_of_nodes(nodes: Iterable[Document]) -> Iterator[MigrationFinding]:
     """One for each label. The autoscaler takes a node with it for unready while `nvidia.com/gpu` is not there."""
     seen: set[str] = set()
     for document in nodes:
-        labels = value_at(document.obj, ("metadata", "labels"))
-        capacity = value_at(document.obj, ("status", "capacity"))
-        if not any(key.startswith("nvidia.com/") for item in (labels, capacity) for key in _keys(item)):
+        labels = map_in(value_at(document.obj, ("metadata", "labels")))
+        capacity = map_in(value_at(document.obj, ("status", "capacity")))
+        if not any(str(key).startswith("nvidia.com/") for key in (*labels, *capacity)):
             continue
-        for label in sorted(_GPU_LABELS.keys() & labels.keys()) if isinstance(labels, dict) else ():
+        for label in sorted(_GPU_LABELS.keys() & labels.keys()):
             if label in seen or labels.get(_GOOGLE_DRIVER) == "true":
                 continue
             seen.add(label)
@@ -177,7 +177,3 @@ def labels_of_nodes(nodes: Iterable[Document]) -> Iterator[MigrationFinding]:
                 else "If it manages these nodes, remove the label from the node groups of the driver."
             )  # fmt: skip
             yield finding(AUTOSCALER, document, ("metadata", "labels", label), message, advice=advice)
-
-
-def _keys(value: object) -> Iterator[str]:
-    yield from map(str, value if isinstance(value, dict) else ())

@@ -27,6 +27,7 @@ from dra_driver.migration.model import (
     Purpose,
     finding,
     list_in,
+    map_in,
     maps_in,
     value_at,
 )
@@ -99,8 +100,7 @@ class _Looking:
         for name, path, entry in _listed(pod):
             yield name, path, self._entry(entry)
         for container in pod.containers:
-            limits = container.resources.get("limits")
-            for name in limits if isinstance(limits, dict) else ():
+            for name in map_in(container.resources.get("limits")):
                 if str(name).startswith(IMPLICIT_PREFIX):
                     request = {"deviceClassName": str(name).removeprefix(IMPLICIT_PREFIX)}
                     yield str(name), (*container.resources_path, "limits", str(name)), self._request(request)

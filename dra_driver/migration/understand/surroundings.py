@@ -22,7 +22,7 @@ from dra_driver.migration.codes import (
     NO_COUNTERPART,
     UNREADABLE,
 )
-from dra_driver.migration.model import MigrationFinding, Options, Path, finding, list_in, value_at
+from dra_driver.migration.model import MigrationFinding, Options, Path, finding, list_in, map_in, value_at
 from dra_driver.migration.understand.in_force import (
     Given,
     MigLayout,
@@ -118,8 +118,7 @@ class _Sources:
     # -- texts inside of documents
 
     def _config_map(self, document: Document) -> None:
-        data = document.obj.get("data")
-        for key, text in (data or {}).items() if isinstance(data, dict) else ():
+        for key, text in map_in(document.obj.get("data")).items():
             if isinstance(text, str) and _LOOKS_LIKE.search(text):
                 self._inner(document, str(key), text, ("data", str(key)))
 
@@ -169,10 +168,10 @@ class _Sources:
         plugin: JsonObject = inner if isinstance(inner, dict) else obj
         config = plugin.get("config")
         if isinstance(config, dict):
-            texts = config.get("map") or config.get("data") or {}
+            texts = map_in(config.get("map") or config.get("data"))
             base: Path = ("devicePlugin", "config") if inner is plugin else ("config",)
             key = "map" if config.get("map") else "data"
-            for name, text in texts.items() if isinstance(texts, dict) else ():
+            for name, text in texts.items():
                 at = (*base, key, str(name))
                 if isinstance(text, str):
                     self._inner(document, str(name), text, at)

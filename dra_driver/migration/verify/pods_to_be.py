@@ -25,6 +25,7 @@ from dra_driver.migration.model import (
     ObjectRef,
     PodSpecAt,
     Role,
+    map_in,
     ref_of,
     value_at,
 )
@@ -120,8 +121,8 @@ class PodsToBe:
         claims = {name: self._claim(namespace, name, entry) for name, entry in entries.items()}
         if not claims:
             raise NotLookedAt("its framework makes the claims, by fields of its own")
-        own = value_at(document.obj, at.path)
-        spec = {**{name: at.spec[name] for name in at.inherited}, **(own if isinstance(own, dict) else {})}
+        own = map_in(value_at(document.obj, at.path))
+        spec = {**{name: at.spec[name] for name in at.inherited}, **own}
         return PodToBe(self._shell(at, spec), claims, uses, spec)
 
     def _shell(
@@ -189,10 +190,9 @@ def _by_ref(documents: Iterable[Document]) -> dict[ObjectRef, list[Document]]:
 def _container(at: ContainerAt, index: int, is_asked: Callable[[str], bool]) -> tuple[JsonObject, ContainerAt]:
     amounts: JsonObject = {}
     for key in ("limits", "requests"):
-        given = at.resources.get(key)
-        if isinstance(given, dict):
-            asked = {name: str(amount) for name, amount in given.items() if "/" in str(name) and is_asked(str(name))}
-            amounts |= {key: asked} if asked else {}
+        given = map_in(at.resources.get(key))
+        asked = {name: str(amount) for name, amount in given.items() if "/" in str(name) and is_asked(str(name))}
+        amounts |= {key: asked} if asked else {}
     always = {"restartPolicy": "Always"} if at.role is Role.SIDECAR else {}
     return {"name": name_of(at, index), "resources": amounts, **always}, at
 
@@ -206,8 +206,7 @@ def _named(
     at: PodSpecAt, document: Document
 ) -> tuple[dict[str, JsonObject], dict[str, tuple[ContainerUseOfClaim, ...]]]:
     """The claims that a pod lists, by their names in it; and those that its containers name."""
-    spec = value_at(document.obj, at.path)
-    spec = spec if isinstance(spec, dict) else {}
+    spec = map_in(value_at(document.obj, at.path))
     listed = spec.get("resourceClaims")
     if at.form is ClaimForm.NIM:
         listed = [{"name": f"claim-{index}", **item} for index, item in enumerate(spec.get("draResources") or ())]
@@ -217,10 +216,10 @@ def _named(
         if at.form is ClaimForm.NIM:
             uses[name_of(container, index)] = tuple(ContainerUseOfClaim(name, None) for name in entries)
             continue
-        resources = value_at(document.obj, container.resources_path)
-        claims = resources.get("claims") if isinstance(resources, dict) else None
-        results = [claim for claim in claims or () if isinstance(claim, dict)]
+        claims = map_in(value_at(document.obj, container.resources_path)).get("claims")
         uses[name_of(container, index)] = tuple(
-            ContainerUseOfClaim(str(item.get("name")), item.get("request")) for item in results
+            ContainerUseOfClaim(str(claim.get("name")), claim.get("request"))
+            for claim in claims or ()
+            if isinstance(claim, dict)
         )
     return entries, uses

@@ -65,7 +65,7 @@ def test_anything_may_stand_anywhere(objects: list[JsonObject], options: Options
             pod_reading = reading.demands(pod, meaning, options)
             assert there(document.obj, pod_reading)
             workloads.append(MigratedWorkload(pod, pod_reading, Choice(MigrationTarget.CLAIMS, "as the test has it.")))
-    result = rewrite(documents, workloads, meaning, options)
+    result = rewrite(documents, workloads, meaning, options, documents)
     findings = [
         *meaning.findings,
         *result.findings,

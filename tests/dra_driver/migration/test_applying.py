@@ -304,7 +304,7 @@ def test_for_what_has_no_command_a_person_is_told() -> None:
         "app/web.yaml": FILES["web.yaml"],
         "other/kustomization.yaml": "resources: [../app]\n",
     }
-    plan = cutover(offering("web"), migrated(kustomized), GPU_DRIVER)
+    plan = cutover(offering("web"), migrated(kustomized), GPU_DRIVER, Results())
     steps = [
         planned
         for stage in plan.forward

@@ -25,6 +25,7 @@ from support.rows import examples
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.migration.claims.publishing import final_values, kept_resources, values_for_cutover
+from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
 from dra_driver.migration.cutover.plan import cutover
 from dra_driver.migration.migrate import migrate
@@ -240,7 +241,7 @@ def commands(stages: tuple[Stage, ...], until: Act | None = None) -> Iterator[st
 
 def plan_of(offering: Offering) -> CutoverPlan:
     policy = {"mig": [{"mode": "Dynamic"}]} if offering.mig_manager else None
-    return cutover(offering, Migration((), (), (), (), (), policy=policy), GPU_DRIVER)
+    return cutover(offering, Migration((), (), (), (), (), policy=policy), GPU_DRIVER, Results())
 
 
 @given(offerings())
@@ -345,7 +346,7 @@ def test_where_a_plan_brought_every_node_over_that_is_left_its_end_is_the_plan()
             Act.REMOVE_PLUGIN,
             Act.LIFT_FENCE,
         ] * ends
-        assert "only its end is left" in "\n".join(way(plan)) or not ends
+        assert "only its end is left" in "\n".join(way(plan, ())) or not ends
         assert not list(way_back(plan))
 
 
@@ -391,7 +392,9 @@ def test_the_mig_manager_goes_where_the_driver_makes_partitions_and_nowhere_else
     node = GpuNode("node-0", {"nvidia.com/gpu": 8}, False, mig_config="all-balanced")
     for mode, goes in (("Dynamic", True), ("Static", False)):
         policy = {"mig": [{"mode": mode}]}
-        plan = cutover(Offering((node,), (OPERATOR,), True), Migration((), (), (), (), (), policy=policy), GPU_DRIVER)
+        plan = cutover(
+            Offering((node,), (OPERATOR,), True), Migration((), (), (), (), (), policy=policy), GPU_DRIVER, Results()
+        )
         assert any("mig-manager=false" in command for command in commands(plan.forward)) == goes
         assert any('"migManager":{"enabled":false}' in command for command in commands(plan.forward)) == goes
 

@@ -23,6 +23,7 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.cli.files import read_files
 from dra_driver.cli.migrate_files import together
 from dra_driver.migration.codes import CODES
+from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.cutover.plan import cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, Options, StrategyOption
@@ -70,7 +71,7 @@ def outcome(name: str) -> MigrationReport:
     objects = [document.obj for source in side for document in read_documents(source.text, source.file).documents]
     offering = offering_of(objects, options.driver) if any(obj.get("kind") == "Node" for obj in objects) else None
     ground = ground_of_models((), migration.policy, options.kubernetes_minor or 36, options.driver)
-    plan = cutover(offering, migration, options.driver) if offering is not None else None
+    plan = cutover(offering, migration, options.driver, Results()) if offering is not None else None
     return MigrationReport(migration, verify(migration, ground, classes()), plan)
 
 

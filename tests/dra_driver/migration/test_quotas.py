@@ -136,12 +136,12 @@ def test_what_no_quota_counts_stays_and_is_said(key: str, value: Any, code: str)
 def test_shares_that_take_all_of_what_they_do_not_name_are_said() -> None:
     memory, both = {"nvidia.com/gpumem": 100}, {"nvidia.com/gpumem": 100, "nvidia.com/gpucores": 5}
     workloads = [workload(CLAIMS, memory), workload(CLAIMS, both), workload(CLAIMS)]
-    findings = rewrite([], workloads, PLAIN, Options()).findings
+    findings = rewrite([], workloads, PLAIN, Options(), []).findings
     assert [(finding.code.name, finding.place.path) for finding in findings] == [
         ("M049", "spec.containers[0].resources.limits[nvidia.com/gpumem]")
     ]
     assert "cores" in findings[0].message
-    assert rewrite([], [workload(CLAIMS, memory), workload(LEAVE, both)], PLAIN, Options()).findings == ()
+    assert rewrite([], [workload(CLAIMS, memory), workload(LEAVE, both)], PLAIN, Options(), []).findings == ()
 
 
 # -- everything else

@@ -54,7 +54,7 @@ def test_a_queue_that_counts_the_class_and_one_of_workloads_that_stay_have_nothi
 def test_kueue_admits_claims_of_mapped_classes_only() -> None:
     waiting = workload(CLAIMS)
     waiting.pod.document.obj["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
-    (finding,) = rewrite([], [waiting], PLAIN, Options()).findings
+    (finding,) = rewrite([], [waiting], PLAIN, Options(), []).findings
     assert "gpu.nvidia.com" in finding.message
     assert yaml.safe_load(finding.paste)["resources"]["deviceClassMappings"]
 
