@@ -30,13 +30,12 @@ from dra_driver.migration.model import (
     ref_of,
     title_of,
 )
-from dra_driver.migration.read.kustomize import Overlays, overlays
+from dra_driver.migration.read.kustomize import overlays
 from dra_driver.migration.read.unrendered import delivers, is_refused, is_sealed, problem_finding, template_findings
 from dra_driver.migration.text.changes import EditRefused, changed, differences
 from dra_driver.migration.text.edit import rewritten
 from dra_driver.migration.text.tree import Splice, header_length, spliced
 from dra_driver.migration.understand import surroundings
-from dra_driver.migration.understand.meaning import Meaning
 
 
 class Output:
@@ -128,7 +127,13 @@ def migrate(sources: Sequence[ManifestText], options: Options, side: Sequence[Ma
     meaning = surroundings.read(known, options, beside_documents)
     over = overlays(documents, {source.file: source.text for source in sources})
     plans = wanted_plans(documents, over, meaning, options)
-    counted = _counted(documents, over, known, plans, meaning, options)
+    counted = quotas.rewrite(
+        [document for document in known if not delivers(document)],
+        [workload for plan in plans for workload in plan.workloads],
+        meaning,
+        options,
+        [document for document in documents if not is_sealed(document) and document.file not in over.patches],
+    )
     out = Output(sources)
     out.take([replace(plan, edits=(*plan.edits, *counted.edits.get(plan.document, ()))) for plan in plans])
     counting = tuple(_as_it_came(counted, out.plans))
@@ -153,23 +158,6 @@ def _changes(plan: DocumentPlan) -> Iterator[FieldChange]:
     document = plan.document
     for path, was, now in differences(document.obj, changed(document.obj, plan.all_edits)):
         yield FieldChange(ref_of(document), place_of(document, path), was, now)
-
-
-def _counted(
-    documents: Iterable[Document],
-    over: Overlays,
-    known: Iterable[Document],
-    plans: Iterable[DocumentPlan],
-    meaning: Meaning,
-    options: Options,
-) -> quotas.QuotaResult:
-    """What quotas and queues are to say once these plans are carried out."""
-    workloads = [workload for plan in plans for workload in plan.workloads]
-    deciding = [document for document in known if not delivers(document)]
-    changeable = frozenset(
-        document for document in documents if not is_sealed(document) and document.file not in over.patches
-    )
-    return quotas.rewrite(deciding, workloads, meaning, options, changeable)
 
 
 def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[DocumentPlan]) -> Iterator[MigrationFinding]:

@@ -253,13 +253,11 @@ def values_for_cutover(migration: Migration) -> JsonObject:
     plugin = dict(values.get("kubeletPlugin") or {})
     plugin["nodeSelector"] = {**(plugin.get("nodeSelector") or {}), DRIVER_RUNS: "yes"}
     rules = dict(values["policy"])
-    ours = {"matchLabels": {OFFERED_BY: "driver"}}
-    wanted = rules.get("publish") or [{}]
-    rules["publish"] = [{**rule, "nodes": _both(rule.get("nodes"), ours)} for rule in wanted]
+    rules["publish"] = [{**rule, "nodes": _where_it_offers(rule.get("nodes"))} for rule in rules.get("publish") or [{}]]
     return {**values, "kubeletPlugin": plugin, "policy": rules}
 
 
-def _both(nodes: JsonObject | None, ours: JsonObject) -> JsonObject:
+def _where_it_offers(nodes: JsonObject | None) -> JsonObject:
     selector = (nodes or {}).get("labelSelector") or {}
-    labels = {**(selector.get("matchLabels") or {}), **ours["matchLabels"]}
+    labels = {**(selector.get("matchLabels") or {}), OFFERED_BY: "driver"}
     return {**(nodes or {}), "labelSelector": {**selector, "matchLabels": labels}}

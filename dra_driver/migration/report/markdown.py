@@ -91,11 +91,7 @@ def _next(report: MigrationReport) -> Iterator[str]:
     for number, step in enumerate(next_steps(report), 1):
         yield f"{number}. {step.what}"
         if step.command is not None:
-            yield ""
-            yield "    ```sh"
-            yield f"    {step.command}"
-            yield "    ```"
-            yield ""
+            yield from _shell([step.command])
 
 
 def _unread(unread: Sequence[UnreadInput]) -> Iterator[str]:
@@ -399,17 +395,18 @@ def _stages(stages: Sequence[Stage]) -> Iterator[str]:
             note = f" {step.note}" if step.note else ""
             yield f"{index}. {step.what}{note}"
             if step.commands:
-                yield ""
-                yield "    ```sh"
-                yield from (f"    {command}" for command in step.commands)
-                yield "    ```"
-                yield ""
+                yield from _shell(step.commands)
 
 
 # -- text
 
 _SHOWN = 6
 """Names in a row; the report for programs has all."""
+
+
+def _shell(commands: Sequence[str]) -> Iterator[str]:
+    """A block below an item of a list."""
+    yield from ("", "    ```sh", *(f"    {command}" for command in commands), "    ```", "")
 
 
 def counted(number: int, word: str) -> str:

@@ -289,15 +289,14 @@ class Splice:
 
 def spliced(text: str, splices: Iterable[Splice]) -> str:
     """A file's text after splices in its normalized form. New lines end like the file's own do."""
-    plain = normalized(text)
-    mark = text[: len(text) - len(text.removeprefix("\ufeff"))]
+    body = text.removeprefix("\ufeff")
+    mark = text[: len(text) - len(body)]
     if "\r" not in text:
-        return mark + joined(plain, splices)
-    ends = [match.end() for match in re.finditer(r"\r\n", text.removeprefix("\ufeff"))]
+        return mark + joined(normalized(text), splices)
+    ends = [match.end() for match in re.finditer(r"\r\n", body)]
     starts = [end - 2 - index for index, end in enumerate(ends)]
     """Of each `\\r\\n`: where its `\\n` is in the normalized text."""
     newline = "\r\n" if ends else "\r" if "\n" not in text else "\n"
-    body = text.removeprefix("\ufeff")
     moved = [
         Splice(
             splice.start + bisect_left(starts, splice.start),
@@ -309,15 +308,11 @@ def spliced(text: str, splices: Iterable[Splice]) -> str:
     return mark + joined(body, moved)
 
 
-def order(splice: Splice) -> tuple[int, bool]:
-    """What is put in comes before what is taken out in the same place."""
-    return splice.start, splice.end != splice.start
-
-
 def joined(text: str, splices: Iterable[Splice]) -> str:
     parts: list[str] = []
     position = 0
-    for splice in sorted(splices, key=order):
+    # What is put in comes before what is taken out in the same place.
+    for splice in sorted(splices, key=lambda splice: (splice.start, splice.end != splice.start)):
         if splice.start < position:
             raise EditRefused("two edits overlap")
         parts += (text[position : splice.start], splice.text)

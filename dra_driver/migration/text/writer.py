@@ -175,6 +175,10 @@ class _Child:
     key_node: Tree | None = None
 
 
+type _Added = Sequence[tuple[str | None, Any]]
+"""New children: keys and values of a map; None and values of a list."""
+
+
 @dataclass(slots=True, eq=False)
 class Writer:
     """Collects splices, and changes nothing itself. `text` ends with a line end."""
@@ -245,7 +249,7 @@ class Writer:
             if index in staying and not self._visit(child.value, old[index], staying[index]):
                 self._replace(tree, child, staying[index])
         removed = [index for index in range(len(children)) if index not in staying]
-        added: list[tuple[str | None, Any]] = [(None, new[index]) for index, was in enumerate(origin) if was is None]
+        added: _Added = [(None, new[index]) for index, was in enumerate(origin) if was is None]
         if removed or added:
             self._restock(tree, children, removed, added)
 
@@ -299,25 +303,13 @@ class Writer:
 
     # -- children that go and come
 
-    def _restock(
-        self,
-        tree: MapNode | ListNode,
-        children: list[_Child],
-        removed: list[int],
-        added: Sequence[tuple[str | None, Any]],
-    ) -> None:
+    def _restock(self, tree: MapNode | ListNode, children: list[_Child], removed: list[int], added: _Added) -> None:
         if tree.flow:
             self._restock_flow(tree, children, removed, added)
         else:
-            self._restock_block(tree, children, removed, added)
+            self._restock_block(children, removed, added)
 
-    def _restock_block(
-        self,
-        tree: MapNode | ListNode,
-        children: list[_Child],
-        removed: list[int],
-        added: Sequence[tuple[str | None, Any]],
-    ) -> None:
+    def _restock_block(self, children: list[_Child], removed: list[int], added: _Added) -> None:
         column = column_of(self.text, children[0].begin)
         lines = [line for key, value in added for line in self._new_child(key, value, column)]
         gone = set(removed)
@@ -333,13 +325,8 @@ class Writer:
         for index in removed:
             if index >= start:
                 child = children[index]
-                self._cut(
-                    line_start(self.text, child.begin),
-                    next_line(self.text, child.end),
-                    [child],
-                    column,
-                    leading=False,
-                )
+                start_of_lines, end_of_lines = line_start(self.text, child.begin), next_line(self.text, child.end)
+                self._cut(start_of_lines, end_of_lines, [child], column, leading=False)
         if lines:
             position = self._past_own_comments(next_line(self.text, children[staying[-1]].end), column)
             self.splices.append(Splice(position, position, "".join(f"{line}\n" for line in lines)))
@@ -396,11 +383,7 @@ class Writer:
     # -- flow style
 
     def _restock_flow(
-        self,
-        tree: MapNode | ListNode,
-        children: list[_Child],
-        removed: list[int],
-        added: Sequence[tuple[str | None, Any]],
+        self, tree: MapNode | ListNode, children: list[_Child], removed: list[int], added: _Added
     ) -> None:
         spread_out = bool(children) and "\n" in self.text[tree.body : children[0].begin]
         column = self._indentation(children[0].begin) if spread_out else 0
