@@ -168,10 +168,8 @@ class GpuInstances:
                     instance=str(live_gpu_instance),
                 )
                 return
-            with_users = (
-                f"{live_gpu_instance} cannot be taken back, because programs still use it{_named(gpu.processes())}"
-            )
-            _refusing(hold.gpu, NvmlCode.IN_USE, with_users, lambda: gpu.destroy_gpu_instance(live_gpu_instance))
+            in_use = f"{live_gpu_instance} cannot be taken back, because programs still use it{_users(gpu)}"
+            _destroying(hold.gpu, in_use, lambda: gpu.destroy_gpu_instance(live_gpu_instance))
             if gpu.instance_at(hold.profile_id, hold.start) is not None:
                 raise _stays(str(live_gpu_instance), hold.gpu)
 
@@ -220,11 +218,11 @@ class ComputeInstances:
             device = there(gpu)
             if device is None:
                 return
-            with_users = (
+            in_use = (
                 f"MIG device {device} ({_described(hold.parent)}) cannot be taken back, because programs still use it"
-                f"{_named(gpu.processes())}; it is tried again until they end"
+                f"{_users(gpu)}; it is tried again until they end"
             )
-            _refusing(hold.parent.gpu, NvmlCode.IN_USE, with_users, lambda: gpu.destroy_compute_instance(device))
+            _destroying(hold.parent.gpu, in_use, lambda: gpu.destroy_compute_instance(device))
             if there(gpu) is not None:
                 raise _stays(f"MIG device {device}", hold.parent.gpu)
 
@@ -308,7 +306,7 @@ def _switch(gpu: MigGpu, identity: GpuIdentity, *, on: bool) -> None:
 
 def _refused(status: int, gpu: MigGpu, identity: GpuIdentity, word: str) -> HardwareError:
     if status == NvmlCode.IN_USE:
-        message = f"MIG mode cannot be switched {word} while programs have the GPU open{_named(gpu.processes())}"
+        message = f"MIG mode cannot be switched {word} while programs have the GPU open{_users(gpu)}"
         advice = "end them; it is tried again until then"
     elif status == NvmlCode.RESET_REQUIRED:
         message = f"MIG mode can be switched {word} by a reset only, and the driver cannot do one here"
@@ -361,7 +359,7 @@ def _create(gpu: MigGpu, hold: GpuInstance, instances: Iterable[LiveGpuInstance]
             NvmlCode.INSUFFICIENT_RESOURCES: f"what it needs is taken by"
             f" {_listed(instances) or 'nothing that NVML lists'};"
             " it is tried again, and fits when those are gone",
-            NvmlCode.IN_USE: f"programs use the GPU as a whole{_named(gpu.processes())}; end them",
+            NvmlCode.IN_USE: f"programs use the GPU as a whole{_users(gpu)}; end them",
             NvmlCode.INVALID_ARGUMENT: "the driver knows no such profile or place on this GPU: was it replaced, or its"
             " driver, since it was published?",
             NvmlCode.NOT_SUPPORTED: "the driver says that this GPU cannot be divided here, as a part of one that is"
@@ -428,16 +426,16 @@ def _is_at(device: LiveComputeInstance, hold: ComputeInstance, parent: LiveGpuIn
     return (device.facts.slices, device.facts.start) == (slices, hold.start)
 
 
-def _refusing(identity: GpuIdentity, code: NvmlCode, message: str, act: Callable[[], None]) -> None:
-    """`act`, whose refusal with `code` means what `message` says. Gone already is fine; callers look whether it is."""
+def _destroying(identity: GpuIdentity, in_use: str, act: Callable[[], None]) -> None:
+    """`act`, and `in_use` as its error while programs use what it destroys. Gone already is fine; callers look."""
     try:
         act()
     except HardwareError as error:
         if error.code == NvmlCode.NOT_FOUND:
             return
-        if error.code != code:
+        if error.code != NvmlCode.IN_USE:
             raise
-        raise HardwareError(message, about=str(identity), code=code) from error
+        raise HardwareError(in_use, about=str(identity), code=error.code) from error
 
 
 def _patiently(act: Callable[[], None], sleep: Callable[[float], None]) -> None:
@@ -460,7 +458,8 @@ def _listed(instances: Iterable[LiveGpuInstance]) -> str:
     return "; ".join(map(str, instances))
 
 
-def _named(processes: tuple[str, ...]) -> str:
+def _users(gpu: MigGpu) -> str:
+    processes = gpu.processes()
     if not processes:
         return ": NVML names none, so perhaps a monitoring agent (DCGM) or another container holds it open"
     return f": {', '.join(processes)}"

@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-import structlog
-
 from dra_driver.devices.mps import PIPE_VARIABLE, default_commands
 from dra_driver.errors import HardwareError, InvalidInput, NodeNotReady
 from kubelet_plugin.effects.mps_process import DaemonProcess, Launcher, bound_logs
@@ -32,8 +30,6 @@ from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms, run_program, said_by
 from kubelet_plugin.hardware.host_programs import MarkedProcess
 from kubelet_plugin.prepare.holds import Hold, HoldState, Made, MpsDaemon, Records, UnknownHold
-
-_log = structlog.get_logger(__name__)
 
 CONTROL = "nvidia-cuda-mps-control"
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -44,13 +43,6 @@ class DaemonProcess:
     @property
     def output(self) -> Path:
         return self.log / "daemon.log"
-
-
-class Launcher(Protocol):
-    """Starts daemons as detached processes."""
-
-    def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
-        """Facts for the journal: `launcher`, and `unit` or `pid`. Raises NodeNotReady, and then nothing runs."""
 
 
 def plain_start(daemon: DaemonProcess, *, isolated: bool) -> Start:
@@ -97,40 +89,21 @@ def systemd_words(systemd_run: str, daemon: DaemonProcess) -> tuple[str, ...]:
     )
 
 
-class PlainLauncher:
-    """A process in a session of its own, out of the container's namespaces and cgroups. Any host."""
+class Launcher:
+    """Starts a daemon as a process in a session of its own, out of the container's namespaces and cgroups. Any host."""
 
     def __init__(self, host: OnHost) -> None:
         self._host = host
 
     def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
+        """Facts for the journal: `launcher`, and `unit` or `pid`. Raises NodeNotReady, and then nothing runs."""
         pid = self._host.start(plain_start(daemon, isolated=self._host.isolates), daemon.about)
         return {"launcher": "plain", "pid": str(pid)}
 
 
-class SystemdLauncher:
-    """A transient unit, which an administrator sees among the others. Hosts that systemd runs."""
-
-    def __init__(self, host: OnHost) -> None:
-        self._host = host
-
-    def available(self) -> bool:
-        """Source: sd_booted(3)."""
-        return self._host.files.resolve("/run/systemd/system") is not None and self._program() is not None
-
-    def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
-        program = self._program()
-        if program is None:
-            raise NodeNotReady("the host has no systemd-run", about=daemon.about)
-        self._host.run(systemd_words(program, daemon), daemon.about)
-        return {"launcher": "systemd", "unit": f"{daemon.unit}.service"}
-
-    def _program(self) -> str | None:
-        return next((path for path in _SYSTEMD_RUN if self._host.files.resolve(path) is not None), None)
-
-
-class HostLauncher:
-    """systemd where the host has it, and a process alone where that is not so or fails, or where SELinux is on.
+class HostLauncher(Launcher):
+    """A transient unit of systemd, which an administrator sees among the others. A process alone where systemd does not
+    run the host, where that fails, or where SELinux is on.
 
     With SELinux, containers may connect to a process of the host only if its type is `spc_t`. A process alone has the
     type of the plugin, which is that one for privileged containers. A unit has `unconfined_service_t`, and no property
@@ -138,17 +111,23 @@ class HostLauncher:
     container-selinux and Fedora's selinux-policy.
     """
 
-    def __init__(self, host: OnHost) -> None:
-        self._systemd = SystemdLauncher(host) if host.isolates and not host.confined else None
-        self._plain = PlainLauncher(host)
-
     def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
-        if self._systemd is not None and self._systemd.available():
+        systemd_run = self._systemd_run()
+        if systemd_run is not None:
             try:
-                return self._systemd.start(daemon)
+                self._host.run(systemd_words(systemd_run, daemon), daemon.about)
             except NodeNotReady as error:
                 _log.warning("systemd did not start it; it is started without", daemon=daemon.about, error=str(error))
-        return self._plain.start(daemon)
+            else:
+                return {"launcher": "systemd", "unit": f"{daemon.unit}.service"}
+        return super().start(daemon)
+
+    def _systemd_run(self) -> str | None:
+        """Its host path; None where systemd is not to be used. Source: sd_booted(3)."""
+        host = self._host
+        if not host.isolates or host.confined or host.files.resolve("/run/systemd/system") is None:
+            return None
+        return next((path for path in _SYSTEMD_RUN if host.files.resolve(path) is not None), None)
 
 
 def _environment(daemon: DaemonProcess) -> dict[str, str]:

@@ -157,13 +157,14 @@ class HookPrograms:
         path = self._configured or next((path for path in PLACES if self._file(path, seen) is not None), None)
         if path is None:
             return None, "the host has no nvidia-cdi-hook or nvidia-ctk in any of the usual places"
-        if self._file(path, seen) is None:
+        file = self._file(path, seen)
+        if file is None:
             raise NodeNotReady(
                 "is configured as the CDI hook program, but does not exist on the host: install the NVIDIA container"
                 " toolkit there, or leave the setting empty",
                 about=f"file {path}",
             )
-        program, problem = self._answered(path, seen)
+        program, problem = self._answered(path, file, seen)
         return program, problem if program is None else _shortcoming(program)
 
     def _of_image(self, seen: Seen) -> tuple[HookProgram | None, str | None]:
@@ -173,19 +174,19 @@ class HookPrograms:
             self._shipped.install()
         except NodeNotReady as error:
             return None, str(error)
-        if self._file(self._shipped.path, seen) is None:
-            return None, f"{self._shipped.path} is not below the host's root"
-        return self._answered(self._shipped.path, seen)
+        path = self._shipped.path
+        file = self._file(path, seen)
+        if file is None:
+            return None, f"{path} is not below the host's root"
+        return self._answered(path, file, seen)
 
     def _file(self, path: str, seen: Seen) -> Path | None:
         resolved = seen.look(self._host, path)
         file = self._host.path(resolved) if resolved is not None else None
         return file if file is not None and file.is_file() else None
 
-    def _answered(self, path: str, seen: Seen) -> tuple[HookProgram | None, str | None]:
-        """What the program at `path` can do, or why it cannot be used."""
-        file = self._file(path, seen)
-        assert file is not None
+    def _answered(self, path: str, file: Path, seen: Seen) -> tuple[HookProgram | None, str | None]:
+        """What the program at `path` can do, or why it cannot be used; `file` is where it lies for this process."""
         ldconfig = next((place for place in _LDCONFIG if self._file(place, seen) is not None), None)
         state = file.stat()
         identity = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size, ldconfig)

@@ -33,7 +33,7 @@ from kubelet_plugin.simulation.tree import (
 
 _RELEASE = "6.8.0-simulated"
 _FIRST_GROUP = 20
-_VFIO_MAJOR, _VFIO_DEVICES_MAJOR, _GPU_MAJOR = 244, 511, 195
+_VFIO_MAJOR, _VFIO_DEVICES_MAJOR = 244, 511
 _DRIVERS = PurePosixPath("/sys/bus/pci/drivers")
 GRAPHICS, VTCONSOLE = PurePosixPath("/sys/class/graphics"), PurePosixPath("/sys/class/vtconsole/vtcon1")
 _DEVICES = PurePosixPath("/sys/bus/pci/devices")

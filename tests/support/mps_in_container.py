@@ -13,7 +13,7 @@ from pathlib import Path
 from support.mps import QUICK
 
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.effects.mps_process import PlainLauncher
+from kubelet_plugin.effects.mps_process import Launcher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.vfio_driver import HostSmi
 from kubelet_plugin.hardware.driver_programs import DriverProgram, DriverPrograms
@@ -44,7 +44,7 @@ def main() -> None:
     files = HostFiles(host_root)
     host = OnHost(files, Processes(host_root / "proc"), host_root / "proc" / str(order["hostPid"]) / "ns")
     programs = _Programs(Path(order["node"]), order["driverRoot"])
-    daemons = MpsDaemons(Path(order["folder"]), host, programs, PlainLauncher(host), QUICK)
+    daemons = MpsDaemons(Path(order["folder"]), host, programs, Launcher(host), QUICK)
     hold = MpsDaemon("claim-a", (GpuIdentity(order["gpu"], "0000:00:00.0"),), thread_percentage=50)
     made = Made(tuple(tuple(fact) for fact in order.get("made", ())))
     if order["do"] == "persistence off":

@@ -11,7 +11,6 @@ from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.mps_process import (
     DaemonProcess,
     HostLauncher,
-    SystemdLauncher,
     plain_start,
     systemd_words,
 )
@@ -165,17 +164,10 @@ def test_systemd_starts_it_where_systemd_runs_the_host(tmp_path: Path) -> None:
     assert (host.ran, host.started) == (["/bin/systemd-run --unit=gpu-dra-mps-claim-a"], [])
 
 
-def test_systemd_starts_nothing_once_its_program_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", ["run/systemd/system", "bin/systemd-run"])
+def test_a_host_without_systemd_or_its_program_starts_it_plainly(tmp_path: Path, gone: str) -> None:
+    (_with_systemd(tmp_path) / gone).rename(tmp_path / "gone")
     host = _Host(tmp_path)
-    with pytest.raises(NodeNotReady, match="the host has no systemd-run"):
-        SystemdLauncher(host).start(_daemon(_ON_HOST))
-    assert host.ran == []
-
-
-def test_a_host_with_the_program_but_without_systemd_starts_it_plainly(tmp_path: Path) -> None:
-    (_with_systemd(tmp_path) / "run/systemd/system").rmdir()
-    host = _Host(tmp_path)
-    assert not SystemdLauncher(host).available()
     assert HostLauncher(host).start(_daemon(_ON_HOST)) == {"launcher": "plain", "pid": "7"}
     assert host.ran == []
 

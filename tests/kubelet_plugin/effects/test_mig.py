@@ -19,8 +19,8 @@ from kubelet_plugin.effects.mig import (
     ComputeInstances,
     GpuInstances,
     MigModes,
+    _destroying,
     _instances_if_on,
-    _refusing,
 )
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts
 from kubelet_plugin.hardware.calls import NvmlCode
@@ -796,11 +796,11 @@ class TestAnswersOfNvml:
 
     def test_what_is_gone_already_needs_no_destruction(self) -> None:
         gpu = GpuIdentity("GPU-a", "0000:01:00.0")
-        _refusing(gpu, NvmlCode.IN_USE, "in use", lambda: self.refused(NvmlCode.NOT_FOUND))
+        _destroying(gpu, "in use", lambda: self.refused(NvmlCode.NOT_FOUND))
         with pytest.raises(HardwareError, match="in use"):
-            _refusing(gpu, NvmlCode.IN_USE, "in use", lambda: self.refused(NvmlCode.IN_USE))
+            _destroying(gpu, "in use", lambda: self.refused(NvmlCode.IN_USE))
         with pytest.raises(HardwareError, match="refused"):
-            _refusing(gpu, NvmlCode.IN_USE, "in use", lambda: self.refused(NvmlCode.NO_PERMISSION))
+            _destroying(gpu, "in use", lambda: self.refused(NvmlCode.NO_PERMISSION))
 
     def test_a_gpu_without_mig_mode_is_not_asked_for_instances(self) -> None:
         """NVML refuses the question then. Source: nvmlDeviceGetGpuInstances."""
