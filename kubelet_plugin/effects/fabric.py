@@ -8,32 +8,21 @@ kubernetes-sigs/dra-driver-nvidia-gpu; not seen on hardware. Calls block, also f
 """
 
 from collections.abc import Collection
-from typing import Protocol
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.nvml_user import NvmlUser
-from kubelet_plugin.effects.vfio_driver import GpuDriver
-from kubelet_plugin.hardware.nvfm import ABOUT, FabricPartitionNow, FmCode
+from kubelet_plugin.effects.vfio_driver import DriverOfNode
+from kubelet_plugin.hardware.nvfm import ABOUT, FabricManager, FabricPartitionNow, FmCode
 from kubelet_plugin.prepare.holds import FabricPartition, GpuIdentity, Made, Records, described
 
 _ACTIVE, _INACTIVE = "active", "inactive"
-
-
-class PartitionSwitch(Protocol):
-    """What is needed of `kubelet_plugin.hardware.nvfm.FabricManager`."""
-
-    def partitions(self) -> tuple[FabricPartitionNow, ...]: ...
-
-    def activate(self, partition: int) -> None: ...
-
-    def deactivate(self, partition: int) -> None: ...
 
 
 class FabricPartitions:
     """Effect of `FabricPartition`. Facts: `was`; and `persistent`, the UUIDs of GPUs whose persistence mode must be
     switched on again, none when it is made."""
 
-    def __init__(self, manager: PartitionSwitch, driver: GpuDriver, nvml: NvmlUser) -> None:
+    def __init__(self, manager: FabricManager, driver: DriverOfNode, nvml: NvmlUser) -> None:
         self._manager = manager
         self._driver = driver
         self._nvml = nvml

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.nvml_user import NvmlUser
-from kubelet_plugin.effects.vfio_driver import GpuDriver, HostSmi
+from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
 from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.mig import Mode
 from kubelet_plugin.hardware.nvml import Nvml
@@ -36,7 +36,7 @@ class ModeResets:
         self,
         host: HostFiles,
         nvml: NvmlUser,
-        driver: GpuDriver,
+        driver: DriverOfNode,
         smi: HostSmi,
         paused: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:

@@ -11,13 +11,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal
 
 import structlog
 
 from dra_driver.errors import DriverError
-from kubelet_plugin.effects.mps import Sight, left_alone
-from kubelet_plugin.prepare.holds import HoldRecord, HoldState, Made, MpsDaemon, Records
+from kubelet_plugin.effects.mps import MpsDaemons, Sight, left_alone
+from kubelet_plugin.prepare.holds import HoldRecord, HoldState, MpsDaemon, Records
 
 _log = structlog.get_logger(__name__)
 
@@ -82,21 +82,13 @@ def remedy_for(sight: Sight, history: History, now: float) -> MpsRemedy:
     return MpsRemedy.START if not lately or now - lately[-1] >= delay else MpsRemedy.WAIT
 
 
-class Daemons(Protocol):
-    """What is needed of `kubelet_plugin.effects.mps.MpsDaemons`. Blocking."""
-
-    def look(self, hold: MpsDaemon) -> Sight: ...
-
-    def stands(self, made: Made) -> bool: ...
-
-
 class MpsWatch:
     """`again` makes an existing hold again, in its turn, and records the result; it does nothing when the hold no
     longer exists. `records` and `boot_id` are those of the journal and the present boot."""
 
     def __init__(
         self,
-        daemons: Daemons,
+        daemons: MpsDaemons,
         records: Callable[[], Records],
         boot_id: Callable[[], str],
         again: Callable[[MpsDaemon], Awaitable[None]],

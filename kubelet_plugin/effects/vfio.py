@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin.effects.vfio_driver import GpuDriver, PatientWrites
+from kubelet_plugin.effects.vfio_driver import DriverOfNode, PatientWrites
 from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
@@ -85,7 +85,7 @@ class VfioBindings:
         host: HostFiles,
         sysfs: SysfsWriter,
         modules: KernelModules,
-        driver: GpuDriver,
+        driver: DriverOfNode,
         patience: VfioPatience = VfioPatience(),
     ) -> None:
         self._host = host

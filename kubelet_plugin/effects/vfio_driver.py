@@ -4,7 +4,6 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 import structlog
 
@@ -117,25 +116,9 @@ class PatientWrites:
 _log = structlog.get_logger(__name__)
 
 
-class GpuDriver(Protocol):
-    """What is asked of the NVIDIA driver about one GPU. Every method blocks and may raise HardwareError."""
-
-    def persistence(self, gpu: GpuIdentity) -> bool: ...
-
-    def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
-        """Set it, even if it is set already: that changes nothing."""
-
-    def mig_enabled(self, gpu: GpuIdentity) -> bool: ...
-
-    def sees(self, gpu: GpuIdentity) -> bool:
-        """Whether NVML lists it, in a session that was begun after this call."""
-
-    def without_nvml(self, work: Callable[[], None]) -> None:
-        """Call `work` while no NVML session of this process has a GPU open."""
-
-
 class DriverOfNode:
     """The NVIDIA driver through NVML and nvidia-smi. `paused` keeps other sessions of this process away: the events'.
+    Every method blocks and may raise HardwareError.
 
     A GPU is persistent in one of two ways that do not know each other: nvidia-persistenced has it open, or the kernel
     module keeps it by itself. NVML's call reaches the second alone; nvidia-smi asks the daemon where one runs.
@@ -145,7 +128,7 @@ class DriverOfNode:
         self,
         nvml: NvmlUser,
         smi: HostSmi,
-        paused: Callable[[], AbstractContextManager[None]] = lambda: nullcontext(),
+        paused: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._nvml = nvml
         self._smi = smi
@@ -159,7 +142,9 @@ class DriverOfNode:
             return self._kernel_persistence(gpu)
 
     def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
-        """Off: in both ways, without an NVML session of the plugin, whose handles would become invalid (nvml.h).
+        """Set it, even if it is set already: that changes nothing.
+
+        Off: in both ways, without an NVML session of the plugin, whose handles would become invalid (nvml.h).
 
         On: by the daemon, or by the kernel module if that fails. If all GPUs were unbound while a daemon ran, it opens
         only one of them again (dra-driver-nvidia-gpu issue 1037).
@@ -197,6 +182,7 @@ class DriverOfNode:
         return self._nvml.use(gpu, read)
 
     def sees(self, gpu: GpuIdentity) -> bool:
+        """Whether NVML lists it, in a session that was begun after this call."""
         # Which GPUs there are, a library finds out when its first session begins.
         self.without_nvml(lambda: None)
         try:
@@ -208,5 +194,6 @@ class DriverOfNode:
         return True
 
     def without_nvml(self, work: Callable[[], None]) -> None:
+        """Call `work` while no NVML session of this process has a GPU open."""
         with self._paused():
             self._nvml.without_session(work)

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from platform import machine as this_machine
 
 from dra_driver.cdi.edits import DriverFile, Link
@@ -80,7 +80,7 @@ _LINKED = {
 
 _ELF_HEADER = struct.Struct("<4sB13xH")
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
-_ELF_64_BIT = 2
+ELF_64_BIT = 2
 
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_HEADER = struct.Struct("<20s2I20x")
@@ -280,17 +280,20 @@ class DriverTree:
 
     def _fits(self, library: DriverFile) -> bool:
         header = self._elf_header(library)
-        return header is None or header[0] == _ELF_64_BIT
+        return header is None or header[0] == ELF_64_BIT
 
     def _elf_header(self, library: DriverFile) -> tuple[int, int] | None:
-        """Class and machine; None for a file that is no ELF library."""
-        path = PurePosixPath("/") / PurePosixPath(library.host_path).relative_to(self._prefix)
-        try:
-            with self._files.path(path).open("rb") as file:
-                magic, bits, machine = _ELF_HEADER.unpack(file.read(_ELF_HEADER.size))
-        except (OSError, struct.error):
-            return None
-        return (bits, machine) if magic == b"\x7fELF" else None
+        return elf_header(self._files.path(PurePosixPath(library.host_path).relative_to(self._prefix)))
+
+
+def elf_header(file: Path) -> tuple[int, int] | None:
+    """Class (2: 64 bits) and machine; None for a file that is no ELF library."""
+    try:
+        with file.open("rb") as library:
+            magic, bits, machine = _ELF_HEADER.unpack(library.read(_ELF_HEADER.size))
+    except (OSError, struct.error):
+        return None
+    return (bits, machine) if magic == b"\x7fELF" else None
 
 
 def cached_libraries(cache: bytes, names: Sequence[str]) -> Iterator[str]:

@@ -8,11 +8,16 @@ because nothing else is known to be free of secrets.
 import os
 import re
 import stat
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from kubelet_plugin.hardware.driver_files import DRIVER_LIBRARIES_CACHED, LINKER_CACHE, cached_libraries
+from kubelet_plugin.hardware.driver_files import (
+    DRIVER_LIBRARIES_CACHED,
+    ELF_64_BIT,
+    LINKER_CACHE,
+    cached_libraries,
+    elf_header,
+)
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
 from kubelet_plugin.hardware.sysfs import DeviceFile, HostFiles
 from kubelet_plugin.hardware.vfio import GpuUser
@@ -29,7 +34,6 @@ _LISTED = re.compile(r"/(sys|dev|proc/driver)(/|$)")
 _MOST_TEXT = 512 * 1024
 _PROCESS = re.compile(r"/proc/(self|\d+)(/.*)?")
 _MOST_ENTRIES = 100_000
-_ELF = struct.Struct("<4sB13xH")
 
 
 class RecordingFiles(HostFiles):
@@ -156,14 +160,8 @@ def _of_node(path: str, node: DeviceFile) -> File:
 
 
 def _elf(path: str) -> Elf | None:
-    if ".so" not in path:
-        return None
-    try:
-        with Path(path).open("rb") as file:
-            magic, bits, machine = _ELF.unpack(file.read(_ELF.size))
-    except (OSError, struct.error):
-        return None
-    return Elf(bits=64 if bits == 2 else 32, machine=machine) if magic == b"\x7fELF" else None
+    header = elf_header(Path(path)) if ".so" in path else None
+    return Elf(bits=64 if header[0] == ELF_64_BIT else 32, machine=header[1]) if header is not None else None
 
 
 _GPU_FACTS = (

@@ -9,7 +9,6 @@ from support.nodes import a_node
 
 from dra_driver.errors import DriverError, HardwareError
 from kubelet_plugin.effects.fabric import FabricPartitions
-from kubelet_plugin.effects.vfio_driver import GpuDriver
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvfm import FabricManager, FmCode
@@ -19,7 +18,7 @@ from kubelet_plugin.simulation.nvfm import SimulatedFabricLibrary
 from kubelet_plugin.simulation.nvml_session import Crash
 
 
-class Driver(GpuDriver):
+class Driver:
     """Persistence mode as the state has it, without the programs that take long. Says what was open, and when."""
 
     def __init__(self, host: SimulatedHost, hardware: Hardware) -> None:

@@ -43,7 +43,7 @@ class Killed(BaseException):
 
 
 class Driver:
-    """The NVIDIA driver of the simulated node, as `GpuDriver` has it."""
+    """The NVIDIA driver of the simulated node, as `DriverOfNode` has it."""
 
     def __init__(self, host: SimulatedHost, kernel: "Acting") -> None:
         self.host = host
