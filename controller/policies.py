@@ -14,7 +14,6 @@ from typing import Literal
 
 import structlog
 
-from dra_driver.api.core import wire_time
 from dra_driver.api.gpu_settings import WaitingGpu
 from dra_driver.api.gpupolicy import (
     ACCEPTED,
@@ -30,7 +29,7 @@ from dra_driver.api.gpupolicy import (
     combined,
 )
 from dra_driver.api.inventory import NodeInventoryStatus
-from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, Condition, JsonObject, dated
+from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, Condition, JsonObject, dated, wire_time
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube

@@ -57,7 +57,6 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.execute import Executor
-from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporting.binding import binding_of_domains, binding_of_gpus
@@ -257,7 +256,8 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     heard = _heard(cluster, errors)
     listener = Listeners([*heard, pods, *([status] if status is not None else [])])
     effects = effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused, node.fabric)
-    executor = _executor(settings, node, effects, listener)
+    cdi_files = CdiFiles(settings.cdi_root, settings.driver_name, settings.state_dir / METADATA_FOLDER)
+    executor = Executor(journal, cdi_files, effects, listener)
     claims = _claims(settings, reader, node, watch, executor, offers, listener)
     node.hardware.when_reopened(_in_loop(claims.settings_may_be_lost))
     release = GpuRelease(
@@ -366,11 +366,6 @@ def _heard(cluster: _Cluster, errors: LastErrors) -> list[ClaimListener]:
     """Observers of operations on claims of both drivers."""
     spans = [] if cluster.tracer is OFF else [ClaimSpans(cluster.tracer)]
     return [*spans, ClaimTimes(cluster.metrics), ClaimEvents(cluster.events.tell), errors]
-
-
-def _executor(settings: NodePluginSettings, node: _Node, effects: Effects, listener: ClaimListener) -> Executor:
-    files = CdiFiles(settings.cdi_root, settings.driver_name, settings.state_dir / METADATA_FOLDER)
-    return Executor(node.journal, files, effects, listener)
 
 
 def _claims(

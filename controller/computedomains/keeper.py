@@ -15,8 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from controller.computedomains.cluster import FOREIGN_AGAIN_S, DomainsInCluster, KeptNode, KeptObject
 from dra_driver.api.computedomain import ComputeDomain, ComputeDomainStatus
-from dra_driver.api.core import wire_time
-from dra_driver.api.meta import COMPUTE_DOMAINS, DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES, Resource
+from dra_driver.api.meta import COMPUTE_DOMAINS, DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES, Resource, wire_time
 from dra_driver.domains.names import DOMAIN_LABEL, FINALIZER, DomainReason, daemon_object_name
 from dra_driver.domains.objects import DaemonSettings, daemon_set, daemon_template, made_as, workload_template
 from dra_driver.domains.observed import ObjectState

@@ -509,11 +509,6 @@ class Event(CoreModel):
         return moment(observed or self.event_time or self.last_timestamp)
 
 
-def wire_time(time: datetime) -> str:
-    """A time as the API writes it, with seconds: RFC 3339."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def moment(text: str | None) -> datetime | None:
     """A time as the API writes it; None if the text is missing or not a time."""
     try:

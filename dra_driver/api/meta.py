@@ -6,6 +6,7 @@ uses. `Model.of(obj)` makes them at the border, `to_wire()` converts them back.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -190,6 +191,11 @@ def dated(condition: Condition, before: Iterable[Condition]) -> Condition:
         if known is None
         else condition.model_copy(update={"last_transition_time": known.last_transition_time})
     )
+
+
+def wire_time(time: datetime) -> str:
+    """A time as the API writes it, with seconds: RFC 3339."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # -- selectors

@@ -9,10 +9,9 @@ from datetime import datetime
 
 import structlog
 
-from dra_driver.api.core import wire_time
 from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.inventory import POLICY_FOLLOWED, Limitation, NodeInventoryStatus
-from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
+from dra_driver.api.meta import NODE_INVENTORIES, JsonObject, wire_time
 from dra_driver.devices.limitations import wanted_status
 from dra_driver.errors import Conflict, NotFound, Rejected
 from dra_driver.kube.client import Kube

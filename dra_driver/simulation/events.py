@@ -6,8 +6,7 @@ from typing import Literal
 
 import structlog
 
-from dra_driver.api.core import wire_time
-from dra_driver.api.meta import EVENTS, JsonObject
+from dra_driver.api.meta import EVENTS, JsonObject, wire_time
 from dra_driver.errors import ClusterError
 from dra_driver.kube.client import Kube
 

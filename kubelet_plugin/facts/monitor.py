@@ -19,6 +19,7 @@ import structlog
 
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, HealthFacts, Problem
+from dra_driver.api.meta import wire_time
 from dra_driver.devices.health import Severity, judged, worst, xid_condition
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
@@ -264,7 +265,7 @@ class HealthMonitor:
         return own_conditions
 
     def _standing(self, gpu: GpuFacts, type_: str, severity: Severity, message: str) -> HealthCondition:
-        since = self._since.setdefault((gpu.uuid, type_), self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        since = self._since.setdefault((gpu.uuid, type_), wire_time(self._now()))
         return HealthCondition(type=type_, severity=severity, message=message, since=since)
 
     def _needs_check(self, uuid: str) -> bool:

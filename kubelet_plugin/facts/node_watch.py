@@ -12,6 +12,7 @@ import structlog
 
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import DOMAIN_SUBJECT, GpuFacts, HealthCondition, Problem
+from dra_driver.api.meta import wire_time
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import DeviceInUse, DriverError, HardwareError, NodeNotReady, UnknownDevice
 from dra_driver.features import Feature
@@ -52,7 +53,11 @@ class PrepareFailures:
         of_hardware = isinstance(error, HardwareError | DeviceInUse | UnknownDevice)
         meant = gpus if of_hardware and self.conditions().keys() <= set(gpus) else every
         condition = HealthCondition(
-            type="PrepareFailed", severity="Critical", message=str(error), since=_now(), instance=""
+            type="PrepareFailed",
+            severity="Critical",
+            message=str(error),
+            since=wire_time(datetime.now(UTC)),
+            instance="",
         )
         self._of_gpus |= dict.fromkeys(meant, (condition, self._clock() + _GAVE_UP_S))
 
@@ -215,7 +220,7 @@ class NodeWatch:
     def _mps_conditions(self) -> Mapping[str, Sequence[HealthCondition]]:
         """What is wrong with MPS daemons, by GPU UUID; each with the time since when it has been reported."""
         troubles = self._mps.troubles if self._mps is not None else ()
-        now = _now()
+        now = wire_time(datetime.now(UTC))
         self._mps_since = {
             key: self._mps_since.get(key, now) for key in ((trouble.gpu, trouble.message) for trouble in troubles)
         }
@@ -230,10 +235,6 @@ class NodeWatch:
             )
             mps_conditions.setdefault(trouble.gpu, []).append(condition)
         return mps_conditions
-
-
-def _now() -> str:
-    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def instance_uuid(gpu: GpuFacts | None, records: Records, gpu_uuid: str, gi: int, ci: int) -> str | None:

@@ -25,7 +25,7 @@ import structlog
 from pydantic import AwareDatetime, Field, ValidationError
 
 from dra_driver.api.inventory import DriverFacts, GpuFacts, ImexFacts
-from dra_driver.api.meta import JsonObject, Model
+from dra_driver.api.meta import JsonObject, Model, wire_time
 from dra_driver.errors import DriverError, HardwareError, InvalidInput
 from dra_driver.names import RELEASE_GPUS as KEY
 from dra_driver.runtime.files import read_if_present, remove, write_durably
@@ -91,10 +91,6 @@ class ReleaseState(Model):
     @property
     def release(self) -> Release:
         return Release(self.source, self.by, self.until, self.back)
-
-
-def wire_time(when: datetime) -> str:
-    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def asked_by_file(content: bytes | None) -> Release | None:

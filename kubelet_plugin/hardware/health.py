@@ -20,6 +20,7 @@ from typing import Any
 import pynvml
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition
+from dra_driver.api.meta import wire_time
 from dra_driver.devices.health import Severity, xid_condition
 
 _WELL_AFTER_S = 60.0
@@ -106,7 +107,9 @@ def after_xid(now: Conditions, gpu: str, number: int, instance: str | None, *, e
     """
     key = Key(gpu, "Xid", str(number), instance or "")
     known = now.tracked.get(key)
-    condition = known.condition if known is not None else xid_condition(number, since=_text(when), instance=instance)
+    condition = (
+        known.condition if known is not None else xid_condition(number, since=wire_time(when), instance=instance)
+    )
     return Conditions({**now.tracked, key: Tracked(condition, era, from_event=True)})
 
 
@@ -126,7 +129,7 @@ def after_reading(now: Conditions, readings: Mapping[str, Reading], *, era: Era,
                 tracked[key] = still
         for key, trouble in bad.items():
             known = tracked.get(key)
-            since = known.condition.since if known is not None else _text(when)
+            since = known.condition.since if known is not None else wire_time(when)
             tracked[key] = Tracked(_condition(trouble, since), era, from_event=False)
     return Conditions(tracked)
 
@@ -161,10 +164,6 @@ def _condition(trouble: BadReading, since: str) -> HealthCondition:
         since=since,
         instance=trouble.instance,
     )
-
-
-def _text(when: datetime) -> str:
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _ACTIONS = {

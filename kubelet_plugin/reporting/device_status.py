@@ -21,7 +21,7 @@ import structlog
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, wire_time
 from dra_driver.devices.health import affecting, worst
 from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unreachable
@@ -441,7 +441,7 @@ class DeviceStatusWriter(ClaimListener):
             for device in before
             for condition in device.get("conditions") or ()
         }
-        now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = wire_time(self._now())
         return in_order(self._device(status, times, now) for status in statuses)
 
     def _device(self, status: DeviceStatus, times: Mapping[tuple[str, ...], str], now: str) -> JsonObject:

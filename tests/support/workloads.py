@@ -5,7 +5,7 @@ from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dra_driver.api.core import wire_time
+from dra_driver.api.meta import wire_time
 from dra_driver.simulation.apiserver.patch import merge_patch
 from dra_driver.simulation.workloads.controller import WORKLOADS
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from dra_driver.api.core import wire_time
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import JsonObject, wire_time
 from dra_driver.apirules.schema import Schema, metadata_schema
 from dra_driver.apirules.status import bad_request
 from dra_driver.quantity import canonical_quantity

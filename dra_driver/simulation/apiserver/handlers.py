@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 import yaml
 from aiohttp import web
 
-from dra_driver.api.core import wire_time
-from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.api.meta import JsonObject, Resource, wire_time
 from dra_driver.apirules.status import (
     ApiError,
     bad_request,

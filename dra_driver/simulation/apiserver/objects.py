@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from dra_driver.api.core import wire_time
-from dra_driver.api.meta import NAMESPACES, JsonObject
+from dra_driver.api.meta import NAMESPACES, JsonObject, wire_time
 from dra_driver.apirules.conversion import inward
 from dra_driver.apirules.status import (
     MODIFIED,

@@ -14,8 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from dra_driver.api.core import wire_time
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import JsonObject, wire_time
 from dra_driver.apirules.status import ApiError, bad_request
 from dra_driver.bundled import read_yaml
 

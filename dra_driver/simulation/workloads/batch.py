@@ -7,8 +7,7 @@ Kubernetes 1.36.
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from dra_driver.api.core import wire_time
-from dra_driver.api.meta import JOBS, JsonObject
+from dra_driver.api.meta import JOBS, JsonObject, wire_time
 from dra_driver.simulation.pods import is_being_deleted
 from dra_driver.simulation.workloads.plan import (
     WorkloadPlan,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
-from dra_driver.api.core import wire_time
-from dra_driver.api.meta import PODS, JsonObject, Resource
+from dra_driver.api.meta import PODS, JsonObject, Resource, wire_time
 from dra_driver.simulation.pods import is_being_deleted, is_done
 
 REVISION_HASH = "controller-revision-hash"
