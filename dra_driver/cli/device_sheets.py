@@ -2,7 +2,7 @@
 device. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -13,7 +13,15 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
 from dra_driver.cli.top.board import KnownGpus
-from dra_driver.cli.usage import DeviceHolder, PublishedDevice, PublishedGpu, published_gpus, short_product
+from dra_driver.cli.usage import (
+    DeviceHolder,
+    PublishedDevice,
+    PublishedGpu,
+    by_claim,
+    published_gpus,
+    short_product,
+    users_of,
+)
 from dra_driver.grouping import grouped
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, gibibytes, memory_cell
@@ -22,8 +30,6 @@ _SHOWN_PLACES = 2
 """Of what is left of a GPU, where that is not all of it."""
 _MANY_GPUS = 30
 """From here on a summary comes first."""
-
-type Held = tuple[PublishedDevice, DeviceHolder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ def _device_sheet(results: Sequence[PublishedDevice], asked: Asked) -> Sheet:
             "MEMORY": memory_cell(device.memory_bytes()),
             "STATE": device.state,
             "USED BY": Shown(", ".join(device.users) or "-", [holder_data(holder) for holder in device.holders]),
-            "PODS": device.pods,
+            "PODS": tuple(users_of((device, holder) for holder in device.holders)),
             "LEFT": memory_cell(device.memory_left()),
             "TAINTS": device.taints,
         }
@@ -225,12 +231,3 @@ def _legend(gpus: Sequence[PublishedGpu], letter_of: Mapping[str, str]) -> Sheet
         colored = Shown(Text(letter, style=f"bold {color(claim, letter_of)}"), letter)
         rows.append({"": colored, "CLAIM": claim, "PODS": tuple(users_of(had)), "HAS": tuple(has)})
     return Sheet(rows, "", drop=("HAS", "PODS"))
-
-
-def users_of(held: Iterable[Held]) -> list[str]:
-    """`pod/container` where that is known, else names of pods."""
-    return sorted({user for _, holder in held for user in holder.containers or holder.pods})
-
-
-def by_claim(held: Iterable[Held]) -> dict[str, list[Held]]:
-    return grouped(held, lambda pair: pair[1].claim)

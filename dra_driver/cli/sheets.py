@@ -15,12 +15,14 @@ from dra_driver.api.meta import (
     condition_of,
 )
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.cli.device_sheets import Asked, GetAnswer, Held, by_claim, holder_data
+from dra_driver.cli.device_sheets import Asked, GetAnswer, holder_data
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
 from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.usage import (
     DeviceHolder,
+    HeldDevice,
     PublishedDevice,
+    by_claim,
     claim_name,
     consumers_of,
     published_devices,
@@ -146,7 +148,7 @@ def claims(objects: Objects, asked: Asked) -> GetAnswer:
     )
 
 
-def _claim_row(claim: ResourceClaim, had: Sequence[Held], now: datetime) -> Row:
+def _claim_row(claim: ResourceClaim, had: Sequence[HeldDevice], now: datetime) -> Row:
     results = claim.results
     state = "pending" if claim.status.allocation is None else "in use" if claim.status.reserved_for else "allocated"
     pods = {pod for _, holder in had for pod in holder.containers} or {

@@ -111,11 +111,6 @@ class PublishedDevice:
         return tuple(f"{holder.claim}{' (admin)' if holder.admin_access else ''}" for holder in self.holders)
 
     @property
-    def pods(self) -> tuple[str, ...]:
-        """`pod/container` where that is known, else names of pods."""
-        return tuple(sorted({pod for holder in self.holders for pod in holder.containers or holder.pods}))
-
-    @property
     def taints(self) -> tuple[str, ...]:
         return tuple(
             f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
@@ -172,6 +167,18 @@ class PublishedDevice:
     def _amount(self, name: str) -> int | None:
         capacity = self.device.capacity.get(name)
         return _quantity(capacity.value) if capacity is not None else None
+
+
+type HeldDevice = tuple[PublishedDevice, DeviceHolder]
+
+
+def users_of(held: Iterable[HeldDevice]) -> list[str]:
+    """`pod/container` where that is known, else names of pods."""
+    return sorted({user for _, holder in held for user in holder.containers or holder.pods})
+
+
+def by_claim(held: Iterable[HeldDevice]) -> dict[str, list[HeldDevice]]:
+    return grouped(held, lambda pair: pair[1].claim)
 
 
 def _quantity(text: str) -> int:
@@ -317,7 +324,7 @@ class PublishedGpu:
         return max((size for device in self.devices if (size := device.memory_bytes()) is not None), default=None)
 
     @property
-    def held(self) -> tuple[tuple[PublishedDevice, DeviceHolder], ...]:
+    def held(self) -> tuple[HeldDevice, ...]:
         return tuple((device, holder) for device in self.devices for holder in device.holders)
 
     @property
