@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.allocation import exactly
+from support.inventories import policy
 from support.mishaps import active_partitions, fabric_mishap, set_partition, start_fabric_manager, stop_fabric_manager
 from support.nodes import a_node
 from support.plugin import eventually
@@ -15,7 +16,6 @@ from support.rows import slow_but
 from support.whole_node import OWN, WholeNode, whole_node
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Allocation, Device, ResourceClaim
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from dra_driver.features import Gates
@@ -26,10 +26,6 @@ from kubelet_plugin.simulation.programs.node import DEVICES_VARIABLE, RootedNode
 
 GATES = Gates.parse("FabricManagerPartitioning=true")
 EVERY = [(board, kind) for board in ("dgx-h100", "hgx-h200", "dgx-b200", "dgx-a100-80") for kind in ("gpu", "vfio")]
-
-
-def policy(**rules: Any) -> PublishingPolicy:
-    return PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}, about="test")
 
 
 VIRTUAL = policy(passthrough=[{}])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.allocation import exactly
+from support.inventories import policy
 from support.nodes import a_node
 from support.rows import slow_but
 from support.whole_node import OWN, WholeNode, whole_node
@@ -69,10 +70,6 @@ def _wishes(device: Device, chance: random.Random) -> Mapping[str, str]:
         return {}
     ways = {"memory": f"{chance.randrange(1, 9)}Gi", "cores": str(chance.randrange(1, 60)), "shares": "1"}
     return {name: amount for name, amount in ways.items() if name in device.capacity and chance.random() < 0.7}
-
-
-def policy(**rules: Any) -> PublishingPolicy:
-    return PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}, about="test")
 
 
 NO_SHARES = replace(ALL_FEATURES, consumable=False)

@@ -1,4 +1,4 @@
-"""Builders of what nodes report."""
+"""Builders of what nodes report, and of what policies say of it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +15,7 @@ from dra_driver.api.inventory import (
     summary_of,
 )
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.names import GPU_DRIVER, gpu_device_names
 
 DRIVER_FACTS = DriverFacts(version="580.126.09", cuda_version="13.0", root="/")
@@ -110,3 +111,8 @@ def gpu_instance(profile: str, start: int, size: int, *parts: ComputeInstanceFac
 def compute_instance(profile: str, slices: int, *, start: int = 0, number: int = 0) -> ComputeInstanceFacts:
     uuid = f"MIG-00000000-0000-4000-8000-{number:012x}"
     return ComputeInstanceFacts(id=start, uuid=uuid, profile=profile, slices=slices, start=start)
+
+
+def policy(**rules: Any) -> PublishingPolicy:
+    """What a policy says of nodes, with these rules."""
+    return PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}, about="test")

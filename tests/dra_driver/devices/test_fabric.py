@@ -1,12 +1,15 @@
-"""Two GPUs of one NVLink domain reach each other over NVLink; GPUs that do not are in no common domain."""
+"""Which GPUs reach each other over NVLink, and whether a node's NVLink fabric can be used."""
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.inventories import gpu, gpu_uuid
+from support.rows import rows
 
 from dra_driver.api.inventory import FabricFacts, GpuFacts, MigFacts, NvlinkFacts
-from dra_driver.devices.fabric import nvlink_domains
+from dra_driver.devices.fabric import NodeFabric, fabric_of, nvlink_domains
 
 
 def linked(number: int, *peers: int, **facts: object) -> GpuFacts:
@@ -67,3 +70,40 @@ def test_in_a_domain_everybody_reaches_everybody(links: set[frozenset[int]]) -> 
     for minor, name in names.items():
         others = {number for number, other in names.items() if other == name and number != minor}
         assert others and all(frozenset((minor, other)) in links for other in others)
+
+
+# the fabric of a node
+
+RACK = "11111111-2222-4333-8444-555555555555"
+
+
+def registered(number: int, **facts: Any) -> GpuFacts:
+    values = {"state": "Completed", "clusterUUID": RACK, "cliqueID": 1, **facts}
+    return gpu(number, fabric=FabricFacts.model_validate(values))
+
+
+def test_gpus_of_one_clique_are_in_it() -> None:
+    assert fabric_of([registered(0), registered(1)]) == NodeFabric(f"{RACK}.1")
+
+
+@pytest.mark.parametrize("gpus", [[], [gpu(0)], [registered(0, clusterUUID=None, cliqueID=None)]])
+def test_without_a_fabric_beyond_the_machine_there_is_no_clique_and_no_problem(gpus: list[GpuFacts]) -> None:
+    assert fabric_of(gpus) == NodeFabric()
+
+
+@rows(
+    "other, reason",
+    [
+        (registered(1, state="NotStarted"), "FabricNotRegistered"),
+        (registered(1, state="InProgress"), "FabricNotRegistered"),
+        (registered(1, status=999), "FabricRefused"),
+        (registered(1, cliqueID=2), "MixedCliques"),
+        (registered(1, clusterUUID=None, cliqueID=None), "MixedCliques"),
+        (gpu(1), "MixedCliques"),
+        (registered(1, health="Unhealthy"), "FabricUnhealthy"),
+    ],
+)
+def test_one_gpu_that_differs_makes_the_fabric_of_its_node_unusable(other: GpuFacts, reason: str) -> None:
+    fabric = fabric_of([registered(0), other])
+    assert fabric.reason == reason
+    assert fabric.problem

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from support.inventories import gpu, inventory_spec, mig
+from support.inventories import gpu, inventory_spec, mig, policy
 from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, ImexFacts, Limitation, NodeInventoryStatus, PassthroughFacts
-from dra_driver.api.policy import PublishingPolicy
 from dra_driver.devices.limitations import LimitationCause, Note, limitations_of, wanted_status
 from dra_driver.names import GPU_DRIVER
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
@@ -17,10 +16,6 @@ RESET = mig(switchable=False)
 NOTHING = NodeInventoryStatus()
 NOON, LATER = "2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z"
 PAIR = [gpu(0, mig=RESET), gpu(1, mig=RESET)]
-
-
-def policy(**rules: Any) -> PublishingPolicy:
-    return PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}, about="test")
 
 
 def limited(

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.inventories import compute_instance, gpu, gpu_instance, inventory_spec, mig
+from support.inventories import compute_instance, gpu, gpu_instance, inventory_spec, mig, policy
 
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
@@ -14,10 +14,6 @@ from dra_driver.devices.offers import Offers, by_name, offers
 EVERYTHING = PublishingPolicy.EVERYTHING
 GPU = "gpu-00000000"
 WHOLE_GPU = gpu_instance("3g.40gb", 4, 4, compute_instance("3g.40gb", 3))
-
-
-def policy(**rules: Any) -> PublishingPolicy:
-    return PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}, about="test")
 
 
 def dynamic(**more: Any) -> PublishingPolicy:

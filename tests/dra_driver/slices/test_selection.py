@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.inventories import compute_instance, gpu, gpu_instance, inventory_spec, mig
+from support.inventories import compute_instance, gpu, gpu_instance, inventory_spec, mig, policy
 from support.mig import MODELS, gpu_of
 
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
@@ -28,10 +28,6 @@ REPLICAS = [{"strategy": "TimeSlicing", "replicas": 2}]
 DYNAMIC = [{"mode": "Dynamic"}]
 IOMMU = PassthroughFacts(iommu_group=1)
 GPU = "gpu-00000000"
-
-
-def policy(**rules: Any) -> PublishingPolicy:
-    return PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}, about="test")
 
 
 def selected(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> dict[str, Offer]:
