@@ -73,8 +73,8 @@ def _claim(intent: Intent) -> Noted:
     return Noted(f"{_summary(intent)}\n{life}", _object("ResourceClaimTemplate", body))
 
 
-def _object(kind: str, body: JsonObject, api_version: str = _API) -> JsonObject:
-    return {"apiVersion": api_version, "kind": kind, **body}
+def _object(kind: str, body: JsonObject) -> JsonObject:
+    return {"apiVersion": _API, "kind": kind, **body}
 
 
 def _devices(intent: Intent) -> JsonObject:
@@ -404,7 +404,7 @@ def _gpus(name: str) -> Noted:
     spec = {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}}
     return Noted(
         "All GPUs of a node, for each pod.",
-        _api_object("resource.k8s.io/v1", "ResourceClaimTemplate", f"{name}-gpus", spec),
+        _api_object(_API, "ResourceClaimTemplate", f"{name}-gpus", spec),
     )
 
 

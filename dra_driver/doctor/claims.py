@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event, InvolvedObject, moment
+from dra_driver.api.meta import condition_of
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.doctor.cluster import ClusterView
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
@@ -153,7 +154,7 @@ def _domain_trouble(cluster: ClusterView, domain: ComputeDomain) -> list[Wrong]:
     about = f"ComputeDomain {metadata.namespace}/{metadata.name}"
     if not _are_managed(cluster):
         return [wrong("nobody", about)]
-    ready = next((condition for condition in domain.status.conditions if condition.type == READY), None)
+    ready = condition_of(domain.status.conditions, READY)
     if ready is None:
         age = _age(cluster, metadata.creation_timestamp)
         return [wrong("not-looked-at", about, age=_minutes(age))] if age > _DOMAIN_UNSEEN else []

@@ -62,21 +62,17 @@ class _Room:
     """How many more nodes fit in each clique."""
 
     def __init__(self, members: Iterable[Member], max_nodes: int) -> None:
-        self._max = max_nodes
+        self.max = max_nodes
         self._taken: dict[str, set[str]] = {}
         for member in members:
             self._taken.setdefault(member.clique, set()).add(member.node)
 
     def take(self, node: ObservedNode) -> bool:
         taken = self._taken.setdefault(node.clique, set())
-        if node.clique and node.name not in taken and len(taken) >= self._max:
+        if node.clique and node.name not in taken and len(taken) >= self.max:
             return False
         taken.add(node.name)
         return True
-
-    @property
-    def max(self) -> int:
-        return self._max
 
 
 def _obstacle(node: ObservedNode | None, uid: str, room: _Room, name: str) -> Excluded | None:

@@ -56,9 +56,7 @@ def decide(observed: ObservedDomain, now: str, *, max_nodes: int, host_imex: boo
     """Called after each change of the domain or its parts. With `host_imex` no daemons are created."""
     members = membership(observed, max_nodes)
     actions = _taking_down(observed, members) if observed.deleting else _building(observed, members, host_imex)
-    if FINALIZER not in observed.domain.metadata.finalizers:
-        return DomainPlan(actions, None)
-    if actions == (DomainStep.REMOVE_FINALIZER,):
+    if FINALIZER not in observed.domain.metadata.finalizers or actions == (DomainStep.REMOVE_FINALIZER,):
         return DomainPlan(actions, None)
     status = domain_status(observed, members, now, host_imex=host_imex)
     return DomainPlan(actions, status if status != observed.domain.status else None)
