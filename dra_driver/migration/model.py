@@ -480,6 +480,11 @@ class Options:
     argo_resource_claims: bool = False
     dynamic_mig: bool = False
 
+    @property
+    def attributes(self) -> str:
+        """Of a device of the driver, in CEL."""
+        return f"device.attributes['{self.driver}']"
+
 
 # -- workloads by name
 

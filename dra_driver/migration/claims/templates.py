@@ -150,7 +150,7 @@ def class_name(want: Want, options: Options) -> str:
 
 
 def _selectors(want: Want, options: Options) -> Iterator[str]:
-    own = f"device.attributes['{options.driver}']"
+    own = options.attributes
     if want.profile is not None:
         # Devices of a class of shares can be whole GPUs, which have no profile; reading it would be an error.
         has = f"has({own}.profile) && " if want.share is not None else ""

@@ -144,7 +144,6 @@ class _Reader:
         self._users = users
         self._resources = resources
         self._options = options
-        self._own = f"device.attributes[{quoted(options.driver)}]"
         self._notes = notes
         self._selectors: dict[Path, list[str]] = {}
 
@@ -202,7 +201,7 @@ class _Reader:
         self._notes.say(BYPASS, visible.path, message, advice=advice)
 
     def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
-        self._selectors.setdefault(container.path, []).append(_with_uuid(f"{self._own}.uuid", uuids))
+        self._selectors.setdefault(container.path, []).append(_with_uuid(f"{self._options.attributes}.uuid", uuids))
         self._notes.needs_claims.append("it asks for certain GPUs, which extended resources cannot express")
         self._notes.say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
 

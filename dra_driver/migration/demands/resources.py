@@ -39,7 +39,7 @@ from dra_driver.migration.model import (
     map_in,
     value_at,
 )
-from dra_driver.migration.understand.labels import Hints, Requirement, is_other, quoted, restored_profile
+from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
 from dra_driver.migration.understand.meaning import Meaning, Stands
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, MIG_RESOURCE, PluginSharing
 from dra_driver.phrases import and_more
@@ -383,7 +383,7 @@ class ResourceMeaning:
         self._notes.needs_claims.append(
             "some GPUs are shared, and extended resources do not distinguish them from others"
         )
-        return (f"device.attributes[{quoted(self._options.driver)}].sharing == 'exclusive'",)
+        return (f"{self._options.attributes}.sharing == 'exclusive'",)
 
     def _share(self, stands: Stands, resource: str, number: int, path: Path) -> Want:
         sharing = stands.sharing or PluginSharing(None, None)
@@ -399,7 +399,7 @@ class ResourceMeaning:
         count, shares = (number, 1) if several else (1, number)
         selectors: tuple[str, ...] = ()
         if sharing.strategy == "MPS":
-            selectors = (f"device.attributes[{quoted(self._options.driver)}].sharing == 'mps'",)
+            selectors = (f"{self._options.attributes}.sharing == 'mps'",)
         return Want(
             stands.what, count, stands.profile, DeviceShare(number=shares), selectors, distinct=several and number > 1
         )

@@ -238,7 +238,7 @@ class _Pod:
 
     def _chosen(self, want: Want) -> Want:
         """With what annotations say of the GPU model and of single GPUs."""
-        attributes = f"device.attributes[{quoted(self._options.driver)}]"
+        attributes = self._options.attributes
         selectors = list(want.selectors)
         for key, (by_uuid, negated) in _CHOICES.items():
             words = [word.strip() for word in self._annotations.get(key, "").split(",") if word.strip()]

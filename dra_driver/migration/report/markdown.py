@@ -24,7 +24,7 @@ from dra_driver.migration.report.outcome import (
     targets_of,
 )
 from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verification
-from dra_driver.phrases import and_more
+from dra_driver.phrases import and_more, how_many
 
 _HEADINGS = {
     FindingSeverity.ERROR: "Errors: the workload would behave differently",
@@ -66,7 +66,7 @@ def summary(migration: Migration) -> Iterator[str]:
     """What it comes to, in a few lines."""
     targets = targets_of(migration)
     pods = len(targets)
-    files = counted(len(migration.files), "file")
+    files = how_many(len(migration.files), "file")
     if not pods:
         counts = ", but something that counts them has changed" if migration.changed else ""
         strange = not_understood(migration)
@@ -80,8 +80,8 @@ def summary(migration: Migration) -> Iterator[str]:
             (targets.count(MigrationTarget.LEAVE), "left alone"),
         ]
         parts = ", ".join(f"{number} {what}" for number, what in becomes if number)
-        yield f"{files}, {counted(pods, 'pod specification')} that {does} for GPUs: {parts}."
-    numbers = [counted(count(migration, severity), _WORDS[severity]) for severity in FindingSeverity]
+        yield f"{files}, {how_many(pods, 'pod specification')} that {does} for GPUs: {parts}."
+    numbers = [how_many(count(migration, severity), _WORDS[severity]) for severity in FindingSeverity]
     yield f"{numbers[0]}, {numbers[1]}, {numbers[2]}."
     if not migration.changed and pods:
         yield "No file is changed."
@@ -407,11 +407,6 @@ _SHOWN = 6
 def _shell(commands: Sequence[str]) -> Iterator[str]:
     """A block below an item of a list."""
     yield from ("", "    ```sh", *(f"    {command}" for command in commands), "    ```", "")
-
-
-def counted(number: int, word: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def named(workload: MigratedWorkload) -> str:

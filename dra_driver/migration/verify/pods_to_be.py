@@ -5,7 +5,6 @@ by `dra_driver.migration.verify.trial`. Pure.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from dra_driver.migration.model import (
     ref_of,
     value_at,
 )
+from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.migration.understand.plugin_config import MIG_RESOURCE
 from dra_driver.migration.verify.ground import Ground
 from dra_driver.names import GPU_DRIVER
@@ -156,7 +156,8 @@ class PodsToBe:
 
 def _profile_class(resource: str) -> DeviceClass:
     """As the controller's, but for how it finds the profile: `.me` stands for `+me`."""
-    profile = re.sub(r"(gb)\.", r"\1+", resource.removeprefix(MIG_RESOURCE))
+    name = resource.removeprefix(MIG_RESOURCE)
+    profile = restored_profile(name) or name
     attributes = f"device.attributes['{GPU_DRIVER}']"
     expression = f"device.driver == '{GPU_DRIVER}' && {attributes}.type == 'mig' && {attributes}.profile == '{profile}'"
     spec = {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": resource}
