@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dra_driver.api.documents import Document, ReadDocuments, normalized
 from dra_driver.api.manifest_nodes import BadDocument
-from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, FindingSeverity
+from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, FindingCode
 from dra_driver.migration.model import (
     DocumentPlace,
     ManifestText,
@@ -60,9 +60,7 @@ def problem_finding(problem: BadDocument, text: str) -> MigrationFinding | None:
         advice = "If it is a JSON patch: remove its operations on GPUs, and ask for them in the patched object."
         return _of_file(problem.file, problem.line, "is a list of operations and stays unchanged", advice)
     message = f"column {problem.column}: {problem.message}"
-    place = DocumentPlace(problem.file, problem.line)
-    about = ObjectRef("", None, problem.file)
-    return MigrationFinding(UNREADABLE, UNREADABLE.severity, about, place, message, UNREADABLE.advice)
+    return _of_file(problem.file, problem.line, message, UNREADABLE.advice, UNREADABLE)
 
 
 def values_findings(document: Document) -> Iterator[MigrationFinding]:
@@ -171,7 +169,5 @@ def _in_lines(lines: list[int]) -> str:
     return f"line{'s' if len(lines) > 1 else ''} {and_more(list(map(str, lines)), _MOST_PLACES)}"
 
 
-def _of_file(file: str, line: int, message: str, advice: str) -> MigrationFinding:
-    return MigrationFinding(
-        NOT_EDITABLE, FindingSeverity.WARNING, ObjectRef("", None, file), DocumentPlace(file, line), message, advice
-    )
+def _of_file(file: str, line: int, message: str, advice: str, code: FindingCode = NOT_EDITABLE) -> MigrationFinding:
+    return MigrationFinding(code, code.severity, ObjectRef("", None, file), DocumentPlace(file, line), message, advice)
