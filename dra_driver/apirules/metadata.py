@@ -106,11 +106,11 @@ def problems_of_metadata(key: tuple[str, str], metadata: JsonObject) -> list[Fie
     return problems
 
 
-def template_problems(metadata: JsonObject, path: str) -> list[FieldProblem]:
-    """Metadata inside a template: labels and annotations."""
+def template_problems(metadata: JsonObject) -> list[FieldProblem]:
+    """Labels and annotations of the metadata inside a ResourceClaimTemplate."""
     problems = problems_of_metadata(("", ""), {**metadata, "name": "template"})
     return [
-        FieldProblem(problem.field.replace("metadata", path, 1), problem.reason, problem.message)
+        FieldProblem(problem.field.replace("metadata", "spec.metadata", 1), problem.reason, problem.message)
         for problem in problems
     ]
 

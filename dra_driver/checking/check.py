@@ -180,7 +180,7 @@ class _Judged:
             part = ClaimPart(report, "spec.spec", spec, typed_claim(spec))
             self._manifests.templates[key] = part
             self._claims.append((key[0], part))
-            report_problems(template_problems(taken.spec.get("metadata") or {}, "spec.metadata"), report)
+            report_problems(template_problems(taken.spec.get("metadata") or {}), report)
         elif document.kind == "DeviceClass":
             self._classes.append(taken)
         elif document.kind in ("ResourceSlice", "DeviceTaintRule"):

@@ -240,7 +240,7 @@ class SimulatedCluster:
                 raise NodeNotReady(f"{what} after {timeout_s:.0f} s; logs are in {self.folder / 'logs'}")
             await asyncio.sleep(_POLL_S)
 
-    async def wait_published(self, timeout_s: float = 60.0) -> None:
+    async def wait_published(self) -> None:
         """Until every node has a slice of its GPUs."""
 
         async def published() -> bool:
@@ -248,7 +248,7 @@ class SimulatedCluster:
             results = {item["spec"].get("nodeName") for item in slices if item["spec"]["driver"] == GPU_DRIVER}
             return results >= {node.name for node in self.nodes}
 
-        await self.wait(published, "some nodes have published no devices", timeout_s * (1 + len(self.nodes) / 10))
+        await self.wait(published, "some nodes have published no devices", 60.0 * (1 + len(self.nodes) / 10))
 
     async def _publish_nics(self) -> None:
         slices = [ResourceSlice.of(item) for item in (await self.kube.list(RESOURCE_SLICES)).items]

@@ -97,13 +97,11 @@ class _NotReady(Exception):
 
 
 class SimulatedScheduler:
-    """`run` until cancelled. By default it decides as a scheduler of the server's version with its default gates."""
+    """`run` until cancelled. It decides as a scheduler of the server's version with its default gates."""
 
-    def __init__(
-        self, kube: Kube, behavior: Behavior | None = None, *, binding_timeout_s: float = _BINDING_TIMEOUT_S
-    ) -> None:
+    def __init__(self, kube: Kube, *, binding_timeout_s: float = _BINDING_TIMEOUT_S) -> None:
         self._kube = kube
-        self._behavior = behavior
+        self._behavior: Behavior | None = None
         self._binding_timeout_s = binding_timeout_s
         self._assumed: dict[str, _Assumed] = {}
         """By the UID of the pod."""
@@ -132,9 +130,8 @@ class SimulatedScheduler:
         if (rules := await self._served_taint_rules()) is not None:
             self._taint_rules = Mirror(self._kube, rules, keep=DeviceTaintRule.of, on_change=self._changed)
             mirrors.append(self._taint_rules)
-        if self._behavior is None:
-            _, minor = await self._kube.server_version()
-            self._behavior = Behavior.of(minor)
+        _, minor = await self._kube.server_version()
+        self._behavior = Behavior.of(minor)
         async with asyncio.TaskGroup() as group:
             await follow(mirrors, group)
             group.create_task(self._schedule_forever())
@@ -520,7 +517,7 @@ _NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
 
 
 def _is_older(item: JsonObject, other: JsonObject) -> bool:
-    """Whether `one` is an earlier version of the object; versions are comparable numbers (KEP-5504)."""
+    """Whether `item` is an earlier version of the object; versions are comparable numbers (KEP-5504)."""
     if item["metadata"]["uid"] != other["metadata"]["uid"]:
         return False
     return int(item["metadata"]["resourceVersion"]) < int(other["metadata"]["resourceVersion"])

@@ -11,21 +11,15 @@ from dra_driver.simulation.apiserver.server import DEFAULT_VERSION, SimulatedApi
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dra_driver.simulation.apiserver", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
     parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig for kubectl to this file")
     parser.add_argument("--kubernetes-version", default=DEFAULT_VERSION, help="version to be (default: %(default)s)")
-    parser.add_argument("--feature-gates", default="", help="gates to switch, as Name=true,Other=false")
     return parser.parse_args()
 
 
 async def _run(arguments: argparse.Namespace) -> None:
-    pairs = [pair.split("=", 1) for pair in arguments.feature_gates.split(",") if "=" in pair]
-    server = SimulatedApiServer(
-        version=arguments.kubernetes_version,
-        feature_gates={name: value == "true" for name, value in pairs},
-    )
-    url = await server.start(arguments.host, arguments.port)
+    server = SimulatedApiServer(version=arguments.kubernetes_version)
+    url = await server.start(port=arguments.port)
     if arguments.kubeconfig is not None:
         server.kubeconfig(arguments.kubeconfig)
     sys.stdout.write(f"{url}\n")

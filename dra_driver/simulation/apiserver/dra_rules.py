@@ -117,7 +117,7 @@ class TemplateRules(SelectorRules):
         if old is not None:
             return _immutable_spec(obj, old)
         spec, consumable = obj["spec"], _distinct_values(situation)
-        problems = template_problems(spec.get("metadata") or {}, "spec.metadata")
+        problems = template_problems(spec.get("metadata") or {})
         problems += problems_of_claim_spec(spec["spec"], "spec.spec", self._cel, consumable=consumable)
         return problems + _admin_problems(spec["spec"], obj, situation)
 

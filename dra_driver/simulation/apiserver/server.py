@@ -5,7 +5,7 @@ stopping and starting again is an API server that was away.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,15 +34,11 @@ DEFAULT_VERSION = SEEN[CURRENT]
 _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class SimulatedApiServer:
     """A Kubernetes API server in this process.
 
     `version` decides what is served and which feature gates are on by default; `feature_gates` overrides gates by
-    name; `history_size` is how many changes watches may look back; `now` is the wall clock.
+    name.
     """
 
     def __init__(
@@ -50,14 +46,12 @@ class SimulatedApiServer:
         *,
         version: str = DEFAULT_VERSION,
         feature_gates: dict[str, bool] | None = None,
-        history_size: int = 20_000,
         watch: WatchSettings | None = None,
-        now: Callable[[], datetime] = _now,
     ) -> None:
         self.version = version
         minor = minor_of(version)
         self.registry = TypeRegistry(minor)
-        self.store = Store(history_size=history_size)
+        self.store = Store()
         gates = FeatureGates(minor, feature_gates)
         definitions = {crds.KEY: crds.DefinitionRules()}
         cel = Server(
@@ -65,26 +59,24 @@ class SimulatedApiServer:
         )
         judged = partial(selector_problem, server=cel)
         rules = Rules({**core_rules(), **workload_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
-        self.objects = ObjectService(self.store, self.registry, rules, gates, minor, now)
+        self.objects = ObjectService(self.store, self.registry, rules, gates, minor, partial(datetime.now, UTC))
         self.url = ""
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None
-        self._bound: tuple[str, int] | None = None
+        self._port = 0
         self._collector = GarbageCollector(self.objects)
         self._handlers.bootstrap(_SYSTEM_NAMESPACES)
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listens, and answers the URL. After a `stop`, the same address again unless another one is given."""
-        if port == 0 and self._bound is not None:
-            host, port = self._bound
+    async def start(self, port: int = 0) -> str:
+        """Listens, and answers the URL. After a `stop`, the same port again unless another one is given."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self.serve_request)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, reuse_address=True, backlog=4096)
+        site = web.TCPSite(self._runner, "127.0.0.1", port or self._port, reuse_address=True, backlog=4096)
         await site.start()
-        self._bound = self._runner.addresses[0][:2]
-        self.url = f"http://{self._bound[0]}:{self._bound[1]}"
+        self._port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self._port}"
         self._collector.wake()
         return self.url
 

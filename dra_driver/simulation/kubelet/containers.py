@@ -129,10 +129,10 @@ class Containers:
         """Of the processes that run now."""
         return tuple(container.pid for container in self._running.get(uid, {}).values() if container.pid is not None)
 
-    async def stop(self, uid: str, *, grace_s: float = _GRACE_S) -> None:
+    async def stop(self, uid: str) -> None:
         """End the pod's containers, and remove what they had."""
         containers = self._running.pop(uid, {})
-        await asyncio.gather(*(container.stop(grace_s) for container in containers.values()))
+        await asyncio.gather(*(container.stop() for container in containers.values()))
         if containers:
             await asyncio.to_thread(shutil.rmtree, self._folder / uid, ignore_errors=True)
 
@@ -204,7 +204,7 @@ class _Container:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         process = self._process
@@ -214,7 +214,7 @@ class _Container:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), grace_s)
+                await asyncio.wait_for(process.wait(), _GRACE_S)
         await self._kill(process)
 
     async def _live(self) -> None:

@@ -51,7 +51,7 @@ def asks_to_complete(pod: JsonObject) -> bool:
 
 
 def running_status(
-    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, ContainerStanding] = {}
+    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, ContainerStanding]
 ) -> JsonObject:
     """Status of a pod whose containers all run, or stand as `standings` says of those that really do.
 

@@ -99,49 +99,6 @@ async def test_a_claim_whose_pod_was_not_told_of_it_is_found_again(api_server: O
 # -- taking them back
 
 
-async def test_a_pod_that_is_done_loses_its_generated_claim(cluster: Desk) -> None:
-    await cluster.template("one")
-    await cluster.pod("job", templates=("one",))
-    await cluster.scheduled("job")
-    claim = await generated(cluster, "job", "one")
-    await cluster.finish_pod("job", "Failed")
-    await cluster.gone(claim["metadata"]["name"])
-
-
-async def test_a_deleted_pod_takes_its_generated_claim_along(cluster: Desk) -> None:
-    await cluster.template("one")
-    await cluster.pod("p", templates=("one",))
-    await cluster.scheduled("p")
-    claim = await generated(cluster, "p", "one")
-    await cluster.delete_pod("p")
-    await cluster.gone(claim["metadata"]["name"])
-
-
-async def test_a_claim_of_the_user_stays_but_gives_its_devices_back(cluster: Desk) -> None:
-    await cluster.claim("mine")
-    await cluster.pod("p", claims=("mine",))
-    await cluster.scheduled("p")
-    await cluster.finish_pod("p")
-    await cluster.released("mine")
-
-
-async def test_devices_stay_with_a_claim_until_its_last_pod_is_done(cluster: Desk) -> None:
-    await cluster.claim("shared")
-    for name in ("a", "b"):
-        await cluster.pod(name, claims=("shared",))
-        await cluster.scheduled(name)
-    await cluster.delete_pod("a")
-
-    async def only_b() -> bool:
-        consumers = (await cluster.get_claim("shared"))["status"]["reservedFor"]
-        return [consumer["name"] for consumer in consumers] == ["b"]
-
-    await cluster.until(only_b)
-    assert (await cluster.get_claim("shared"))["status"]["allocation"]
-    await cluster.delete_pod("b")
-    await cluster.released("shared")
-
-
 async def test_a_scheduled_pod_that_is_being_deleted_keeps_its_claim_until_kubelet_is_through(cluster: Desk) -> None:
     await cluster.claim("mine")
     await cluster.pod("p", claims=("mine",))
