@@ -12,9 +12,8 @@ import hashlib
 import json
 import ssl
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import aiohttp
@@ -22,13 +21,9 @@ import aiohttp
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import LabelSelector
 from dra_driver.apirules.status import ApiError, denied
-from dra_driver.cel.check import check
 from dra_driver.cel.errors import CelError
-from dra_driver.cel.evaluate import CelProgram
-from dra_driver.cel.functions import Server, functions_of
-from dra_driver.cel.overloads import Environment, ObjectType
-from dra_driver.cel.parser import parse
-from dra_driver.cel.types import DYN
+from dra_driver.cel.functions import Server
+from dra_driver.simulation.apiserver.crds import compiled
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import Store, StoredVersion
 
@@ -101,7 +96,7 @@ class Admission:
 
     def __init__(self, store: Store, minor: int) -> None:
         self._store = store
-        self._conditions = lru_cache(maxsize=256)(lambda text: _condition(text, minor))
+        self._server = Server.of(minor, stored=True)
 
     def decide(self, change: AdmittedChange, asked: AnsweredQuestions, warnings: list[str]) -> None:
         """Let a change pass. Raises Unasked, or the ApiError of the first webhook that refuses it."""
@@ -134,7 +129,7 @@ class Admission:
         for condition in webhook.get("matchConditions") or ():
             text = condition["expression"]
             try:
-                if not self._conditions(text)(request):
+                if not compiled(text, _VARIABLES, self._server)(request["object"], request["oldObject"], request):
                     return False
             except CelError as error:
                 # Without the place in the expression, which the real server does not name.
@@ -181,26 +176,6 @@ def _names(pattern: str, path: str) -> bool:
     kind, _, sub = pattern.partition("/")
     own, _, own_sub = path.partition("/")
     return kind in ("*", own) and (sub == own_sub or (sub == "*" and ("/" in pattern)))
-
-
-def _condition(expression: str, minor: int) -> Callable[[JsonObject], bool]:
-    """Raises CelError when it is compiled, and when it is asked."""
-    variables = {name: ObjectType(DYN, {}) for name in _VARIABLES}
-    environment = Environment(variables, functions_of(Server.of(minor, stored=True)))
-    program = CelProgram(check(parse(expression), expression, environment))
-
-    def holds(request: JsonObject) -> bool:
-        values = [_value(request["object"]), _value(request["oldObject"]), _value(request)]
-        return program.evaluate_all(values) is True
-
-    return holds
-
-
-def _value(data: Any) -> Any:
-    """JSON as CEL has it here."""
-    if isinstance(data, dict):
-        return {key: _value(item) for key, item in data.items()}
-    return tuple(map(_value, data)) if isinstance(data, list) else data
 
 
 def _request(change: AdmittedChange) -> JsonObject:

@@ -31,7 +31,7 @@ from dra_driver.apirules.status import (
 from dra_driver.cel.check import check
 from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.evaluate import CelProgram
-from dra_driver.cel.functions import FUNCTIONS
+from dra_driver.cel.functions import CURRENT, Server, functions_of
 from dra_driver.cel.overloads import Environment, ObjectType
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
@@ -325,7 +325,8 @@ def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) ->
     if (changes and old is _MISSING) or (not changes and old == value):
         return
     try:
-        holds = _compiled(rule["rule"], changes)(value, old)
+        names, values = (("self", "oldSelf"), (value, old)) if changes else (("self",), (value,))
+        holds = compiled(rule["rule"], names, CURRENT)(*values)
     except CelNotJudged:
         return
     except CelError as error:
@@ -363,13 +364,13 @@ def _same_item(item: Any, old: Any, schema: Schema) -> Any:
     return next(same, _MISSING)
 
 
-@lru_cache(maxsize=256)
-def _compiled(rule: str, changes: bool) -> Callable[[Any, Any], bool]:
-    """Raises CelError when it is compiled, and when it is asked."""
-    names = ("self", "oldSelf") if changes else ("self",)
-    environment = Environment({name: ObjectType(DYN, {}) for name in names}, FUNCTIONS)
-    program = CelProgram(check(parse(rule), rule, environment))
-    return lambda value, old: program.evaluate_all([*map(_cel_value, [value, old] if changes else [value])]) is True
+@lru_cache(maxsize=512)
+def compiled(expression: str, names: tuple[str, ...], server: Server) -> Callable[..., bool]:
+    """Whether an expression is true of JSON values, given in the order of `names`. Raises CelError when it is compiled,
+    and when it is asked."""
+    environment = Environment({name: ObjectType(DYN, {}) for name in names}, functions_of(server))
+    program = CelProgram(check(parse(expression), expression, environment))
+    return lambda *values: program.evaluate_all([*map(_cel_value, values)]) is True
 
 
 def _cel_value(value: Any) -> Any:

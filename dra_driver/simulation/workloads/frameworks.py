@@ -80,10 +80,8 @@ class Framework:
         if ended or failed:
             name = self.failed if failed else self.ended
             conditions.append((name, True, name, f"{states.count('failed')} of {wanted} failed"))
-        return {
-            "conditions": conditions_of(owner, now, *conditions),
-            **_COUNTS.get(self.resource.kind, _none)(owner, children),
-        }
+        counts = _COUNTS.get(self.resource.kind)
+        return {"conditions": conditions_of(owner, now, *conditions)} | (counts(owner, children) if counts else {})
 
 
 def _is_outdated(item: JsonObject, wanted: JsonObject) -> bool:
@@ -138,10 +136,6 @@ def _state(child: JsonObject) -> str:
     if child["kind"] == JOBS.kind:
         return "ready" if status.get("ready") and status.get("ready") == status.get("active") else ""
     return "ready" if holds(child, "Running", "Available", "HeadPodReady") else ""
-
-
-def _none(_owner: JsonObject, _children: list[JsonObject]) -> JsonObject:
-    return {}
 
 
 def _named(prefix: str, **values: object) -> JsonObject:
