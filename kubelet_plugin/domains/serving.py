@@ -55,7 +55,7 @@ async def serve_domains(
     journal: JournalStore,
     observers: Observers,
     registered: Callable[[str], None],
-    binding: MakeBinding | None = None,
+    binding: MakeBinding | None,
 ) -> None:
     """Until cancelled. With ComputeDomains switched off, it only releases what claims have, because the plugin may then
     neither read domains nor write a claim's status. `registered` gets the driver's name when the kubelet registers it.

@@ -31,7 +31,7 @@ from kubelet_plugin.facts.node_watch import NodeWatch
 from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.listener import AllocatedTo
-from kubelet_plugin.reporting.device_status import BindingAnswer, PrepareRefusal, refusal_of
+from kubelet_plugin.reporting.device_status import BindingAnswer, DeviceStatusWriter, PrepareRefusal, refusal_of
 from kubelet_plugin.settings import NodePluginSettings
 
 _log = structlog.get_logger(__name__)
@@ -54,16 +54,6 @@ class PreparesAhead(Protocol):
 
     async def release_given_up(self) -> bool:
         """Whether there was any claim that the kubelet had not asked for."""
-
-
-class Answers(Protocol):
-    """What is needed of `kubelet_plugin.reporting.device_status.DeviceStatusWriter`."""
-
-    def waits_for_binding(self, refusal: PrepareRefusal) -> None: ...
-
-    def say_again(self, claim_uid: str) -> None: ...
-
-    def waits_no_longer(self, claim_uid: str) -> None: ...
 
 
 type Outcome = Callable[[Collection[str], DriverError | None], None]
@@ -92,7 +82,7 @@ class NodeBinding:
         node: str,
         claims: ClaimReader,
         service: PreparesAhead,
-        answers: Answers,
+        answers: DeviceStatusWriter,
         outcome: Outcome,
         *,
         patience_s: float = _PATIENCE_S,
@@ -223,7 +213,7 @@ def binding_of_gpus(
     settings: NodePluginSettings,
     claims: ClaimReader,
     service: PreparesAhead,
-    answers: Answers,
+    answers: DeviceStatusWriter,
     watch: NodeWatch,
     offers: NodeOffers,
 ) -> NodeBinding:
@@ -252,7 +242,7 @@ def binding_of_domains(
     watch: NodeWatch,
     follow: Callable[[Callable[[JsonObject], None]], None],
     service: PreparesAhead,
-    answers: Answers,
+    answers: DeviceStatusWriter,
 ) -> NodeBinding:
     """For channels. `follow` shows the node's inventory to a listener."""
     binding = NodeBinding(

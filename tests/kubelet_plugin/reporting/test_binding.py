@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,7 +21,7 @@ from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.listener import AllocatedTo
 from kubelet_plugin.reporting.binding import NodeBinding, binding_of_gpus
-from kubelet_plugin.reporting.device_status import BindingAnswer, PrepareRefusal
+from kubelet_plugin.reporting.device_status import BindingAnswer, DeviceStatusWriter, PrepareRefusal
 
 BINDS: dict[str, Any] = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
 
@@ -78,8 +78,9 @@ class Scene:
 
     @asynccontextmanager
     async def at_work(self, *, patience_s: float = 60.0) -> AsyncIterator[NodeBinding]:
+        answers = cast(DeviceStatusWriter, self)
         binding = NodeBinding(
-            GPU_DRIVER, NODE, ClaimReader(self.api), self, self, self.outcome, patience_s=patience_s, again_s=0.01
+            GPU_DRIVER, NODE, ClaimReader(self.api), self, answers, self.outcome, patience_s=patience_s, again_s=0.01
         )
         async with background(binding.run()):
             yield binding

@@ -260,9 +260,8 @@ async def test_a_restarted_plugin_reads_and_writes_nothing_that_is_so_already(sc
 async def restarted(scene: Scene, **more: Any) -> DeviceStatusWriter:
     """A plugin after one that was killed, which has looked once."""
     writer = scene.new_writer(**more)
-    task = asyncio.create_task(writer.run())
-    await asyncio.sleep(0.3)
-    task.cancel()
+    await writer._meet()
+    await writer.write()
     return writer
 
 
