@@ -73,8 +73,8 @@ class Story:
 
     async def runs(self, name: str) -> None:
         async def running() -> bool:
-            pod = await self.kube.get(PODS, name, "default")
-            return bool((pod.get("status") or {}).get("phase") == "Running")
+            current = await self.kube.get(PODS, name, "default")
+            return bool((current.get("status") or {}).get("phase") == "Running")
 
         await self.until(running, f"pod {name} does not run")
 

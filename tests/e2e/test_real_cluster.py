@@ -160,8 +160,7 @@ def test_a_claim_as_clients_send_it_that_sort_no_keys_says_how_its_device_is(ser
 
 def status_of(claim: str) -> dict[str, str]:
     """Type and status of the conditions of a claim's only device."""
-    devices = get("resourceclaim", claim).get("status", {}).get("devices") or [{}]
-    (device,) = devices
+    (device,) = get("resourceclaim", claim).get("status", {}).get("devices") or [{}]
     return {condition["type"]: condition["status"] for condition in device.get("conditions") or ()}
 
 

@@ -93,8 +93,8 @@ def described(pod: tuple[str, str], path: str) -> dict[str, Any]:
 
 
 def published(name: str) -> dict[str, Any]:
-    devices = [device for item in get("resourceslices")["items"] for device in item["spec"].get("devices", ())]
-    (attributes,) = (device["attributes"] for device in devices if device["name"] == name)
+    all_devices = [device for item in get("resourceslices")["items"] for device in item["spec"].get("devices", ())]
+    (attributes,) = (device["attributes"] for device in all_devices if device["name"] == name)
     return dict(attributes)
 
 

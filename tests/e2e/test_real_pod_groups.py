@@ -92,7 +92,7 @@ def pods_with_the_event() -> set[tuple[str, str]]:
     """Pods, by name and UID, that heard that their GPU is ill."""
     items = get("events.events.k8s.io", "--field-selector", "reason=GpuUnhealthy")["items"]
     about = [event["regarding"] for event in items if event["regarding"]["kind"] == "Pod"]
-    return {(pod["name"], pod["uid"]) for pod in about}
+    return {(regarding["name"], regarding["uid"]) for regarding in about}
 
 
 def test_all_pods_of_a_group_hear_that_the_groups_gpu_is_ill(services: Services, version: str) -> None:

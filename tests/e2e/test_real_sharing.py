@@ -203,8 +203,9 @@ def test_a_sick_gpu_is_tainted_and_its_pod_is_told_by_its_status_and_by_an_event
     act(services.folder / "host", "xid", [str(index), "79"], None)
 
     def taints() -> set[str]:
-        devices = [device for item in get("resourceslices")["items"] for device in item["spec"].get("devices") or ()]
-        return {device["name"] for device in devices if device.get("taints")}
+        slices = get("resourceslices")["items"]
+        published = [entry for item in slices for entry in item["spec"].get("devices") or ()]
+        return {entry["name"] for entry in published if entry.get("taints")}
 
     until(lambda: bool(taints()), "the GPU is tainted")
     assert {name.split("-mig-")[0] for name in taints()} == {device}

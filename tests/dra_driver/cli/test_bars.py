@@ -82,4 +82,4 @@ def test_no_claim_is_red_which_is_for_what_is_unhealthy() -> None:
     letter_of = {str(number): letter for number, letter in enumerate(ascii_letters)}
     colors = [color(claim, letter_of) for claim in letter_of]
     assert not [name for name in colors if "red" in name]
-    assert all(color != next_color for color, next_color in pairwise(colors))
+    assert all(left != right for left, right in pairwise(colors))

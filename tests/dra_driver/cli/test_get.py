@@ -103,11 +103,11 @@ async def test_wide_tables_have_more_columns(kubeconfig: Path) -> None:
 
 async def test_devices_are_those_of_the_newest_generation_with_their_users(kubeconfig: Path) -> None:
     _, text = await dractl("get", "devices", "--all", "--kubeconfig", str(kubeconfig), "-o", "json")
-    rows = [
+    devices = [
         (row["device"], row["memoryBytes"], row["state"], [user["claim"] for user in row["usedBy"]], row["pods"])
         for row in json.loads(text)
     ]
-    assert rows == [
+    assert devices == [
         ("gpu-a", 80 * 2**30, "in use", ["default/gpu"], ["train/main"]),
         ("gpu-b", 80 * 2**30, "free", [], []),
     ]

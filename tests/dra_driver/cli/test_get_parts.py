@@ -112,7 +112,7 @@ async def test_the_largest_memory_of_shares_is_what_one_claim_could_still_ask_fo
 async def test_a_tainted_gpu_is_not_free_and_says_why(h100: HeldWorld, kube: Kube) -> None:
     gpu = h100.named("gpu")
     for item in (await kube.list(RESOURCE_SLICES)).items:
-        mine = [device for device in item["spec"].get("devices") or () if device["name"].startswith(gpu)]
+        mine = [published for published in item["spec"].get("devices") or () if published["name"].startswith(gpu)]
         for device in mine:
             device["taints"] = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}]
         if mine:

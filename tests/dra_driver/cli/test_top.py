@@ -111,7 +111,7 @@ def test_a_change_costs_the_decision_about_its_node() -> None:
     board.learn(RESOURCE_CLAIMS, ("default", "train"), freed, None)
     assert board.stale == 1
     board.refresh(100)
-    assert {name for name, node in board.nodes.items() if node is not before[name]} == {"a"}
+    assert {name for name, overview in board.nodes.items() if overview is not before[name]} == {"a"}
     assert board.nodes["a"].states == {"free": 2}
 
 
@@ -132,7 +132,7 @@ def test_after_changes_in_any_order_all_is_as_if_it_were_read_at_once(order: Ran
         for kind in READ_AS
     }
     whole = ClusterSeen.of(objects, 36).overviews(GPU_DRIVER)
-    assert [(name, shown(node.gpus)) for name, node in sorted(board.nodes.items())] == [
+    assert [(name, shown(overview.gpus)) for name, overview in sorted(board.nodes.items())] == [
         (overview.name, shown(overview.gpus)) for overview in whole
     ]
 
