@@ -171,7 +171,7 @@ def _report(node: _Node, policy: PublishingPolicy, labels: Mapping[str, str]) ->
     else:
         files = available.driver
         devices = tuple(
-            ClaimDevice(gpu.name, gpu, available.nodes[gpu.uuid]) for gpu in facts.gpus if gpu.uuid in available.nodes
+            ClaimDevice(gpu.name, gpu, nodes) for gpu in facts.gpus if (nodes := available.nodes_there(gpu.uuid))
         )
         cdi = claim_spec(GPU_DRIVER, _CLAIM_UID, devices, files) if devices else None
     notes = tuple(str(limitation) for item in published for limitation in item.limitations)

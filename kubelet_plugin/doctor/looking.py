@@ -163,9 +163,15 @@ class LocalMachine:
         try:
             others = OtherClaims(self.places.cdi_root, [self.places.driver])
             container_files = ContainerFilesOfNode(self.installation, others)(facts)
-            return {**container_files.taken, **container_files.missing}, None
         except NodeNotReady as error:
             return {}, error.message
+        missing = dict(container_files.taken)
+        for gpu in facts.gpus:
+            try:
+                container_files.gpu_nodes(gpu.uuid)
+            except NodeNotReady as error:
+                missing[gpu.uuid] = error.message
+        return missing, None
 
     def _libraries(self) -> tuple[str | None, str | None]:
         try:

@@ -327,8 +327,9 @@ class DomainClaims:
 
     def _daemon_content(self, claim: DomainClaim, domain: DomainName) -> bytes:
         node = self._node
-        files = node.container_files(node.facts.facts)
-        gpus = (gpu_node for uuid in sorted(files.nodes) for gpu_node in files.nodes[uuid])
+        facts = node.facts.facts
+        files = node.container_files(facts)
+        gpus = (gpu_node for uuid in sorted(gpu.uuid for gpu in facts.gpus) for gpu_node in files.nodes_there(uuid))
         common = files.driver.common_edits
         common = replace(common, mounts=(*common.mounts, *node.daemon_mounts))
         return daemon_file(claim, domain, common, (*gpus, management_node(node.host)), node.readable())

@@ -5,8 +5,10 @@ The Node object says which runtime it is, and so which CDI version it reads. `ku
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
+from dra_driver.cdi.model import DeviceNode
 from dra_driver.cdi.runtimes import GROUPS_SINCE, readable_version, reads
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.cdi_files import OtherClaims
@@ -72,18 +74,24 @@ class ContainerFilesOfNode:
         self._readable = readable
 
     def __call__(self, facts: NodeFacts) -> ContainerFiles:
-        """GPUs that no container can use now are among the missing. Raises NodeNotReady: what the driver lacks."""
+        """Raises NodeNotReady: what the driver lacks."""
         if facts.driver is None:
             reasons = "; ".join(problem.message for problem in facts.problems if problem.subject == "driver")
             raise NodeNotReady(reasons or "no NVIDIA driver answers", about="driver")
-        for_containers = self._installation.for_containers(facts.driver.version, facts.gpus)
-        missing = {uuid: error.message for uuid, error in for_containers.missing.items()}
+        driver = self._installation.for_containers(facts.driver.version)
+        gpus = {gpu.uuid: gpu for gpu in facts.gpus}
+
+        @cache  # a claim's GPU is asked for several times
+        def gpu_nodes(uuid: str) -> tuple[DeviceNode, ...]:
+            if uuid not in gpus:
+                raise NodeNotReady("has no device node now", about=f"GPU {uuid}")
+            return driver.nodes_of(gpus[uuid])
+
         return ContainerFiles(
-            for_containers.driver,
-            for_containers.nodes,
+            driver.files,
+            gpu_nodes,
             self._installation.mig_nodes,
             self._installation.host_node,
-            missing,
             self._taken(facts),
             self._readable(),
         )

@@ -80,16 +80,6 @@ def kernel_module_version(host: HostFiles) -> str | None:
     return match[1] if match is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class ForContainers:
-    """What containers need to use GPUs. `nodes` and `missing` are by GPU UUID: each GPU is in one of the two."""
-
-    driver: DriverFiles
-    nodes: Mapping[str, tuple[DeviceNode, ...]]
-    missing: Mapping[str, NodeNotReady]
-    """Why a GPU cannot be given to a container now."""
-
-
 class DriverInstallation:
     """The driver of this node as prepare needs it, found again whenever something changed. For any thread.
 
@@ -110,7 +100,7 @@ class DriverInstallation:
         self._daemons = daemons
         self._configured_root = configured_root
         self._hooks = HookPrograms(host, configured_hook, shipped_hook)
-        self._complete: _Complete | None = None
+        self._complete: CompleteDriver | None = None
         self._looking = Lock()
 
     def root(self) -> DriverRoot:
@@ -125,20 +115,21 @@ class DriverInstallation:
                 self._complete = None
             return choice
 
-    def for_containers(self, version: str, gpus: Iterable[GpuFacts]) -> ForContainers:
-        """What containers need of driver `version`, which is the one that NVML says runs, and of `gpus`.
+    def for_containers(self, version: str) -> "CompleteDriver":
+        """What containers need of driver `version`, which is the one that NVML says runs.
 
-        `driver` is the same object as long as nothing changed. That costs some dozen stat calls to know; looking again,
-        some tens of milliseconds. Raises NodeNotReady naming everything that the driver lacks, and remembers nothing.
+        It is the same object as long as nothing changed. That costs some dozen stat calls to know; looking again, some
+        tens of milliseconds. Raises NodeNotReady naming everything that the driver lacks, and remembers nothing.
         """
-        driver = self._current(version)
-        nodes, missing = {}, {}
-        for gpu in gpus:
-            try:
-                nodes[gpu.uuid] = driver.nodes_of(gpu)
-            except NodeNotReady as error:
-                missing[gpu.uuid] = error
-        return ForContainers(driver.files, nodes, missing)
+        # A caller that comes during a look needs the same answer, and gets it sooner by waiting for it.
+        with self._looking:
+            current = self._complete
+            if current is None or current.files.version != version or not current.seen.unchanged():
+                self._complete = None
+                current = self._look(version)
+                if current.seen.settled():
+                    self._complete = current
+            return current
 
     def mig_nodes(self, gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
         """What a container needs of a MIG device besides the driver's files: the node of its GPU, `minor` being that of
@@ -161,26 +152,15 @@ class DriverInstallation:
                 return complete.dev_root
         return find_dev_root(self._host, self.root().path, Seen())
 
-    def _current(self, version: str) -> "_Complete":
-        # A caller that comes during a look needs the same answer, and gets it sooner by waiting for it.
-        with self._looking:
-            current = self._complete
-            if current is None or current.files.version != version or not current.seen.unchanged():
-                self._complete = None
-                current = self._look(version)
-                if current.seen.settled():
-                    self._complete = current
-            return current
-
-    def _look(self, version: str) -> "_Complete":
+    def _look(self, version: str) -> "CompleteDriver":
         seen = Seen()
         root = find_driver_root(self._host, self._configured_root, seen)
         dev_root = find_dev_root(self._host, root.path, seen)
         files = scan(self._host, root.path, dev_root, version, self._hooks.find(seen).program, seen, self._daemons)
-        return _Complete(self._host, files, dev_root, seen)
+        return CompleteDriver(self._host, files, dev_root, seen)
 
 
-class _Complete:
+class CompleteDriver:
     """A driver that has everything, and what was looked at to know that."""
 
     def __init__(self, host: HostFiles, files: DriverFiles, dev_root: str, seen: Seen) -> None:
@@ -191,6 +171,7 @@ class _Complete:
         self._nodes: dict[tuple[str, int, str], tuple[tuple[DeviceNode, ...], Seen]] = {}
 
     def nodes_of(self, gpu: GpuFacts) -> tuple[DeviceNode, ...]:
+        """The device nodes of a GPU. Raises NodeNotReady when its own is missing, or is another GPU's."""
         identity = (gpu.uuid, gpu.minor, gpu.pci_bus_id)
         known = self._nodes.get(identity)
         if known is not None and known[1].unchanged():

@@ -51,6 +51,10 @@ class KnownNode:
         return self.offers
 
 
+type GpuNodes = Callable[[str], tuple[DeviceNode, ...]]
+"""The device nodes of a GPU by its UUID. Raises NodeNotReady that says what is missing."""
+
+
 type MigNodes = Callable[[str, int, int, int], tuple[DeviceNode, ...]]
 """The device nodes of a MIG device, by GPU UUID, the GPU's minor, and the ids of GPU instance and compute instance: the
 GPU's own node and the two capabilities. Raises NodeNotReady that says what is missing."""
@@ -62,18 +66,24 @@ type HostNode = Callable[[str], DeviceNode | None]
 
 @dataclass(frozen=True, slots=True)
 class ContainerFiles:
-    """What containers need to use the GPUs: the driver's files, and the device nodes of each GPU by its UUID."""
+    """What containers need to use the GPUs: the driver's files, and the device nodes of a GPU, which are looked at when
+    they are needed."""
 
     driver: DriverFiles
-    nodes: Mapping[str, tuple[DeviceNode, ...]]
+    gpu_nodes: GpuNodes
     mig_nodes: MigNodes
     host_node: HostNode
-    missing: Mapping[str, str] = field(default_factory=dict)
-    """Why a GPU cannot be used in a container now, by its UUID."""
     taken: Mapping[str, str] = field(default_factory=dict)
     """Which claim of another driver has a GPU, by its UUID."""
     readable: str | None = None
     """The highest CDI version that the container runtime reads; None when that is not known."""
+
+    def nodes_there(self, gpu_uuid: str) -> tuple[DeviceNode, ...]:
+        """The device nodes of a GPU; none if its own is missing."""
+        try:
+            return self.gpu_nodes(gpu_uuid)
+        except NodeNotReady:
+            return ()
 
 
 class CurrentNode(Protocol):

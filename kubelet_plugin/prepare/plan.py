@@ -104,8 +104,11 @@ def _check_present(claim: ClaimRef, device: HeldDevice, node: KnownNode, files: 
     lost = next((condition for condition in gpu.health.conditions if condition.type == "GpuLost"), None)
     if lost is not None and not device.admin_access:
         raise _missing(claim, device, f"is lost: {lost.message}")
-    if device.kind is DeviceKind.GPU and not files.nodes.get(device.gpu_uuid):
-        raise _missing(claim, device, files.missing.get(device.gpu_uuid, "has no device node now"))
+    if device.kind is DeviceKind.GPU:
+        try:
+            files.gpu_nodes(device.gpu_uuid)
+        except NodeNotReady as error:
+            raise _missing(claim, device, error.message) from error
     if device.mig_uuid is not None and _existing(gpu, device.mig_uuid) is None:
         raise _missing(claim, device, f"no longer exists: MIG device {device.mig_uuid} was not found")
     if device.mig_uuid in node.lost:
@@ -144,7 +147,7 @@ def _claim_device(
     if device.kind is DeviceKind.VFIO:
         return _vfio_device(entry, device, records, files)
     gpu = node.gpus[device.gpu_uuid]
-    identity, nodes = device.gpu_uuid, files.nodes.get(device.gpu_uuid, ())
+    identity, nodes = device.gpu_uuid, files.nodes_there(device.gpu_uuid)
     if device.kind is DeviceKind.MIG and not (device.admin_access and device.mig_uuid is None):
         identity, nodes = _mig_nodes(entry, device, records, node, files)
     return ClaimDevice(
@@ -190,7 +193,7 @@ def _made_mig_devices(entry: Entry, records: Records) -> dict[HeldDevice, str]:
 
 def _graphics_nodes(profile: str, gpu: GpuFacts, files: ContainerFiles) -> tuple[DeviceNode, ...]:
     """The GPU's DRM nodes if the MIG profile allows graphics: Vulkan and EGL find no device without them."""
-    nodes = files.nodes.get(gpu.uuid, ()) if "+gfx" in profile else ()
+    nodes = files.nodes_there(gpu.uuid) if "+gfx" in profile else ()
     return tuple(node for node in nodes if node.path.startswith("/dev/dri/"))
 
 

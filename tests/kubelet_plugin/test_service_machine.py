@@ -41,6 +41,7 @@ from support.disk import Disk
 from support.fake_effects import FakeHardware
 from support.inventories import inventory_spec, mig
 from support.mps import QUICK, effect_for, no_daemons_left, processes_below, until
+from support.prepared import given_nodes
 
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
@@ -163,7 +164,7 @@ def container_files(facts: NodeFacts) -> ContainerFiles:
     nodes = {
         gpu.uuid: (DeviceNode(f"/dev/nvidia{gpu.minor}", type="c", major=195, minor=gpu.minor),) for gpu in facts.gpus
     }
-    return ContainerFiles(driver, nodes, mig_nodes=mig_nodes, host_node=host_node)
+    return ContainerFiles(driver, given_nodes(nodes), mig_nodes=mig_nodes, host_node=host_node)
 
 
 def host_node(path: str) -> DeviceNode:

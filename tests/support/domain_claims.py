@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from support.claims import FakeClaims, a_claim, a_config, node_facts
-from support.prepared import no_host_node, no_mig_nodes
+from support.prepared import given_nodes, no_host_node, no_mig_nodes
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.cdi.edits import DriverFiles
@@ -117,7 +117,7 @@ class Node:
             name=NODE,
             host=self.host,
             facts=FactsOfNode(),
-            container_files=lambda facts: ContainerFiles(FILES, {}, no_mig_nodes, no_host_node),
+            container_files=lambda facts: ContainerFiles(FILES, given_nodes({}), no_mig_nodes, no_host_node),
             readable=lambda: self.readable,
             host_imex=self.host_imex,
             daemon_mounts=(HARDWARE,),

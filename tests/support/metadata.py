@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from support.claims import BOOT, NODE, a_claim, a_ref, node_facts
-from support.prepared import DRIVER_FILES
+from support.prepared import DRIVER_FILES, given_nodes
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.meta import JsonObject
@@ -34,7 +34,7 @@ def a_node_with(gpus: Sequence[GpuFacts], driver: str = GPU_DRIVER, **rules: Any
 
 def files_of(node: KnownNode) -> ContainerFiles:
     nodes = {uuid: (DeviceNode(f"/dev/nvidia{gpu.minor}", type="c", major=195),) for uuid, gpu in node.gpus.items()}
-    return ContainerFiles(DRIVER_FILES, nodes, lambda *_: (), DeviceNode)
+    return ContainerFiles(DRIVER_FILES, given_nodes(nodes), lambda *_: (), DeviceNode)
 
 
 def records_of(plan: Plan) -> Records:

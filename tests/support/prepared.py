@@ -1,6 +1,6 @@
 """A claim service over real files, with an API server, hardware facts and a CDI folder that can be told to fail."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
-from kubelet_plugin.prepare.node import ContainerFiles
+from kubelet_plugin.prepare.node import ContainerFiles, GpuNodes
 from kubelet_plugin.prepare.store import JournalFile, JournalStore
 
 DRIVER_FILES = DriverFiles(
@@ -44,6 +44,17 @@ DRIVER_FILES = DriverFiles(
 
 
 MADE_ON_DEMAND = {"mig": [{"mode": "Dynamic"}]}
+
+
+def given_nodes(nodes: Mapping[str, tuple[DeviceNode, ...]], why: str = "has no device node now") -> GpuNodes:
+    """Those of GPUs by UUID; any other GPU's are missing."""
+
+    def gpu_nodes(uuid: str) -> tuple[DeviceNode, ...]:
+        if uuid not in nodes:
+            raise NodeNotReady(why, about=f"GPU {uuid}")
+        return nodes[uuid]
+
+    return gpu_nodes
 
 
 def no_mig_nodes(gpu_uuid: str, minor: int, gpu_instance: int, compute_instance: int) -> tuple[DeviceNode, ...]:
@@ -122,7 +133,7 @@ class Bench:
             for gpu in facts.gpus
             if gpu.uuid not in self.without_node
         }
-        return ContainerFiles(self.driver_files, nodes, no_mig_nodes, no_host_node)
+        return ContainerFiles(self.driver_files, given_nodes(nodes), no_mig_nodes, no_host_node)
 
     def service(self, **changes: Any) -> ClaimService:
         """`changes` are parts of it, and times of `ServicePatience`, by their names."""

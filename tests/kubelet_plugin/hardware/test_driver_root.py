@@ -119,7 +119,7 @@ def files_of(tree: DriverTree, configured: str | None = None) -> DriverInstallat
 
 def test_the_least_complete_driver_is_enough(tree: DriverTree) -> None:
     tree.complete()
-    driver = files_of(tree).for_containers(VERSION, ()).driver
+    driver = files_of(tree).for_containers(VERSION).files
     assert driver.version == VERSION
     assert driver.cuda_folders == driver.library_folders == ("/usr/lib/x86_64-linux-gnu",)
     assert [node.path for node in driver.control_nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
@@ -140,18 +140,18 @@ def test_half_a_driver_is_none_until_the_rest_is_there(tree: DriverTree, missing
     tree.remove(missing)
     installation = files_of(tree)
     with pytest.raises(NodeNotReady, match="is not complete") as caught:
-        installation.for_containers(VERSION, ())
+        installation.for_containers(VERSION)
     assert says in caught.value.message
     assert caught.value.about == "driver"
     tree.file(missing, content)
-    assert installation.for_containers(VERSION, ()).driver.version == VERSION
+    assert installation.for_containers(VERSION).files.version == VERSION
 
 
 def test_everything_that_is_missing_is_named_at_once(tree: DriverTree) -> None:
     tree.libraries(f"{OPERATOR}/usr/lib64", "libnvidia-ml")
     tree.folder(f"{OPERATOR}/dev")
     with pytest.raises(NodeNotReady) as caught:
-        files_of(tree).for_containers(VERSION, ())
+        files_of(tree).for_containers(VERSION)
     for name in (f"libcuda.so.{VERSION}", f"{OPERATOR}/dev/nvidiactl", f"{OPERATOR}/dev/nvidia-uvm"):
         assert name in caught.value.message
 
@@ -160,32 +160,32 @@ def test_libraries_of_another_version_than_the_running_one_are_not_used(tree: Dr
     """After an upgrade without a reboot NVML may still speak for the old driver, whose files are gone."""
     tree.complete()
     with pytest.raises(NodeNotReady, match=r"driver 550\.54\.14 is not complete: libcuda\.so\.550\.54\.14 is in no"):
-        files_of(tree).for_containers("550.54.14", ())
+        files_of(tree).for_containers("550.54.14")
 
 
 def test_a_complete_driver_that_breaks_is_not_given_out_any_more(tree: DriverTree) -> None:
     tree.complete()
     tree.settle()
     installation = files_of(tree)
-    first = installation.for_containers(VERSION, ()).driver
-    assert installation.for_containers(VERSION, ()).driver is first
+    first = installation.for_containers(VERSION).files
+    assert installation.for_containers(VERSION).files is first
     tree.remove("/dev/nvidia-uvm")
     with pytest.raises(NodeNotReady):
-        installation.for_containers(VERSION, ())
+        installation.for_containers(VERSION)
     tree.node("/dev/nvidia-uvm", 511, 0)
-    assert installation.for_containers(VERSION, ()).driver.control_nodes[1].major == 511
+    assert installation.for_containers(VERSION).files.control_nodes[1].major == 511
 
 
 def test_what_was_found_is_kept_only_when_a_change_would_be_noticed(tree: DriverTree) -> None:
     tree.complete()
     tree.keep_changing("/dev")
     installation = files_of(tree)
-    now = installation.for_containers(VERSION, ()).driver
-    assert installation.for_containers(VERSION, ()).driver is not now
-    assert installation.for_containers(VERSION, ()).driver == now
+    now = installation.for_containers(VERSION).files
+    assert installation.for_containers(VERSION).files is not now
+    assert installation.for_containers(VERSION).files == now
     tree.settle()
-    driver = installation.for_containers(VERSION, ()).driver
-    assert installation.for_containers(VERSION, ()).driver is driver
+    driver = installation.for_containers(VERSION).files
+    assert installation.for_containers(VERSION).files is driver
 
 
 @pytest.mark.parametrize(
@@ -207,11 +207,11 @@ def test_what_appears_later_is_noticed(tree: DriverTree, change: object) -> None
     tree.complete()
     tree.settle()
     installation = files_of(tree)
-    before = installation.for_containers(VERSION, ()).driver
-    assert installation.for_containers(VERSION, ()).driver is before
+    before = installation.for_containers(VERSION).files
+    assert installation.for_containers(VERSION).files is before
     assert callable(change)
     change(tree)
-    after = installation.for_containers(VERSION, ()).driver
+    after = installation.for_containers(VERSION).files
     assert after != before
 
 
@@ -219,11 +219,11 @@ def test_a_driver_container_that_was_replaced_is_noticed(tree: DriverTree) -> No
     tree.complete(OPERATOR)
     tree.settle()
     installation = files_of(tree)
-    installation.for_containers(VERSION, ())
+    installation.for_containers(VERSION)
     tree.path(OPERATOR).rename(tree.path("/run/nvidia/old"))
     tree.complete(OPERATOR, "/usr/lib64")
     tree.settle()
-    assert installation.for_containers(VERSION, ()).driver.library_folders == ("/usr/lib64",)
+    assert installation.for_containers(VERSION).files.library_folders == ("/usr/lib64",)
 
 
 def test_another_version_is_looked_up_anew(tree: DriverTree) -> None:
@@ -231,19 +231,16 @@ def test_another_version_is_looked_up_anew(tree: DriverTree) -> None:
     tree.libraries("/usr/lib/x86_64-linux-gnu", version="550.54.14")
     tree.settle()
     installation = files_of(tree)
-    assert installation.for_containers(VERSION, ()).driver.version == VERSION
+    assert installation.for_containers(VERSION).files.version == VERSION
     tree.kernel_module("550.54.14")
-    assert installation.for_containers("550.54.14", ()).driver.version == "550.54.14"
+    assert installation.for_containers("550.54.14").files.version == "550.54.14"
 
 
 # Device nodes
 
 
 def nodes(tree: DriverTree, gpu: GpuFacts) -> tuple[DeviceNode, ...]:
-    answer = files_of(tree).for_containers(VERSION, [gpu])
-    if gpu.uuid in answer.missing:
-        raise answer.missing[gpu.uuid]
-    return answer.nodes[gpu.uuid]
+    return files_of(tree).for_containers(VERSION).nodes_of(gpu)
 
 
 def test_a_gpus_nodes_carry_everything_a_container_needs(tree: DriverTree) -> None:
@@ -282,9 +279,9 @@ def test_a_uvm_node_of_an_earlier_load_of_the_module_is_not_given_out(tree: Driv
     tree.complete()
     tree.file("/proc/devices", "Character devices:\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n")
     with pytest.raises(NodeNotReady, match="/dev/nvidia-uvm has major 508, and the kernel gave nvidia-uvm 511"):
-        files_of(tree).for_containers(VERSION, ())
+        files_of(tree).for_containers(VERSION)
     tree.node("/dev/nvidia-uvm", 511, 0)
-    assert files_of(tree).for_containers(VERSION, ()).driver.version == VERSION
+    assert files_of(tree).for_containers(VERSION).files.version == VERSION
 
 
 def test_drm_nodes_belong_to_the_gpu_that_sysfs_says(tree: DriverTree) -> None:
@@ -315,23 +312,28 @@ def test_a_gpu_whose_node_is_not_right_is_missing_and_the_others_are_not(
     assert callable(make)
     make(tree)
     first, second = gpu_facts(0), gpu_facts(1)
-    answer = files_of(tree).for_containers(VERSION, [first, second])
-    assert says in answer.missing[first.uuid].message
-    assert answer.missing[first.uuid].about == f"GPU {first.uuid}"
-    assert set(answer.nodes) == {second.uuid}
+    driver = files_of(tree).for_containers(VERSION)
+    with pytest.raises(NodeNotReady) as missing:
+        driver.nodes_of(first)
+    assert says in missing.value.message
+    assert missing.value.about == f"GPU {first.uuid}"
+    assert driver.nodes_of(second)
 
 
 def test_a_node_that_appears_or_goes_is_noticed(tree: DriverTree) -> None:
     tree.complete()
     tree.settle()
     installation, gpu = files_of(tree), gpu_facts()
-    assert gpu.uuid in installation.for_containers(VERSION, [gpu]).missing
+    driver = installation.for_containers(VERSION)
+    with pytest.raises(NodeNotReady):
+        driver.nodes_of(gpu)
     tree.node("/dev/nvidia0", 195, 0)
-    assert gpu.uuid in installation.for_containers(VERSION, [gpu]).nodes
+    assert driver.nodes_of(gpu)
     tree.settle()
-    assert gpu.uuid in installation.for_containers(VERSION, [gpu]).nodes
+    assert driver.nodes_of(gpu)
     tree.remove("/dev/nvidia0")
-    assert gpu.uuid in installation.for_containers(VERSION, [gpu]).missing
+    with pytest.raises(NodeNotReady):
+        driver.nodes_of(gpu)
 
 
 def test_real_device_nodes_are_read_with_owner_and_mode(tmp_path: Path) -> None:
@@ -365,19 +367,18 @@ def test_every_simulated_node_gives_a_valid_spec_of_files_that_exist(
     installation = DriverInstallation(HostFiles(tmp_path))
     version = installation.root().version
     gpus = gpus_of(host)
-    answer = installation.for_containers(version, gpus)
-    assert not answer.missing
-    devices = [ClaimDevice(gpu.name, gpu, answer.nodes[gpu.uuid]) for gpu in gpus]
-    spec = claim_spec("gpu.nvidia.com", "0b5b1c8e-6b9e-4b0e-8f0a-000000000001", devices, answer.driver)
+    driver = installation.for_containers(version)
+    devices = [ClaimDevice(gpu.name, gpu, driver.nodes_of(gpu)) for gpu in gpus]
+    spec = claim_spec("gpu.nvidia.com", "0b5b1c8e-6b9e-4b0e-8f0a-000000000001", devices, driver.files)
     assert problems_of(spec) == ()
     assert decode(encode(spec)) == spec
     for mount in spec.container_edits.mounts:
         assert (tmp_path / mount.host_path.lstrip("/")).exists(), mount
         assert not mount.container_path.startswith((OPERATOR, GKE)), mount
     mounted = {mount.container_path for mount in spec.container_edits.mounts}
-    assert {f"/usr/lib/{answer.driver.machine}-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1"} <= mounted
+    assert {f"/usr/lib/{driver.files.machine}-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1"} <= mounted
     assert any(path.endswith("/nvidia-smi") for path in mounted)
-    assert installation.for_containers(version, gpus).driver is answer.driver
+    assert installation.for_containers(version) is driver
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -385,15 +386,14 @@ def test_a_reboot_with_other_minors_gives_each_gpu_its_new_node(tmp_path: Path, 
     host = create_host(tmp_path, "dgx-h100", layout=layout)
     installation = DriverInstallation(HostFiles(tmp_path))
     version = installation.root().version
-    before = installation.for_containers(version, gpus_of(host)).nodes
+
+    def minors() -> dict[str, int | None]:
+        driver = installation.for_containers(version)
+        return {gpu.uuid: driver.nodes_of(gpu)[0].minor for gpu in gpus_of(host)}
+
+    before = minors()
     host.reboot(renumber=True)
-    answer = installation.for_containers(version, gpus_of(host))
-    assert not answer.missing
-    assert set(answer.nodes) == set(before)
-    assert {uuid: nodes[0].minor for uuid, nodes in answer.nodes.items()} == {
-        gpu.uuid: gpu.minor for gpu in host.state.gpus
-    }
-    assert answer.nodes != before
+    assert minors() == {gpu.uuid: gpu.minor for gpu in host.state.gpus} != before
 
 
 def test_an_unloaded_driver_is_not_ready_and_a_newer_one_is_found(tmp_path: Path) -> None:
@@ -402,9 +402,9 @@ def test_an_unloaded_driver_is_not_ready_and_a_newer_one_is_found(tmp_path: Path
     old = installation.root().version
     unload_driver(host)
     with pytest.raises(NodeNotReady, match="nvidiactl is missing"):
-        installation.for_containers(old, ())
+        installation.for_containers(old)
     load_driver(host, "595.10.01")
     assert installation.root().version == "595.10.01"
-    answer = installation.for_containers("595.10.01", gpus_of(host))
-    libcuda = [file.host_path for file in answer.driver.libraries if "libcuda" in file.host_path]
+    driver = installation.for_containers("595.10.01")
+    libcuda = [file.host_path for file in driver.files.libraries if "libcuda" in file.host_path]
     assert libcuda and all("595.10.01" in path for path in libcuda)

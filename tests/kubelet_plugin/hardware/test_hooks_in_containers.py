@@ -40,7 +40,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> DriverFiles:
     tree.control_nodes()
     tree.settle()
     installation = DriverInstallation(HostFiles(tree.root, runtime_root=str(tree.root)))
-    return installation.for_containers(VERSION, ()).driver
+    return installation.for_containers(VERSION).files
 
 
 @pytest.fixture

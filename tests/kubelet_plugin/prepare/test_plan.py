@@ -18,7 +18,7 @@ from support.claims import (
     uuid_of,
 )
 from support.inventories import compute_instance, gpu_instance, mig
-from support.prepared import DRIVER_FILES, no_host_node, no_mig_nodes
+from support.prepared import DRIVER_FILES, given_nodes, no_host_node, no_mig_nodes
 from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition, HealthFacts, Problem
@@ -56,7 +56,9 @@ def a_node(*gpus: GpuFacts) -> KnownNode:
 A_NODE = a_node(*(a_gpu(index) for index in range(4)))
 FILES = ContainerFiles(
     DRIVER_FILES,
-    {uuid_of(index): (DeviceNode(f"/dev/nvidia{index}", type="c", major=195, minor=index),) for index in range(4)},
+    given_nodes(
+        {uuid_of(index): (DeviceNode(f"/dev/nvidia{index}", type="c", major=195, minor=index),) for index in range(4)}
+    ),
     no_mig_nodes,
     no_host_node,
 )
@@ -198,8 +200,8 @@ def test_a_plan_can_be_read() -> None:
     ("node", "files", "words"),
     [
         (replace(A_NODE, gpus={}), FILES, "does not answer"),
-        (A_NODE, replace(FILES, nodes={}), "no device node"),
-        (A_NODE, replace(FILES, nodes={}, missing={uuid_of(0): "lost /dev/nvidia0"}), "lost /dev/nvidia0"),
+        (A_NODE, replace(FILES, gpu_nodes=given_nodes({})), "no device node"),
+        (A_NODE, replace(FILES, gpu_nodes=given_nodes({}, "lost /dev/nvidia0")), "lost /dev/nvidia0"),
     ],
 )
 def test_no_plan_is_made_of_hardware_that_is_not_there(node: KnownNode, files: ContainerFiles, words: str) -> None:
@@ -289,7 +291,7 @@ def test_a_part_for_graphics_has_the_drm_nodes_of_its_gpu_too(
     profile: str, graphics: bool, made_on_demand: bool
 ) -> None:
     drm = (DeviceNode("/dev/dri/card1"), DeviceNode("/dev/dri/renderD128"))
-    files = replace(WITH_PARTS, nodes={uuid_of(0): (DeviceNode("/dev/nvidia0"), *drm)})
+    files = replace(WITH_PARTS, gpu_nodes=given_nodes({uuid_of(0): (DeviceNode("/dev/nvidia0"), *drm)}))
     instance = GpuInstance(GPU, profile, 47, 3, 1)
     instances = [gpu_instance(profile, 3, 1, compute_instance(profile, 1, number=7))]
     node = a_node(a_gpu(0, mig=mig(enabled=True, instances=[] if made_on_demand else instances)))
@@ -433,7 +435,7 @@ def test_a_gpu_that_is_lost_is_given_to_nobody_and_looked_at_by_everybody() -> N
 def test_a_runtime_that_does_not_read_groups_is_told_of_none() -> None:
     """It would refuse the file, and no container of the claim would start."""
     closed = DeviceNode("/dev/nvidia0", type="c", major=195, minor=0, file_mode=0o660, gid=44)
-    files = replace(FILES, nodes={**FILES.nodes, uuid_of(0): (closed,)})
+    files = replace(FILES, gpu_nodes=given_nodes({uuid_of(0): (closed,)}))
     whole = spec_of(plan(0, files=replace(files, readable="0.7.0")))
     assert whole["cdiVersion"] == "0.7.0"
     assert whole["devices"][0]["containerEdits"]["additionalGids"] == [44]
