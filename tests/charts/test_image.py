@@ -142,6 +142,7 @@ def test_there_are_wheels_for_every_architecture(architecture: str, tree: Instal
 
 
 def test_the_image_runs_as_the_user_of_the_chart(render: Render) -> None:
+    """By number: with `runAsNonRoot` and no `runAsUser` kubelet takes the image's user, and refuses a name."""
     (container,) = render().object("Deployment")["spec"]["template"]["spec"]["containers"]
     context = container["securityContext"]
     assert f"USER {context['runAsUser']}:{context['runAsGroup']}\n" in DOCKERFILE

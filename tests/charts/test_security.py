@@ -208,12 +208,6 @@ def test_on_openshift_only_pods_with_a_constraint_of_their_own_name_a_user(wante
     assert all(pod["containers"][0]["securityContext"]["runAsNonRoot"] for pod in others)
 
 
-def test_the_image_runs_as_a_number_that_is_not_roots() -> None:
-    """With `runAsNonRoot` and no `runAsUser` kubelet takes the image's, and refuses a name."""
-    (line,) = [line for line in (CHART.parents[1] / "Dockerfile").read_text().splitlines() if line.startswith("USER")]
-    assert line == "USER 65532:65532"
-
-
 @pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
 def test_what_a_read_only_root_leaves_to_write_to_is_mounted(kind: str, render: Render) -> None:
     """The plugin's /tmp; the controller writes nothing."""
