@@ -187,58 +187,6 @@ async def test_a_kubelet_restart_while_a_call_is_in_progress_loses_nothing(
     await machine.runs()
 
 
-async def test_prepare_is_called_for_a_claim_that_no_container_uses(machine: Machine, plugin: RunningPlugin) -> None:
-    _, the_pod = await running_setup(machine.kube, pod_object=pod(use=[]))
-    await machine.runs()
-    assert len(plugin.claims.called("prepare")) == 1
-    assert machine.kubelet.containers(uid_of(the_pod))[0]["cdiDevices"] == []
-
-
-async def test_devices_reach_exactly_the_containers_that_refer_to_claim_or_request(kube: Kube, folder: Path) -> None:
-    devices = [
-        PreparedDevice(("a",), "node-1", "gpu-0", ("k8s.gpu.nvidia.com/claim=one",)),
-        PreparedDevice(("b",), "node-1", "gpu-1", ("k8s.gpu.nvidia.com/claim=two",)),
-    ]
-    machine = Machine(kube, folder)
-    machine.cdi("one", "two")
-    await machine.start()
-    manifest = pod()
-    spec = manifest["spec"]
-    spec["containers"] = [
-        {"name": "all", "image": "i", "resources": {"claims": [{"name": "gpu"}]}},
-        {"name": "only-b", "image": "i", "resources": {"claims": [{"name": "gpu", "request": "b"}]}},
-        {"name": "none", "image": "i"},
-    ]
-    spec["initContainers"] = [
-        {"name": "init", "image": "i", "resources": {"claims": [{"name": "gpu", "request": "a"}]}}
-    ]
-    async with running_plugin(folder / "kubelet", ScriptedClaims(devices)):
-        await kube.create(NODES, node())
-        created = await kube.create(RESOURCE_CLAIMS, claim(requests=("a", "b")))
-        the_pod = await kube.create(PODS, manifest)
-        await allocate(kube, created, result("gpu-0", "a"), result("gpu-1", "b"), pods=[the_pod])
-        await machine.runs()
-        got = {container["name"]: container["env"] for container in machine.kubelet.containers(uid_of(the_pod))}
-    assert got == {"init": ["ONE=1"], "all": ["ONE=1", "TWO=1"], "only-b": ["TWO=1"], "none": []}
-    await machine.stop()
-
-
-async def test_a_pod_with_a_re_created_claim_waits_until_the_old_one_is_released(
-    machine: Machine, plugin: RunningPlugin
-) -> None:
-    await running_setup(machine.kube)
-    await machine.runs()
-    plugin.claims.failures["unprepare"] += [NodeNotReady("busy")] * 4
-    await machine.kube.delete(PODS, "pod", namespace="default", grace_period_s=0)
-    await machine.kube.delete(RESOURCE_CLAIMS, "gpu", namespace="default")
-    again = await machine.kube.create(RESOURCE_CLAIMS, claim())
-    second = await machine.kube.create(PODS, pod("second"))
-    await allocate(machine.kube, again, result("gpu-0"), pods=[second])
-    await machine.runs("second")
-    methods = [method for method, _ in plugin.claims.calls]
-    assert methods == ["prepare", *["unprepare"] * 5, "prepare"]
-
-
 async def test_a_pod_waits_for_allocation_and_reservation(machine: Machine, plugin: RunningPlugin) -> None:
     await machine.kube.create(NODES, node())
     created = await machine.kube.create(RESOURCE_CLAIMS, claim())
@@ -249,22 +197,6 @@ async def test_a_pod_waits_for_allocation_and_reservation(machine: Machine, plug
     assert plugin.claims.calls == []
     await allocate(machine.kube, created, result("gpu-0"), pods=[the_pod])
     await machine.runs()
-
-
-async def test_pods_share_one_claim_and_the_last_one_releases_it(machine: Machine, plugin: RunningPlugin) -> None:
-    await machine.kube.create(NODES, node())
-    created = await machine.kube.create(RESOURCE_CLAIMS, claim())
-    consumers = [await machine.kube.create(PODS, pod(name)) for name in ("a", "b")]
-    await allocate(machine.kube, created, result("gpu-0"), pods=consumers)
-    for name in ("a", "b"):
-        await machine.runs(name)
-    assert set(plugin.claims.called("prepare")) == {(uid_of(created),)}
-    await machine.kube.delete(PODS, "a", namespace="default")
-    await machine.gone("a")
-    assert plugin.claims.called("unprepare") == []
-    await machine.kube.delete(PODS, "b", namespace="default")
-    await machine.gone("b")
-    assert plugin.claims.called("unprepare") == [(uid_of(created),)]
 
 
 async def test_a_finished_pod_releases_its_claim_before_it_is_deleted(machine: Machine, plugin: RunningPlugin) -> None:

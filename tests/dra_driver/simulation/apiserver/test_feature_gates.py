@@ -43,17 +43,6 @@ def test_limits_of_older_versions() -> None:
     assert SliceLimits.of(36) == SliceLimits.of(37) == SliceLimits()
 
 
-async def test_a_1_34_server_drops_what_1_36_keeps() -> None:
-    server = SimulatedApiServer(version="v1.34.2")
-    await server.start()
-    async with Api(server.url) as api:
-        assert (await api.get("/version"))["minor"] == "34"
-        taint = {"key": "k", "effect": "NoSchedule"}
-        created = await api.post(SLICES, resource_slice("a", device(taints=[taint], allowMultipleAllocations=True)))
-        assert created["spec"]["devices"] == [device()]
-    await server.stop()
-
-
 async def test_a_1_37_server_has_taint_rules_in_v1_and_selects_slices_by_pool() -> None:
     server = SimulatedApiServer(version="v1.37.0")
     await server.start()
