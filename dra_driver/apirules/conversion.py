@@ -1,17 +1,7 @@
-"""Types that are served in several shapes and stored in one: resource.k8s.io/v1beta1, and the two kinds of events.
-
-`inward` converts a client's object to the stored form, `outward` a stored object to the form that a client requests.
-Callers set version and kind.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
+"""Objects of resource.k8s.io/v1beta1 in the form of v1: fields of devices and of exact requests lie elsewhere there."""
 
 from dra_driver.api.meta import JsonObject
 
-type _Change = Callable[[JsonObject], JsonObject]
-
-_BETA = "resource.k8s.io/v1beta1"
-_EVENTS = "events.k8s.io/v1"
 _EXACT_FIELDS = (
     "deviceClassName",
     "selectors",
@@ -21,72 +11,34 @@ _EXACT_FIELDS = (
     "tolerations",
     "capacity",
 )
-_EVENT_NAMES: Mapping[str, str] = {
-    "regarding": "involvedObject",
-    "note": "message",
-    "reportingController": "reportingComponent",
-    "deprecatedSource": "source",
-    "deprecatedFirstTimestamp": "firstTimestamp",
-    "deprecatedLastTimestamp": "lastTimestamp",
-    "deprecatedCount": "count",
-}
 
 
-def inward(obj: JsonObject, api_version: str) -> JsonObject:
-    """From a served shape to the stored one. The result may share parts with `obj`."""
-    if api_version == _EVENTS:
-        return {_EVENT_NAMES.get(name, name): value for name, value in obj.items()}
-    return _at_spec(obj, _fold_device, _fold_request) if api_version == _BETA else obj
-
-
-def outward(obj: JsonObject, api_version: str) -> JsonObject:
-    """From the stored shape to a served one. `obj` is not changed."""
-    if api_version == _EVENTS:
-        names = {stored: served for served, stored in _EVENT_NAMES.items()}
-        return {names.get(name, name): value for name, value in obj.items()}
-    return _at_spec(obj, _unfold_device, _unfold_request) if api_version == _BETA else obj
-
-
-def _at_spec(obj: JsonObject, device: _Change, request: _Change) -> JsonObject:
-    if not isinstance(spec := obj.get("spec"), dict):
+def as_v1(obj: JsonObject) -> JsonObject:
+    """The object as it is if it is no object of v1beta1. May share parts with `obj`; version and kind stay."""
+    if obj.get("apiVersion") != "resource.k8s.io/v1beta1" or not isinstance(spec := obj.get("spec"), dict):
         return obj
     if obj.get("kind") == "ResourceSlice" and spec.get("devices"):
-        return {**obj, "spec": {**spec, "devices": [device(item) for item in spec["devices"]]}}
+        return {**obj, "spec": {**spec, "devices": [_device(item) for item in spec["devices"]]}}
     if obj.get("kind") == "ResourceClaim":
-        return {**obj, "spec": _in_claim(spec, request)}
+        return {**obj, "spec": _claim_spec(spec)}
     if obj.get("kind") == "ResourceClaimTemplate" and isinstance(spec.get("spec"), dict):
-        return {**obj, "spec": {**spec, "spec": _in_claim(spec["spec"], request)}}
+        return {**obj, "spec": {**spec, "spec": _claim_spec(spec["spec"])}}
     return obj
 
 
-def _in_claim(spec: JsonObject, request: _Change) -> JsonObject:
+def _claim_spec(spec: JsonObject) -> JsonObject:
     devices = spec.get("devices") or {}
     if not devices.get("requests"):
         return spec
-    return {**spec, "devices": {**devices, "requests": [request(device) for device in devices["requests"]]}}
+    return {**spec, "devices": {**devices, "requests": [_request(request) for request in devices["requests"]]}}
 
 
-def _fold_device(device: JsonObject) -> JsonObject:
+def _device(device: JsonObject) -> JsonObject:
     return {"name": device.get("name", ""), **(device.get("basic") or {})}
 
 
-def _unfold_device(device: JsonObject) -> JsonObject:
-    return {"name": device.get("name", ""), "basic": {key: value for key, value in device.items() if key != "name"}}
-
-
-def _fold_request(request: JsonObject) -> JsonObject:
-    exact = dict(_pick(request))
+def _request(request: JsonObject) -> JsonObject:
+    """Empty fields of an exact request belong to a request of alternatives."""
+    exact = {name: request[name] for name in _EXACT_FIELDS if request.get(name)}
     rest = {name: value for name, value in request.items() if name not in _EXACT_FIELDS}
     return {**rest, "exactly": exact} if exact else rest
-
-
-def _unfold_request(request: JsonObject) -> JsonObject:
-    rest = {name: value for name, value in request.items() if name != "exactly"}
-    return {**rest, **(request.get("exactly") or {"deviceClassName": ""})}
-
-
-def _pick(request: JsonObject) -> Iterator[tuple[str, object]]:
-    """The fields of an exact request; empty ones belong to a request of alternatives."""
-    for name in _EXACT_FIELDS:
-        if request.get(name):
-            yield name, request[name]

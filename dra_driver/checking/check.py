@@ -10,7 +10,7 @@ from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.api.gpupolicy import FILE_KIND, GpuPolicy, is_policy, policies_among, rules_among
 from dra_driver.api.meta import GPU_POLICIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.apirules.conversion import inward
+from dra_driver.apirules.conversion import as_v1
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
 from dra_driver.apirules.metadata import problems_of_metadata, template_problems
 from dra_driver.apirules.schema import Schema, builtin_schema, definition_name, definitions
@@ -167,7 +167,7 @@ class _Judged:
         group, _, version = document.api_version.partition("/")
         schema = builtin_schema(group, "v1beta2" if version == "v1alpha3" else version, document.kind)
         cleaned = Cleaner(report, self._knowledge.minor).clean(document.obj, schema)
-        taken = _Taken(document, report, inward(cleaned, document.api_version))
+        taken = _Taken(document, report, as_v1(cleaned))
         _check_metadata(taken)
         key = key_of(document)
         if document.kind == "ResourceClaim":

@@ -7,7 +7,6 @@ from typing import Any
 from support.shipped import classes
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.apirules.conversion import outward
 
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
@@ -42,9 +41,16 @@ def an_object(
         spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}], "config": list(configs)}}
         spec = {"spec": spec} if kind == "ResourceClaimTemplate" else spec
     named = {"name": "x", **({} if kind == "DeviceClass" else {"namespace": "team-a"}), **(metadata or {})}
-    obj = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": named, "spec": spec}
-    api_version = f"resource.k8s.io/{version}"
-    return {**outward(copy.deepcopy(obj), api_version), "apiVersion": api_version}
+    obj = {"apiVersion": f"resource.k8s.io/{version}", "kind": kind, "metadata": named, "spec": spec}
+    return _flat(copy.deepcopy(obj)) if version == "v1beta1" else copy.deepcopy(obj)
+
+
+def _flat(obj: JsonObject) -> JsonObject:
+    """As v1beta1 has it: fields of exact requests are those of the request."""
+    spec = obj["spec"].get("spec", obj["spec"])
+    for request in spec.get("devices", {}).get("requests", ()):
+        request |= request.pop("exactly")
+    return obj
 
 
 def a_review(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from dra_driver.api.meta import NAMESPACES, JsonObject, wire_time
-from dra_driver.apirules.conversion import inward
 from dra_driver.apirules.status import (
     MODIFIED,
     ApiError,
@@ -31,7 +30,7 @@ from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.patch import FieldPath, fields_of, merged, through_maps, without
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
 from dra_driver.simulation.apiserver.rules import Rules, Situation
-from dra_driver.simulation.apiserver.store import Store, StoredVersion
+from dra_driver.simulation.apiserver.store import EVENTS_API, Store, StoredVersion, stored_event
 
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE = 58
@@ -305,7 +304,7 @@ class ObjectService:
         decoder = Decoder(resource.kind, strict_types=not kind.custom, as_written=as_written)
         obj = decoder.decode({**body, "metadata": body.get("metadata") or {}}, kind.schema)
         self._report_unknown(kind, decoder.unknown, options)
-        obj = inward({**obj, "kind": resource.kind}, resource.api_version)
+        obj = stored_event(obj) if resource.api_version == EVENTS_API else obj
         obj["apiVersion"], obj["kind"] = kind.storage_api_version, resource.kind
         return {"apiVersion": obj.pop("apiVersion"), "kind": obj.pop("kind"), **obj}
 

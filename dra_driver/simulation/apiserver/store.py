@@ -7,11 +7,10 @@ shared by every list and watch, and a list that is being paged keeps seeing the 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.apirules.conversion import outward
 from dra_driver.apirules.status import expired
 
 type TypeKey = tuple[str, str]
@@ -24,6 +23,29 @@ type ObjectKey = tuple[str, str]
 def encode(obj: object) -> bytes:
     """Compact JSON."""
     return json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+EVENTS_API = "events.k8s.io/v1"
+_EVENT_NAMES: Mapping[str, str] = {
+    "regarding": "involvedObject",
+    "note": "message",
+    "reportingController": "reportingComponent",
+    "deprecatedSource": "source",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedCount": "count",
+}
+"""Fields of events.k8s.io/v1 by their names in the core group, in whose form events are stored."""
+
+
+def stored_event(obj: JsonObject) -> JsonObject:
+    """An event of events.k8s.io/v1 in the form of the core group."""
+    return {_EVENT_NAMES.get(name, name): value for name, value in obj.items()}
+
+
+def _served_event(obj: JsonObject) -> JsonObject:
+    names = {stored: served for served, stored in _EVENT_NAMES.items()}
+    return {names.get(name, name): value for name, value in obj.items()}
 
 
 @dataclass(slots=True)
@@ -46,7 +68,7 @@ class StoredVersion:
         """
         if self.obj["apiVersion"] == api_version and not bare:
             return self.obj
-        converted = outward(self.obj, api_version)
+        converted = _served_event(self.obj) if api_version == EVENTS_API else self.obj
         if bare:
             return {name: value for name, value in converted.items() if name not in ("apiVersion", "kind")}
         return {**converted, "apiVersion": api_version}
