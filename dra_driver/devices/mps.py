@@ -6,7 +6,7 @@ never be smaller than what was allocated, and MPS counts in whole megabytes. Pur
 Source: the MPS manual, "Environment variables" and "Control commands".
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from dra_driver.errors import InvalidInput
 
@@ -63,19 +63,3 @@ def client_environment(
         limits = ",".join(f"{index}={limit_text(memory_by_index[index])}" for index in sorted(memory_by_index))
         results.append((MEMORY_VARIABLE, limits))
     return tuple(results)
-
-
-def most_clients(compute_capability: str, cuda_version: str) -> int:
-    """How many clients one device serves at most, a whole GPU with default connections.
-
-    `compute_capability` is `9.0`, `cuda_version` the driver's, `13.0`. Source: the MPS manual, "Client limits": 16
-    before Volta, 48 from then on, 60 with CUDA 13.1.
-    """
-    if _numbers(compute_capability) < (7, 0):
-        return 16
-    return 60 if _numbers(cuda_version) >= (13, 1) else 48
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    parts: Sequence[str] = version.split(".")
-    return tuple(int(part) for part in parts if part.isdecimal())

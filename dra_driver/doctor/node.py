@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.doctor.findings import Check, Diagnosis
+from dra_driver.doctor.findings import Diagnosis
 from dra_driver.doctor.proofs import Proof, ProofChange
 from dra_driver.errors import NodeNotReady
 
@@ -48,8 +48,6 @@ class NodeFile:
 
 class NodePart(Protocol):
     """What the node plugin brings."""
-
-    checks: tuple[Check[Any], ...]
 
     def look(self, places: NodePlaces) -> JsonObject:
         """What there is on this machine, as JSON; never raises for what is wrong with it."""

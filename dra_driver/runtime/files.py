@@ -164,12 +164,6 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def rename(path: Path, to: Path) -> None:
-    """Renames a file, replacing another one. Raises NodeNotReady."""
-    with _translated(path, f"cannot be renamed to {to.name}"):
-        path.replace(to)
-
-
 def remove_temporaries(folder: Path, prefix: str) -> tuple[Path, ...]:
     """Removes temporary `<prefix>…` files in `folder` whose writers were killed; returns them. Keeps files that another
     plugin process is writing during a rolling update: their writer holds a lock, which the kernel releases with the

@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any
 
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
-from dra_driver.doctor.findings import Check, Diagnosis, Verdict, examined
+from dra_driver.doctor.findings import Diagnosis, Verdict, examined
 from dra_driver.doctor.node import NodeFile, NodePlaces
 from dra_driver.doctor.proofs import ON_NODE, Proof, ProofChange, failed, not_tried, passed
 from dra_driver.errors import DriverError, NodeNotReady
@@ -31,8 +30,6 @@ _MOST_KERNEL_LINES = 5000
 
 class NodeChecks:
     """See `dra_driver.doctor.node.NodePart`."""
-
-    checks: tuple[Check[Any], ...] = CHECKS
 
     def look(self, places: NodePlaces) -> JsonObject:
         return LocalMachine(places).look().to_wire()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.devices.mps import checked_percentage, client_environment, default_commands, limit_text, most_clients
+from dra_driver.devices.mps import checked_percentage, client_environment, default_commands, limit_text
 from dra_driver.errors import InvalidInput
 
 
@@ -44,11 +44,3 @@ def test_a_client_finds_the_daemon_and_its_own_limits_in_its_environment() -> No
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2M,1=1024M",
     }
-
-
-@pytest.mark.parametrize(
-    ("capability", "cuda", "most"),
-    [("6.1", "12.4", 16), ("7.0", "12.4", 48), ("9.0", "13.0", 48), ("9.0", "13.1", 60), ("10.0", "14.0", 60)],
-)
-def test_how_many_clients_a_device_serves(capability: str, cuda: str, most: int) -> None:
-    assert most_clients(capability, cuda) == most
