@@ -31,10 +31,10 @@ def parameters_in(document: Any) -> Iterator[dict[str, Any]]:
             yield from parameters_in(entry)
 
 
-FOUND = [parameters for document in DOCUMENTS for parameters in parameters_in(document)]
+SHOWN = [parameters for document in DOCUMENTS for parameters in parameters_in(document)]
 
 
-@rows("parameters", FOUND)
+@rows("parameters", SHOWN)
 def test_every_example_decodes(parameters: dict[str, Any]) -> None:
     written_config(parameters, KINDS[kind_of(parameters, field="p")], field="p")
 
@@ -50,11 +50,11 @@ def test_there_is_an_example_of_every_kind_and_field() -> None:
             yield from block.get("properties", {}).keys() - {"apiVersion", "kind"}
 
     for kind in DEVICE_CONFIGS:
-        shown = {path for parameters in FOUND if parameters["kind"] == kind.kind for path in paths(parameters)}
+        shown = {path for parameters in SHOWN if parameters["kind"] == kind.kind for path in paths(parameters)}
         # Of MIG devices only what differs from GPUs is repeated.
         missing = set(described(schema_of(kind))) - shown
         assert not missing or kind.kind == "MigDeviceConfig", missing
-    assert {parameters["kind"] for parameters in FOUND} == set(KINDS)
+    assert {parameters["kind"] for parameters in SHOWN} == set(KINDS)
 
 
 def test_opaque_configs_in_manifests_are_for_this_driver() -> None:
@@ -64,7 +64,7 @@ def test_opaque_configs_in_manifests_are_for_this_driver() -> None:
 
 def test_the_class_and_the_claim_of_the_page_make_what_the_page_says() -> None:
     of_class = next(next(parameters_in(document)) for document in DOCUMENTS if document["kind"] == "DeviceClass")
-    of_claim = next(config for config in FOUND if "strategy" not in config.get("sharing", {"strategy": None}))
+    of_claim = next(config for config in SHOWN if "strategy" not in config.get("sharing", {"strategy": None}))
     both = combined(
         [written_config(parameters, GpuConfig, field="p") for parameters in (of_class, of_claim)], GpuConfig
     )

@@ -11,7 +11,7 @@ from dra_driver.checking.knowledge import Knowledge
 
 CERTAIN = Knowledge(classes=classes())
 
-SAID = {
+SENTENCES = {
     "{channel: {resourceClaimTemplate: {name: train}}}": [],
     "{numNodes: 2, channel: {resourceClaimTemplate: {name: train}}}": [
         "spec.numNodes: `numNodes` is deprecated by NVIDIA; it makes each container wait until so many nodes are ready"
@@ -39,7 +39,7 @@ SAID = {
 }
 
 
-@rows("spec, sentences", SAID.items())
+@rows("spec, sentences", SENTENCES.items())
 def test_the_form_and_the_name_of_the_template_are_checked(spec: str, sentences: list[str]) -> None:
     text = f"apiVersion: resource.nvidia.com/v1beta1\nkind: ComputeDomain\nmetadata: {{name: train}}\nspec: {spec}\n"
     assert [sentence(finding) for finding in check(read_documents(text, "f"), Knowledge())] == sentences
