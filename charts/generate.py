@@ -97,7 +97,7 @@ def read_values(text: str) -> tuple[Value, ...]:
 
 
 def _entries(node: yaml.MappingNode, lines: list[str], path: tuple[str, ...]) -> tuple[Value, ...]:
-    found = []
+    values = []
     for key, value in node.value:
         text, annotation = _comment(lines, key.start_mark.line)
         here = (*path, key.value)
@@ -105,8 +105,8 @@ def _entries(node: yaml.MappingNode, lines: list[str], path: tuple[str, ...]) ->
         nested = annotation is None and isinstance(value, yaml.MappingNode) and value.value
         children = _entries(value, lines, here) if nested else None
         default = yaml.safe_load(yaml.serialize(value))
-        found.append(Value(here, default, text, annotation, children))
-    return tuple(found)
+        values.append(Value(here, default, text, annotation, children))
+    return tuple(values)
 
 
 def _comment(lines: list[str], line: int) -> tuple[str, Json | None]:
@@ -115,8 +115,8 @@ def _comment(lines: list[str], line: int) -> tuple[str, Json | None]:
         line -= 1
         above.append(lines[line].strip().lstrip("#").strip())
     above.reverse()
-    annotations = [one.removeprefix(_ANNOTATION) for one in above if one.startswith(_ANNOTATION)]
-    text = " ".join(one for one in above if not one.startswith(_ANNOTATION))
+    annotations = [line.removeprefix(_ANNOTATION) for line in above if line.startswith(_ANNOTATION)]
+    text = " ".join(line for line in above if not line.startswith(_ANNOTATION))
     return text, yaml.safe_load(annotations[0]) if annotations else None
 
 
@@ -155,50 +155,50 @@ class Schema:
         return {**described, **self._leaf(value)}
 
     def _leaf(self, value: Value) -> Json:
-        said = dict(value.annotation or {})
-        if said.pop("policy", False):
+        schema = dict(value.annotation or {})
+        if schema.pop("policy", False):
             return self._policy()
-        if said.pop("featureGates", False):
+        if schema.pop("featureGates", False):
             gates: Json = {
                 gate.feature: {"type": "boolean", "description": gate.means, "default": gate.default}
                 for gate in GATES.values()
             }
             return {"type": "object", "additionalProperties": False, "properties": gates}
-        if said.pop("simulatedProfile", False):
+        if schema.pop("simulatedProfile", False):
             return {"type": "string", "pattern": f"^(({'|'.join(profile_names())}|/[^:]+)(:[0-9]+)?)?$"}
-        if said.pop("deviceClassNames", False):
+        if schema.pop("deviceClassNames", False):
             return {"type": "object", "additionalProperties": False, "properties": self._class_names}
-        said = self._resolved(said)
-        if "$ref" in said or "type" in said:
-            return said
+        schema = self._resolved(schema)
+        if "$ref" in schema or "type" in schema:
+            return schema
         kinds: Mapping[type, str] = {
             str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object",
         }  # fmt: skip
         kind = kinds[type(value.default)]
-        if kind in ("array", "object") and not said:
+        if kind in ("array", "object") and not schema:
             raise ValueError(f"values.yaml: {'.'.join(value.path)} needs a line `# @schema`")
-        return {"type": kind, **said}
+        return {"type": kind, **schema}
 
-    def _resolved(self, said: Any) -> Any:
+    def _resolved(self, annotation: Any) -> Any:
         """With every `{kubernetes: core.v1.Affinity}` as a reference."""
-        if isinstance(said, dict):
-            if said.keys() == {"kubernetes"}:
-                return self._reference(f"io.k8s.api.{said['kubernetes']}")
-            if said.keys() == {"cidr"}:
+        if isinstance(annotation, dict):
+            if annotation.keys() == {"kubernetes"}:
+                return self._reference(f"io.k8s.api.{annotation['kubernetes']}")
+            if annotation.keys() == {"cidr"}:
                 return _cidr()
             for name, mapping in _MAPPINGS.items():
-                if said == {name: True}:
+                if annotation == {name: True}:
                     return mapping
-            return {key: self._resolved(one) for key, one in said.items()}
-        return [self._resolved(one) for one in said] if isinstance(said, list) else said
+            return {key: self._resolved(child) for key, child in annotation.items()}
+        return [self._resolved(child) for child in annotation] if isinstance(annotation, list) else annotation
 
     def _reference(self, name: str) -> Json:
         if name not in self._definitions:
             self._definitions[name] = {}
-            said = _QUANTITY if name == _QUANTITY_TYPE else self._kubernetes_type(self._kubernetes[name])
+            definition = _QUANTITY if name == _QUANTITY_TYPE else self._kubernetes_type(self._kubernetes[name])
             if name == _BLOCK_TYPE:
-                said["properties"] |= {"cidr": _cidr(), "except": {"type": "array", "items": _cidr()}}
-            self._definitions[name] = said
+                definition["properties"] |= {"cidr": _cidr(), "except": {"type": "array", "items": _cidr()}}
+            self._definitions[name] = definition
         return {"$ref": f"#/definitions/{name}"}
 
     def _kubernetes_type(self, raw: Json) -> Json:
@@ -209,7 +209,7 @@ class Schema:
             return {"type": ["string", "number"]}
         made: Json = {key: raw[key] for key in ("type", "enum", "required") if key in raw}
         if "properties" in raw:
-            made["properties"] = {name: self._kubernetes_type(one) for name, one in raw["properties"].items()}
+            made["properties"] = {name: self._kubernetes_type(field) for name, field in raw["properties"].items()}
             made["additionalProperties"] = False
         elif isinstance(raw.get("additionalProperties"), dict):
             made["additionalProperties"] = self._kubernetes_type(raw["additionalProperties"])
@@ -224,7 +224,7 @@ class Schema:
 def policy_schema(definitions: Json) -> Json:
     """The fields of a PublishingPolicy, as the model has them; the chart adds apiVersion and kind itself."""
     made = PublishingPolicy.model_json_schema(by_alias=True, ref_template="#/definitions/{model}")
-    types: Json = {name: _plain(one) for name, one in made.pop("$defs").items()}
+    types: Json = {name: _plain(schema) for name, schema in made.pop("$defs").items()}
     # The model describes parsed values; users write a string, a number, true or false, or a version.
     version = {
         "type": "object", "additionalProperties": False, "required": ["version"],
@@ -253,30 +253,32 @@ def policy_schema(definitions: Json) -> Json:
                 "unlimited": {"const": False},
                 "multiUser": {"const": False},
             },
-            "not": {"anyOf": [{"required": [one]} for one in ("replicas", "capacity", "interval")]},
+            "not": {"anyOf": [{"required": [field]} for field in ("replicas", "capacity", "interval")]},
         }
     ]  # fmt: skip
     definitions.update(types)
-    properties = {name: _plain(one) for name, one in made["properties"].items() if name not in ("apiVersion", "kind")}
+    properties = {
+        name: _plain(schema) for name, schema in made["properties"].items() if name not in ("apiVersion", "kind")
+    }
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def _plain(schema: Any) -> Any:
     """Without titles, defaults and null: to get the default, users leave a field out."""
     if isinstance(schema, list):
-        return [_plain(one) for one in schema]
+        return [_plain(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     if "anyOf" in schema:
-        (one,) = [option for option in schema["anyOf"] if option != {"type": "null"}]
-        return {**_plain(one), **_plain({key: schema[key] for key in schema.keys() - {"anyOf", "default", "title"}})}
+        (choice,) = [option for option in schema["anyOf"] if option != {"type": "null"}]
+        return {**_plain(choice), **_plain({key: schema[key] for key in schema.keys() - {"anyOf", "default", "title"}})}
     made = {}
-    for key, one in schema.items():
-        if key in ("title", "default") and not isinstance(one, dict):
+    for key, value in schema.items():
+        if key in ("title", "default") and not isinstance(value, dict):
             continue
         if key == "default":
             continue
-        made[key] = {name: _plain(child) for name, child in one.items()} if key == "properties" else _plain(one)
+        made[key] = {name: _plain(child) for name, child in value.items()} if key == "properties" else _plain(value)
     return made
 
 
@@ -331,7 +333,9 @@ def render_gates() -> str:
     """Defaults and required gates, for templates that check whether a gate is on."""
     gates = {
         "defaults": {str(feature): gate.default for feature, gate in GATES.items()},
-        "needs": {str(feature): [str(one) for one in gate.needs] for feature, gate in GATES.items() if gate.needs},
+        "needs": {
+            str(feature): [str(needed) for needed in gate.needs] for feature, gate in GATES.items() if gate.needs
+        },
     }
     return f"# Generated from dra_driver/features.py by `make generate`; do not edit.\n{yaml.safe_dump(gates)}"
 

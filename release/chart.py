@@ -70,7 +70,7 @@ def _files() -> Iterator[Path]:
     ignored = (CHART / ".helmignore").read_text().split()
     files = [file for file in sorted(CHART.rglob("*")) if file.is_file() and file.name != ".helmignore"]
     for file in sorted(files, key=lambda file: file.name != "Chart.yaml"):
-        if not any(fnmatch.fnmatch(part, one) for one in ignored for part in file.relative_to(CHART).parts):
+        if not any(fnmatch.fnmatch(part, pattern) for pattern in ignored for part in file.relative_to(CHART).parts):
             yield file
 
 
@@ -87,8 +87,8 @@ def chart_artifact(package: bytes) -> Artifact:
 
 def metadata() -> dict[str, Any]:
     """Chart.yaml."""
-    found: dict[str, Any] = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    return found
+    chart: dict[str, Any] = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    return chart
 
 
 def main() -> None:

@@ -58,17 +58,19 @@ def mirrors(given: str | None) -> tuple[str, str]:
     if given:
         plain = given.rstrip("/")
         return plain, f"{plain}-security"
-    found = dict(
+    mirrors_of_apt = dict(
         line.split("\t")
         for line in _run("apt-get", "indextargets", "--format", "$(LABEL)\t$(REPO_URI)").splitlines()
         if line.startswith("Debian")
     )
-    if "Debian" not in found:
+    if "Debian" not in mirrors_of_apt:
         raise CannotBuild(
             "apt on this machine has no lists of a Debian mirror: run `apt-get update`, or name a mirror with "
             "`make image MIRROR=URL`"
         )
-    return found["Debian"].rstrip("/"), found.get("Debian-Security", f"{found['Debian'].rstrip('/')}-security")
+    return mirrors_of_apt["Debian"].rstrip("/"), mirrors_of_apt.get(
+        "Debian-Security", f"{mirrors_of_apt['Debian'].rstrip('/')}-security"
+    )
 
 
 def write_base(root: Path, architecture: str, from_mirrors: tuple[str, str], work: Path) -> tuple[Package, ...]:
@@ -88,7 +90,7 @@ def write_base(root: Path, architecture: str, from_mirrors: tuple[str, str], wor
     for folder in _NOT_NEEDED:
         shutil.rmtree(root / folder, ignore_errors=True)
     _configure(root)
-    return tuple(sorted(packages, key=lambda one: one.name))
+    return tuple(sorted(packages, key=lambda package: package.name))
 
 
 def _downloaded(architecture: str, from_mirrors: tuple[str, str], work: Path) -> Sequence[Path]:
@@ -134,7 +136,7 @@ def _configure(root: Path) -> None:
     certificates = sorted((root / "usr/share/ca-certificates").rglob("*.crt"))
     bundle = etc / "ssl" / "certs" / "ca-certificates.crt"
     bundle.parent.mkdir(parents=True, exist_ok=True)
-    bundle.write_text("".join(one.read_text() for one in certificates))
+    bundle.write_text("".join(certificate.read_text() for certificate in certificates))
 
 
 def interpreter(root: Path, architecture: str) -> list[str]:

@@ -80,14 +80,19 @@ def build(work: Path, target: Path, *, mirror: str | None, hooks: Path | None, n
     programs = {architecture: _hook(hooks, architecture) for architecture in ARCHITECTURES}
     from_mirrors = mirrors(mirror)
     wheel = build_wheel(REPOSITORY, work)
-    trees = {one: write_trees(work / one, one, wheel, from_mirrors) for one in ARCHITECTURES}
+    trees = {
+        architecture: write_trees(work / architecture, architecture, wheel, from_mirrors)
+        for architecture in ARCHITECTURES
+    }
     compile_trees(list(trees.values()), trees[here], here)
     for architecture, program in programs.items():
         if program is not None:
             write_hook(trees[architecture].programs, program)
-    images = {one: _image(tree, work / one, one) for one, tree in trees.items()}
+    images = {architecture: _image(tree, work / architecture, architecture) for architecture, tree in trees.items()}
     target.mkdir(parents=True, exist_ok=True)
-    bill = bill_of_materials(NAME, version(), {one: tree.debian for one, tree in trees.items()}, trees[here].python)
+    bill = bill_of_materials(
+        NAME, version(), {architecture: tree.debian for architecture, tree in trees.items()}, trees[here].python
+    )
     (target / "image.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
     return write_archive(index(images), name, target / "image.tar")
 

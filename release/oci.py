@@ -95,7 +95,7 @@ def index(images: Mapping[str, Artifact]) -> Artifact:
     """The images of several architectures, by architecture, as one."""
     manifests = [images[name].top.descriptor(platform={"architecture": name, "os": "linux"}) for name in sorted(images)]
     top = json_blob(INDEX, {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
-    blobs = {blob.digest: blob for one in images.values() for blob in one.blobs}
+    blobs = {blob.digest: blob for image in images.values() for blob in image.blobs}
     return Artifact(top, (*blobs.values(), top))
 
 

@@ -54,8 +54,8 @@ def write_programs(root: Path, architecture: str, wheel: Path, repository: Path)
     ours = ["--no-index", f"--find-links={wheel.parent}", wheel.name.split("-", 1)[0]]
     _run(*_PIP, "install", "--no-deps", "--only-binary=:all:", "--upgrade", *chosen, *ours)
     _write_environment(place, target / "bin")
-    found = (PythonPackage(one.metadata["Name"], one.version) for one in installed(target))
-    return tuple(sorted(found, key=lambda one: one.name.lower()))
+    packages = (PythonPackage(package.metadata["Name"], package.version) for package in installed(target))
+    return tuple(sorted(packages, key=lambda package: package.name.lower()))
 
 
 def installed(folder: Path) -> Sequence[Distribution]:

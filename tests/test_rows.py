@@ -19,7 +19,7 @@ def test_all_rows_are_tried_and_those_that_fail_are_named() -> None:
     of_six_rows(limit=6)
     with pytest.raises(ExceptionGroup, match="2 of 3 rows fail") as raised:
         of_six_rows(limit=4)
-    notes = [(one.__notes__[0], one.exceptions[0].__notes__[0]) for one in raised.value.exceptions]
+    notes = [(row.__notes__[0], row.exceptions[0].__notes__[0]) for row in raised.value.exceptions]
     assert notes == [("row: a=2", "row: b=1, c=1"), ("row: a=3", "row: b=1, c=1")]
 
 

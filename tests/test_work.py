@@ -239,10 +239,10 @@ def examining(size: int) -> Callable[[], object]:
     installation.grow(size)
     cluster = installation.cluster
 
-    def found() -> None:
+    def no_problems() -> None:
         assert not [item for item in examined(shipped_checks(), cluster) if item.verdict is Verdict.PROBLEM]
 
-    return found
+    return no_problems
 
 
 def explaining(size: int) -> Callable[[], object]:

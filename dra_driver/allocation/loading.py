@@ -362,7 +362,11 @@ def launcher_of(spec: JsonObject) -> JsonObject:
     machine = _map(_map(spec.get("template")).get("spec")) or spec
     hardware = _map(_map(machine.get("domain")).get("devices"))
     passed = [device for field in ("gpus", "hostDevices") for device in map(_map, _list(hardware.get(field)))]
-    uses = [{"name": one["claimName"], "request": one.get("requestName")} for one in passed if "claimName" in one]
+    uses = [
+        {"name": device["claimName"], "request": device.get("requestName")}
+        for device in passed
+        if "claimName" in device
+    ]
     for_scheduler = ("resourceClaims", "nodeSelector", "affinity", "tolerations", "schedulerName")
     return {
         **{field: machine[field] for field in for_scheduler if field in machine},
