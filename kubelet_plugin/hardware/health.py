@@ -178,7 +178,7 @@ _ACTIONS = {
 """Source: nvmlDeviceGpuRecoveryAction_t."""
 _DRAIN_P2P = 3
 
-type Ask = Callable[..., Any]
+type _Ask = Callable[..., Any]
 """Calls a function of the library about one GPU; None when there is no answer."""
 
 
@@ -195,7 +195,7 @@ class HealthReading:
     """Of the multiprocessors."""
 
 
-def health_reading(ask: Ask, library: Any, handle: Any) -> HealthReading:
+def health_reading(ask: _Ask, library: Any, handle: Any) -> HealthReading:
     """Ask all questions about the GPU with this handle."""
     remapped = ask(library.nvmlDeviceGetRemappedRows, handle)
     repair = ask(library.nvmlDeviceGetRepairStatus, handle)
@@ -214,7 +214,7 @@ def health_reading(ask: Ask, library: Any, handle: Any) -> HealthReading:
     )
 
 
-def _recovery_action(ask: Ask, library: Any, handle: Any) -> int | None:
+def _recovery_action(ask: _Ask, library: Any, handle: Any) -> int | None:
     values = ask(library.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if values is None or values[0].nvmlReturn != 0:
         return None
