@@ -312,11 +312,11 @@ async def reason(cluster: DomainCluster, domain: ComputeDomain, type_: str = "Re
     return next((condition.reason for condition in status.conditions if condition.type == type_), "")
 
 
-async def becomes(cluster: DomainCluster, domain: ComputeDomain, wanted: str, type_: str = "Ready") -> ComputeDomain:
-    """Waits for the reason of a condition."""
+async def becomes(cluster: DomainCluster, domain: ComputeDomain, wanted: str) -> ComputeDomain:
+    """Waits for the reason of the condition Ready."""
 
     async def there() -> bool:
-        return await reason(cluster, domain, type_) == wanted
+        return await reason(cluster, domain) == wanted
 
     try:
         await until(there)

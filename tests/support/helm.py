@@ -111,8 +111,8 @@ class Helm:
         outcome: Mapping[str, Any] = asyncio.run(helm.ReleaseTest(self._config).run(self._release))
         return outcome
 
-    def lint(self, chart: Path = CHART) -> Mapping[str, Any]:
-        report: Mapping[str, Any] = asyncio.run(helm.Lint(self._config).run(str(chart)))
+    def lint(self) -> Mapping[str, Any]:
+        report: Mapping[str, Any] = asyncio.run(helm.Lint(self._config).run(str(CHART)))
         return report
 
     def package(self, folder: Path, chart: Path = CHART) -> Path:

@@ -90,8 +90,8 @@ class Machine:
 
         await eventually(absent)
 
-    async def claim_uid(self, name: str = "gpu") -> str:
-        return str((await self.kube.get(RESOURCE_CLAIMS, name, "default"))["metadata"]["uid"])
+    async def claim_uid(self) -> str:
+        return str((await self.kube.get(RESOURCE_CLAIMS, "gpu", "default"))["metadata"]["uid"])
 
     def containers(self, pod: JsonObject) -> dict[str, JsonObject]:
         """What the containers of a pod that runs have got, by name."""

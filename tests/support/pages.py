@@ -104,11 +104,6 @@ def commands(block: Block) -> Iterator[Command]:
                 yield Command(block, re.sub(r"  +", " ", line.strip()))
 
 
-def prose(page: Path) -> str:
-    """Without blocks and without code in lines."""
-    return re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text(encoding="utf-8")))
-
-
 def links(page: Path) -> list[str]:
     return _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8")))
 

@@ -128,9 +128,9 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-async def eventually(condition: object, timeout_s: float = 10.0) -> None:
-    """Wait until `condition()`, plain or async, is true; fails the test after `timeout_s`."""
-    async with asyncio.timeout(timeout_s):
+async def eventually(condition: object) -> None:
+    """Wait until `condition()`, plain or async, is true; fails the test after 10 s."""
+    async with asyncio.timeout(10.0):
         while True:
             result = condition()  # type: ignore[operator]
             if await result if asyncio.iscoroutine(result) else result:

@@ -110,8 +110,8 @@ class Scene:
         annotations: dict[str, str] = metadata.get("annotations") or {}
         return annotations.get(confirmation_annotation(GPU_DRIVER))
 
-    async def slices(self, *, driver: str = GPU_DRIVER) -> list[JsonObject]:
-        return (await self.kube.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver}")).items
+    async def slices(self) -> list[JsonObject]:
+        return (await self.kube.list(RESOURCE_SLICES, field_selector=f"spec.driver={GPU_DRIVER}")).items
 
     async def published(self) -> dict[str, list[str]]:
         return {

@@ -184,10 +184,9 @@ class Desk:
         """As kubelet ends it: at once."""
         await self.kube.delete(PODS, name, namespace=self.namespace, grace_period_s=0)
 
-    async def finish_pod(self, name: str, phase: str = "Succeeded") -> None:
-        await self.kube.merge_patch(
-            PODS, name, {"status": {"phase": phase}}, namespace=self.namespace, subresource="status"
-        )
+    async def finish_pod(self, name: str) -> None:
+        status = {"status": {"phase": "Succeeded"}}
+        await self.kube.merge_patch(PODS, name, status, namespace=self.namespace, subresource="status")
 
     # -- what is there
 

@@ -186,5 +186,5 @@ class Cluster:
         """In one line."""
         return summary(self.explained(name))
 
-    def would_fit(self, name: str = "train") -> list[str]:
-        return [suggestion.text for suggestion in self.explained(name).suggestions]
+    def would_fit(self) -> list[str]:
+        return [suggestion.text for suggestion in self.explained("train").suggestions]

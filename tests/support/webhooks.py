@@ -23,9 +23,9 @@ class Webhook:
         self.requests: list[Json] = []
         self._certificate = certificate
 
-    def client_config(self, path: str = "/") -> Json:
+    def client_config(self) -> Json:
         bundle = base64.b64encode(self._certificate.authority[0].encode()).decode()
-        return {"url": f"{self.url}{path}", "caBundle": bundle}
+        return {"url": f"{self.url}/", "caBundle": bundle}
 
     def about(self, name: str) -> list[Json]:
         """What was asked about objects of a name."""
