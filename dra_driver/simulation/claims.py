@@ -12,7 +12,7 @@ from typing import Never
 import structlog
 
 from dra_driver import kubernetes
-from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, Pod
+from dra_driver.api.core import EXTENDED_CLAIM_ANNOTATION, Pod
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.errors import NotFound, Rejected
 from dra_driver.kube.client import Kube
@@ -23,10 +23,13 @@ from dra_driver.simulation.events import tell
 from dra_driver.simulation.pods import (
     claim_entries,
     generated_claims,
+    has_finalizer,
     is_being_deleted,
     is_done,
     is_owned_by,
     is_scheduled,
+    released,
+    without_finalizer,
 )
 
 _log = structlog.get_logger(__name__)
@@ -147,8 +150,7 @@ class SimulatedClaimController:
             return
         reserved = (claim.get("status") or {}).get("reservedFor") or []
         still = [consumer for consumer in reserved if not await self._is_over(key[0], consumer)]
-        released = len(still) < len(reserved)
-        if released or (not still and is_being_deleted(claim)):
+        if len(still) < len(reserved) or (not still and is_being_deleted(claim)):
             claim = await self._release(claim, still)
         if still:
             return
@@ -160,19 +162,14 @@ class SimulatedClaimController:
 
     async def _release(self, claim: JsonObject, still: list[JsonObject]) -> JsonObject:
         """Write the reservations that are left; without any, give back the devices and the finalizer."""
-        changed = deepcopy(claim)
-        status = changed.setdefault("status", {})
         if still:
-            status["reservedFor"] = still
+            changed = {**claim, "status": {**claim["status"], "reservedFor": still}}
             return await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status")
-        for field in ("reservedFor", "allocation", "devices"):
-            status.pop(field, None)
-        if status != (claim.get("status") or {}):
+        changed = released(claim)
+        if changed["status"] != (claim.get("status") or {}):
             changed = await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status")
-        finalizers = changed["metadata"].get("finalizers") or []
-        if CLAIM_FINALIZER in finalizers:
-            changed["metadata"]["finalizers"] = [finalizer for finalizer in finalizers if finalizer != CLAIM_FINALIZER]
-            changed = await self._kube.replace(RESOURCE_CLAIMS, changed)
+        if has_finalizer(changed):
+            changed = await self._kube.replace(RESOURCE_CLAIMS, without_finalizer(changed))
         return changed
 
     async def _is_over(self, namespace: str, consumer: JsonObject) -> bool:

@@ -1,7 +1,9 @@
-"""What simulated controllers and the scheduler read of pods, which they also write, as the API has them. Pure."""
+"""What simulated controllers and the scheduler read of pods and write to their claims, as the API has them. Pure."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 
+from dra_driver.api.core import CLAIM_FINALIZER
 from dra_driver.api.meta import JsonObject
 
 
@@ -44,3 +46,22 @@ def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
     """Whether `owner` is the controller of `obj`."""
     references = obj["metadata"].get("ownerReferences") or ()
     return any(reference["uid"] == owner["metadata"]["uid"] and reference.get("controller") for reference in references)
+
+
+def released(claim: JsonObject) -> JsonObject:
+    """A copy without reservations and devices."""
+    freed = deepcopy(claim)
+    for field in ("reservedFor", "allocation", "devices"):
+        freed.setdefault("status", {}).pop(field, None)
+    return freed
+
+
+def has_finalizer(claim: JsonObject) -> bool:
+    """Whether the finalizer keeps the claim, because pods use it."""
+    return CLAIM_FINALIZER in (claim["metadata"].get("finalizers") or ())
+
+
+def without_finalizer(claim: JsonObject) -> JsonObject:
+    freed = deepcopy(claim)
+    freed["metadata"]["finalizers"].remove(CLAIM_FINALIZER)
+    return freed

@@ -51,10 +51,13 @@ from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.pods import (
     claim_entries,
     generated_claims,
+    has_finalizer,
     is_being_deleted,
     is_done,
     is_owned_by,
     is_scheduled,
+    released,
+    without_finalizer,
 )
 
 _log = structlog.get_logger(__name__)
@@ -382,7 +385,7 @@ class SimulatedScheduler:
         """Write allocation and reservation in one status update, guarded by the version that was decided on. Returns
         the claim as it is then."""
         metadata = pod["metadata"]
-        if allocation is not None and CLAIM_FINALIZER not in (claim["metadata"].get("finalizers") or ()):
+        if allocation is not None and not has_finalizer(claim):
             guarded = deepcopy(claim)
             guarded["metadata"].setdefault("finalizers", []).append(CLAIM_FINALIZER)
             claim = self._remember(await self._kube.replace(RESOURCE_CLAIMS, guarded))
@@ -418,15 +421,10 @@ class SimulatedScheduler:
         for key, known in {**self._claims.objects, **self._written_claims}.items():
             annotations = known["metadata"].get("annotations") or {}
             if annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true" and is_owned_by(known, pod):
-                claim = deepcopy(known)
-                finalizers = claim["metadata"].get("finalizers") or []
-                if CLAIM_FINALIZER in finalizers:
-                    claim["metadata"]["finalizers"] = [
-                        finalizer for finalizer in finalizers if finalizer != CLAIM_FINALIZER
-                    ]
-                    await self._kube.replace(RESOURCE_CLAIMS, claim)
+                if has_finalizer(known):
+                    await self._kube.replace(RESOURCE_CLAIMS, without_finalizer(known))
                 self._written_claims.pop(key, None)
-                await self._kube.delete(RESOURCE_CLAIMS, key[1], namespace=key[0], uid=claim["metadata"]["uid"])
+                await self._kube.delete(RESOURCE_CLAIMS, key[1], namespace=key[0], uid=known["metadata"]["uid"])
                 return True
         return False
 
@@ -446,10 +444,7 @@ class SimulatedScheduler:
         return False
 
     async def _give_back(self, claim: JsonObject) -> None:
-        freed = deepcopy(claim)
-        for field in ("allocation", "reservedFor", "devices"):
-            freed["status"].pop(field, None)
-        self._remember(await self._kube.replace(RESOURCE_CLAIMS, freed, subresource="status"))
+        self._remember(await self._kube.replace(RESOURCE_CLAIMS, released(claim), subresource="status"))
 
     async def _report(self, pod: JsonObject, reason: str) -> None:
         """Condition and event, once per reason."""

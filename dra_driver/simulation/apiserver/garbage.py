@@ -21,7 +21,7 @@ _NAMESPACES: TypeKey = ("", "namespaces")
 
 
 class GarbageCollector:
-    """Follows all writes of `objects`. Needs a running event loop to act; until then its work waits."""
+    """Follows all writes of `objects`, which happen in a running event loop."""
 
     def __init__(self, objects: ObjectService) -> None:
         self._objects = objects
@@ -31,15 +31,10 @@ class GarbageCollector:
         self._scheduled = False
         objects.rules.follow(self._follow)
 
-    def wake(self) -> None:
-        """Schedules the waiting work, when there is a loop to run it in."""
-        if self._scheduled or not self._waiting:
-            return
-        try:
+    def _wake(self) -> None:
+        if self._waiting and not self._scheduled:
             asyncio.get_running_loop().call_soon(self._run)
-        except RuntimeError:
-            return
-        self._scheduled = True
+            self._scheduled = True
 
     def _follow(self, kind: ResourceType, obj: JsonObject, gone: bool) -> None:
         metadata = obj["metadata"]
@@ -49,7 +44,7 @@ class GarbageCollector:
         ending = metadata.get("deletionTimestamp") is not None
         if owners or gone or ending:
             self._waiting.append((place, metadata["uid"], gone))
-            self.wake()
+            self._wake()
 
     def _index(self, place: _Place, owners: frozenset[str]) -> None:
         before = self._owners.pop(place, frozenset())
@@ -68,7 +63,7 @@ class GarbageCollector:
                 self._after_removal(place, uid)
             else:
                 self._look_at(place)
-        self.wake()
+        self._wake()
 
     def _after_removal(self, place: _Place, uid: str) -> None:
         for dependent in sorted(self._dependents.get(uid, ())):

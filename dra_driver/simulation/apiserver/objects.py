@@ -6,9 +6,8 @@ Called by the HTTP handlers, one call a request; nothing here awaits, so each ca
 
 import random
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import NAMESPACES, JsonObject, wire_time
 from dra_driver.apirules.status import (
@@ -76,26 +75,20 @@ class DeleteOptions:
 
 
 class ObjectService:
-    """All reads and writes go through here. `now` is the wall clock."""
+    """All reads and writes go through here."""
 
-    def __init__(
-        self,
-        store: Store,
-        registry: TypeRegistry,
-        rules: Rules,
-        gates: FeatureGates,
-        minor: int,
-        now: Callable[[], datetime],
-    ) -> None:
+    def __init__(self, store: Store, registry: TypeRegistry, rules: Rules, gates: FeatureGates, minor: int) -> None:
         self.store = store
         self.registry = registry
         self.rules = rules
         self.gates = gates
         self.minor = minor
-        self.now = now
         self._admission = Admission(store, minor)
         self._applied: dict[str, dict[tuple[str, str], set[FieldPath]]] = {}
         """What each applier, by its name and subresource, said last of the object with this UID."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
 
     def get(self, kind: ResourceType, namespace: str, name: str) -> StoredVersion:
         """Raises ApiError 404."""

@@ -6,7 +6,6 @@ stopping and starting again is an API server that was away.
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -59,12 +58,12 @@ class SimulatedApiServer:
         )
         judged = partial(selector_problem, server=cel)
         rules = Rules({**core_rules(), **workload_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
-        self.objects = ObjectService(self.store, self.registry, rules, gates, minor, partial(datetime.now, UTC))
+        self.objects = ObjectService(self.store, self.registry, rules, gates, minor)
         self.url = ""
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None
         self._port = 0
-        self._collector = GarbageCollector(self.objects)
+        GarbageCollector(self.objects)
         self._handlers.bootstrap(_SYSTEM_NAMESPACES)
 
     async def start(self, port: int = 0) -> str:
@@ -77,7 +76,6 @@ class SimulatedApiServer:
         await site.start()
         self._port = self._runner.addresses[0][1]
         self.url = f"http://127.0.0.1:{self._port}"
-        self._collector.wake()
         return self.url
 
     async def stop(self) -> None:
