@@ -21,8 +21,7 @@ from dra_driver.publish.inventories import KeptInventory
 _log = structlog.get_logger(__name__)
 
 NOT_FOLLOWED = "PolicyNotFollowed"
-"""Reasons of Events, here and below."""
-FOLLOWED = "PolicyFollowed"
+"""Reason of an Event."""
 
 
 class InventoryStatuses:
@@ -139,5 +138,7 @@ def _news(node: str, before: NodeInventoryStatus, after: NodeInventoryStatus) ->
         note = " ".join(f"{item}. To end this: {item.fix}." for item in new)
         return News(about, "Warning", NOT_FOLLOWED, "Publishing", note, since)
     if condition.status == "True" and any(item.status == "False" for item in before.conditions):
-        return News(about, "Normal", FOLLOWED, "Publishing", "All rules of the policy are followed again.", since)
+        return News(
+            about, "Normal", POLICY_FOLLOWED, "Publishing", "All rules of the policy are followed again.", since
+        )
     return None

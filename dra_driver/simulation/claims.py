@@ -9,8 +9,6 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Never
 
-import structlog
-
 from dra_driver import kubernetes
 from dra_driver.api.core import EXTENDED_CLAIM_ANNOTATION, Pod
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
@@ -31,8 +29,6 @@ from dra_driver.simulation.pods import (
     released,
     without_finalizer,
 )
-
-_log = structlog.get_logger(__name__)
 
 NAME = "resource-claim-controller"
 

@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import structlog
-
 from dra_driver.api.inventory import MOST_GPUS, MOST_PROBLEMS, MOST_WARNINGS, DriverFacts, GpuFacts, ImexFacts, Problem
 from dra_driver.devices.fabric import fabric_of
 from dra_driver.errors import HardwareError, NodeNotReady
@@ -32,8 +30,6 @@ from kubelet_plugin.prepare.ours import NOTHING, Lost, Ours, during, lost, witho
 
 if TYPE_CHECKING:
     from kubelet_plugin.simulation.host import SimulatedHost
-
-_log = structlog.get_logger(__name__)
 
 TURN_S = 30.0
 """How long a change of the hardware waits for a look, or for another change, to end."""

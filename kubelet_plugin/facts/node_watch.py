@@ -13,7 +13,7 @@ import structlog
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import DOMAIN_SUBJECT, GpuFacts, HealthCondition, Problem
 from dra_driver.api.meta import wire_time
-from dra_driver.devices.model import DeviceKind, Offer, Partition
+from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.errors import DeviceInUse, DriverError, HardwareError, NodeNotReady, UnknownDevice
 from dra_driver.features import Feature
 from dra_driver.runtime.tasks import forever
@@ -258,8 +258,7 @@ def instance_of(offer: Offer, records: Records) -> str | None:
     if offer.existing is not None:
         return offer.existing.uuid
     for hold, record in _made(records, offer.gpu.uuid):
-        parent = hold.parent
-        if Partition(parent.profile, parent.start, parent.size, hold.slices, hold.start) == offer.partition:
+        if hold.partition == offer.partition:
             return record.made.get("uuid") or ""
     return ""
 

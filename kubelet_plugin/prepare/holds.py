@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, Protocol
 
+from dra_driver.devices.model import Partition
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class GpuIdentity:
@@ -52,6 +54,11 @@ class ComputeInstance:
     parent: GpuInstance
     slices: int | None = None
     start: int = 0
+
+    @property
+    def partition(self) -> Partition:
+        parent = self.parent
+        return Partition(parent.profile, parent.start, parent.size, self.slices, self.start)
 
 
 type MigDevice = ComputeInstance | str

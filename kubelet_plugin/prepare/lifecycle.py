@@ -177,6 +177,11 @@ class Entry:
     extra: str = ""
 
     @property
+    def in_use(self) -> bool:
+        """Whether it was prepared, and is not being taken back."""
+        return self.cdi_digest is not None and not self.releasing
+
+    @property
     def files(self) -> "FileDigests | None":
         """What the claim's files must be; None until that is decided."""
         if self.cdi_digest is None:

@@ -267,13 +267,8 @@ def _of_gpu(entry: Entry, device: HeldDevice) -> Hold:
 
 
 def _is_at(hold: ComputeInstance, device: HeldDevice) -> bool:
-    parent, place = hold.parent, device.partition
-    return (
-        place is not None
-        and device.mig_uuid is None
-        and (parent.gpu.uuid, parent.profile, parent.start, parent.size, hold.slices, hold.start)
-        == (device.gpu_uuid, place.profile, place.start, place.size, place.compute_slices, place.compute_start)
-    )
+    place = hold.parent.gpu.uuid, hold.partition
+    return device.mig_uuid is None and place == (device.gpu_uuid, device.partition)
 
 
 def _record(entry: Entry, hold: Hold, records: Records) -> HoldRecord:

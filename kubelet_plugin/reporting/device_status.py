@@ -23,7 +23,7 @@ from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, wire_time
 from dra_driver.devices.health import affecting, worst
-from dra_driver.devices.model import DeviceKind, Partition
+from dra_driver.devices.model import DeviceKind
 from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff
@@ -113,7 +113,7 @@ def wanted_status(
         return () if refusal is None else refusal.status()
     gpus = {gpu.uuid: gpu for gpu in facts.gpus}
     ready = (_ready(entry, facts.boot_id),) if refusal is None else refusal.conditions
-    if entry.cdi_digest is not None and not entry.releasing:
+    if entry.in_use:
         ready += bound(entry.binding, refusal)
     return tuple(_held(device, ready, held_mig_uuid(device, entry, records), gpus, policy) for device in entry.devices)
 
@@ -158,10 +158,10 @@ def held_mig_uuid(device: HeldDevice, entry: Entry, records: Records) -> str | N
     if device.mig_uuid is not None:
         return device.mig_uuid
     for hold in entry.holds:
-        if isinstance(hold, ComputeInstance) and hold.parent.gpu.uuid == device.gpu_uuid and hold in records:
-            parent = hold.parent
-            if Partition(parent.profile, parent.start, parent.size, hold.slices, hold.start) == device.partition:
-                return records[hold].made.get("uuid") or ""
+        if not isinstance(hold, ComputeInstance) or hold not in records:
+            continue
+        if (hold.parent.gpu.uuid, hold.partition) == (device.gpu_uuid, device.partition):
+            return records[hold].made.get("uuid") or ""
     return ""
 
 

@@ -299,7 +299,7 @@ def _prepared(entries: Sequence[Entry], node: str, driver: str, others: _Others)
     prepared = _family(
         "nvidia_dra_prepared_devices", "Devices that are prepared now, by type.", "node", "driver", "device_type"
     )
-    done = [entry for entry in entries if entry.cdi_digest is not None and not entry.releasing]
+    done = [entry for entry in entries if entry.in_use]
     types = Tally(device.kind.value for entry in done for device in entry.devices)
     for type_ in ("gpu", "mig", "vfio", "unknown"):
         prepared.add_metric([node, driver, type_], types[type_])

@@ -223,18 +223,14 @@ class GpuTroubles:
         self._policy = policy
 
     async def held(self) -> Mapping[str, ClaimRef]:
-        return {uid: entry.claim for uid, entry in self._journal.current.held.items() if _in_use(entry)}
+        return {uid: entry.claim for uid, entry in self._journal.current.held.items() if entry.in_use}
 
     def troubles(self, uid: str) -> Sequence[ClaimTrouble]:
         journal = self._journal.current
         entry = journal.held.get(uid)
-        if entry is None or not _in_use(entry):
+        if entry is None or not entry.in_use:
             return ()
         return gpu_troubles(entry, journal.holds, self._facts.facts, self._policy())
-
-
-def _in_use(entry: Entry) -> bool:
-    return entry.cdi_digest is not None and not entry.releasing
 
 
 @dataclass(frozen=True, slots=True)

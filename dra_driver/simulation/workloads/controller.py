@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Never
 
-import structlog
-
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.api.meta import (
     CRON_JOBS,
@@ -42,8 +40,6 @@ type Decide = Callable[[JsonObject, Sequence[JsonObject], datetime], WorkloadPla
 
 _MADE = (PODS, RESOURCE_CLAIM_TEMPLATES)
 """What workloads become, beside other workloads."""
-
-_log = structlog.get_logger(__name__)
 
 WORKLOADS: dict[Resource, Decide] = {
     DEPLOYMENTS: apps.deployment,
