@@ -13,7 +13,7 @@ PRODUCT = ("controller", "dra_driver", "kubelet_plugin")
 ALL_CODE = (*PRODUCT, "benchmarks", "charts", "docs", "release", "tests")
 GENERATED = "kubelet_api/generated"
 MAY_BIND = re.compile(
-    rf"(?:\b(?:for|as|def|lambda) |[[(,*.] ?|^ *)_*(?:{'|'.join(SAY_NOTHING)})_*(?: in\b| ?[=:,)(])", re.MULTILINE
+    rf"(?:\b(?:for|as|def|lambda) |[(\[,*.] ?|^ *)_*(?:{'|'.join(SAY_NOTHING)})_*(?: in\b| ?[=:,)(])", re.MULTILINE
 )
 """What may be such a name: few files must be parsed, which takes longer than to look for this."""
 
