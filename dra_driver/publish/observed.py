@@ -1,11 +1,13 @@
 """The slices of one driver as the watch shows them, ahead of it by our own writes.
 
 A reconciler that looks at the watch alone would repeat a write whose event is still under way. So the server's answer
-to a write counts at once, until the watch has caught up; and a slice that we deleted is gone at once.
+to a write counts at once, until the watch has caught up; and a slice that we deleted is gone at once. The event of a
+write may also come before its answer: then it is no reason to look at the pool again.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,7 +16,7 @@ from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.quantity import whole_number
-from dra_driver.slices.diff import ObservedSlice, observed_slice
+from dra_driver.slices.diff import CreateSlice, ObservedSlice, UpdateSlice, observed_slice
 from dra_driver.slices.features import ServerFeatures, kept_features, list_probe, probe
 
 _REMEMBERED_DELETIONS = 4096
@@ -52,6 +54,8 @@ class ObservedSlices:
         self._gone: dict[str, bool] = {}
         """UIDs of slices that are gone, the latest last, and whether it was us who deleted them."""
         self._unseen: dict[str, asyncio.TimerHandle] = {}
+        self._writing: dict[_Contents, str | None] = {}
+        """What is being written, and the UID of the object in which the watch showed it before the answer."""
 
     def of_pool(self, pool: str) -> tuple[ObservedSlice, ...]:
         return tuple(self._pools.get(pool, {}).values())
@@ -59,9 +63,24 @@ class ObservedSlices:
     def pools(self) -> Collection[str]:
         return self._pools.keys()
 
+    @contextmanager
+    def writing(self, pool: str, write: CreateSlice | UpdateSlice) -> Iterator[None]:
+        """Around the request and `wrote`. The first event that shows what is written is not reported; if it was of
+        another object, from a creation whose answer was lost, or if the write failed, the pool is reported at the end.
+        """
+        contents = (pool, write.slice.digest, write.generation, write.count)
+        self._writing[contents] = None
+        try:
+            yield
+        finally:
+            if self._writing.pop(contents) is not None:
+                self._on_change(pool, lost=False)
+
     def wrote(self, obj: JsonObject, digest: str | None = None) -> ObservedSlice:
         """Take note of the server's answer to a creation or an update; `digest` is that of its contents, if known."""
         item = observed_slice(obj, digest)
+        if self._writing.get(_contents(item)) == item.uid:
+            self._writing[_contents(item)] = None
         if item.uid in self._gone:
             return item
         if item.name not in self._pools.get(item.pool, {}):
@@ -106,7 +125,10 @@ class ObservedSlices:
         if after.uid in self._gone or (known is not None and known.uid == after.uid and not _is_newer(after, known)):
             return
         self._remember(after)
-        self._on_change(after.pool, lost=False)
+        if after.ours and self._writing.get(_contents(after), after.uid) is None:
+            self._writing[_contents(after)] = after.uid
+        else:
+            self._on_change(after.pool, lost=False)
 
     def _remember(self, item: ObservedSlice) -> None:
         self._pools.setdefault(item.pool, {})[item.name] = item
@@ -139,6 +161,14 @@ class ObservedSlices:
         elif ("", item.name) not in self.mirror.objects:
             self._forget(item)
             self._on_change(item.pool, lost=True)
+
+
+type _Contents = tuple[str, str, int, int]
+"""Pool, digest, generation of the pool, and its number of slices."""
+
+
+def _contents(item: ObservedSlice) -> _Contents:
+    return item.pool, item.digest, item.generation, item.count
 
 
 def _is_newer(item: ObservedSlice, other: ObservedSlice) -> bool:

@@ -454,13 +454,14 @@ class PoolPublisher:
         if isinstance(write, DeleteSlice):
             await self._delete(pool.node.name, write)
             return
-        if isinstance(write, CreateSlice):
-            sent = new_object(pool, write)
-            stored = await self._kube.create(RESOURCE_SLICES, sent)
-        else:
-            sent = update_patch(pool, write)
-            stored = await self._kube.merge_patch(RESOURCE_SLICES, write.observed.name, sent)
-        item = self._slices.wrote(stored, write.slice.digest if is_stored_as_sent(pool, sent, stored) else None)
+        with self._slices.writing(pool.node.name, write):
+            if isinstance(write, CreateSlice):
+                sent = new_object(pool, write)
+                stored = await self._kube.create(RESOURCE_SLICES, sent)
+            else:
+                sent = update_patch(pool, write)
+                stored = await self._kube.merge_patch(RESOURCE_SLICES, write.observed.name, sent)
+            item = self._slices.wrote(stored, write.slice.digest if is_stored_as_sent(pool, sent, stored) else None)
         verb = "create" if isinstance(write, CreateSlice) else "update"
         self._narrator.wrote(pool.node.name, verb, len(item.devices))
         if not write.slice.is_stored_as(item.digest):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from support.plugin import eventually
 
@@ -10,12 +10,17 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.errors import Unreachable
 from dra_driver.kube.client import Listing, WatchEvent
 from dra_driver.publish.observed import ObservedSlices
-from dra_driver.slices.diff import observed_slice
+from dra_driver.slices.diff import MANAGED_BY, MANAGER, CreateSlice, WantedSlice, observed_slice
 
 
 def a_slice(name: str = "a", *, version: int = 1, uid: str | None = None, generation: int = 1) -> JsonObject:
     return {
-        "metadata": {"name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)},
+        "metadata": {
+            "name": name,
+            "uid": uid or f"uid-{name}",
+            "resourceVersion": str(version),
+            "labels": {MANAGED_BY: MANAGER},
+        },
         "spec": {
             "driver": "gpu.nvidia.com",
             "nodeName": "node-a",
@@ -87,6 +92,55 @@ async def test_a_creation_counts_at_once_and_its_event_is_no_news() -> None:
         assert scene.generations() == [1]
         await scene.shows("ADDED", a_slice(version=5))
         assert (scene.generations(), scene.changes) == ([1], [])
+
+
+def creation() -> CreateSlice:
+    """Of `a_slice`."""
+    return CreateSlice(WantedSlice(0, {}, observed_slice(a_slice()).digest), 1, 1)
+
+
+async def test_the_event_of_a_creation_may_come_before_the_answer() -> None:
+    scene = Scene()
+    async with scene.watching():
+        with scene.slices.writing("node-a", creation()):
+            await scene.shows("ADDED", a_slice(version=5))
+            assert scene.generations() == [1]
+            scene.slices.wrote(a_slice(version=5))
+        assert (scene.generations(), scene.changes) == ([1], [])
+        await scene.shows("MODIFIED", a_slice(version=6))
+        assert scene.changes == [False]
+
+
+async def test_what_others_do_to_a_slice_before_the_answer_to_its_creation_is_news() -> None:
+    scene = Scene()
+    async with scene.watching():
+        with scene.slices.writing("node-a", creation()):
+            await scene.shows("ADDED", a_slice(version=5))
+            await scene.shows("MODIFIED", a_slice(version=6, generation=2))
+            await scene.shows("MODIFIED", a_slice(version=7))
+        assert scene.changes[:2] == [False, False]
+
+
+async def test_a_second_slice_from_a_creation_whose_answer_was_lost_is_news_after_the_answer() -> None:
+    scene = Scene()
+    async with scene.watching():
+        with scene.slices.writing("node-a", creation()):
+            await scene.shows("ADDED", a_slice("lost", version=4))
+            assert scene.changes == []
+            scene.slices.wrote(a_slice(version=5))
+        assert (scene.generations(), scene.changes) == ([1, 1], [False])
+
+
+async def test_a_write_that_fails_after_its_event_is_news_and_one_without_event_is_not() -> None:
+    scene = Scene()
+    async with scene.watching():
+        with suppress(Unreachable), scene.slices.writing("node-a", creation()):
+            raise Unreachable("no answer")
+        assert scene.changes == []
+        with suppress(Unreachable), scene.slices.writing("node-a", creation()):
+            await scene.shows("ADDED", a_slice(version=5))
+            raise Unreachable("no answer")
+        assert scene.changes == [False]
 
 
 async def test_an_update_is_not_taken_back_by_an_older_event() -> None:
