@@ -65,8 +65,9 @@ class ObservedSlices:
 
     @contextmanager
     def writing(self, pool: str, write: CreateSlice | UpdateSlice) -> Iterator[None]:
-        """Around the request and `wrote`. The first event that shows what is written is not reported; if it was of
-        another object, from a creation whose answer was lost, or if the write failed, the pool is reported at the end.
+        """Around the request and `wrote`. The first event that shows what is written is not reported. The pool is
+        reported at the end if that event was of another object (a creation whose answer was lost), or if the write
+        failed after it.
         """
         contents = (pool, write.slice.digest, write.generation, write.count)
         self._writing[contents] = None
