@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
 from kubelet_plugin.rpc.registration import RegistrationServer
 from kubelet_plugin.rpc.server import DraServer
-from kubelet_plugin.rpc.sockets import Sockets, listen
+from kubelet_plugin.rpc.sockets import Sockets, listen, plugin_sockets
 
 QUICK = Times(registry_poll_s=0.02, registration_retry_s=0.02)
 
@@ -112,6 +113,30 @@ async def test_the_connection_comes_back_after_the_dra_socket_was_reopened(
         await eventually(lambda: registry.connected_drivers() == set())
         await plugin.dra.start()
         await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+
+
+async def test_kubelet_connects_before_it_reports_the_registration(
+    registry: PluginRegistry, kubelet_root: Path
+) -> None:
+    """In a rolling update the old instance may end once the new one knows that it is registered."""
+    sockets = plugin_sockets(kubelet_root, GPU_DRIVER, None)
+    connected = []
+
+    def registered() -> None:
+        """Holds up the event loop: neither kubelet nor plugin can do anything more for the connection."""
+        deadline = time.monotonic() + 5
+        while not registry.newest(GPU_DRIVER).connected and time.monotonic() < deadline:
+            time.sleep(0.005)
+        connected.append(registry.newest(GPU_DRIVER).connected)
+
+    calls = DraServer(sockets.dra, ScriptedClaims(), ScriptedHealth())
+    registration = RegistrationServer(sockets, GPU_DRIVER, registered)
+    await calls.start()
+    await registration.start()
+    await eventually(lambda: connected)
+    await registration.stop()
+    await calls.stop()
+    assert connected == [True]
 
 
 async def test_one_connection_carries_all_calls_and_the_health_stream(

@@ -57,9 +57,13 @@ class Plugin:
     endpoint: str
     versions: tuple[str, ...]
     channel: grpc.aio.Channel
-    connected: bool = False
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     """Every DRA call made to this instance: method and claim UIDs."""
+
+    @property
+    def connected(self) -> bool:
+        """As gRPC sees it now: a busy event loop must not delay what kubelet sees at once."""
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def call(self, method: str, request_type: str, claims: list[dict[str, str]], deadline_s: float) -> Any:
         """One DRA call. Raises Unreachable with the gRPC status when the call as a whole failed."""
@@ -166,7 +170,6 @@ class PluginRegistry:
     async def _follow(self, plugin: Plugin) -> None:
         while True:
             state = plugin.channel.get_state(try_to_connect=True)
-            plugin.connected = state is grpc.ChannelConnectivity.READY
             self._changed()
             await plugin.channel.wait_for_state_change(state)
 
@@ -211,6 +214,7 @@ class PluginRegistry:
         if any(plugin.driver == info.name and plugin.endpoint == endpoint for plugin in self._plugins.values()):
             raise NodeNotReady(f"endpoint {endpoint} is registered already for driver {info.name}")
         channel = grpc.aio.insecure_channel(f"unix:{endpoint}", options=(("grpc.use_local_subchannel_pool", 1),))
+        channel.get_state(try_to_connect=True)  # before the plugin is told that it is registered, as kubelet does
         return Plugin(info.name, endpoint, tuple(info.supported_versions), channel)
 
 
