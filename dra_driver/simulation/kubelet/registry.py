@@ -214,7 +214,7 @@ class PluginRegistry:
         if any(plugin.driver == info.name and plugin.endpoint == endpoint for plugin in self._plugins.values()):
             raise NodeNotReady(f"endpoint {endpoint} is registered already for driver {info.name}")
         channel = grpc.aio.insecure_channel(f"unix:{endpoint}", options=(("grpc.use_local_subchannel_pool", 1),))
-        channel.get_state(try_to_connect=True)  # before the plugin is told that it is registered, as kubelet does
+        channel.get_state(try_to_connect=True)  # before the plugin learns that it is registered, as kubelet does
         return Plugin(info.name, endpoint, tuple(info.supported_versions), channel)
 
 
