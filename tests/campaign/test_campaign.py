@@ -266,6 +266,7 @@ async def test_a_few_sequences_hold_and_planted_violations_are_caught() -> None:
         await planted.close()
 
 
+@pytest.mark.slow
 async def test_modes_change_between_claims_and_a_change_during_a_claim_is_caught() -> None:
     """With real processes, as the test above."""
     async with World.running("ampere", random.Random(0)) as world:

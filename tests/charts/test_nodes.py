@@ -144,6 +144,7 @@ def test_an_upgrade_is_guarded_too(server: ServerThread, helm: Helm) -> None:
         helm.upgrade()
 
 
+@pytest.mark.slow
 def test_domains_that_nobody_would_take_down_keep_them_from_being_switched_off(
     server: ServerThread, helm: Helm
 ) -> None:

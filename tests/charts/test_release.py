@@ -136,6 +136,7 @@ def test_the_cleanup_may_do_what_it_does_and_nothing_else(server: ServerThread) 
     assert faults(allowed, done, names=names_in(release), namespace=NAMESPACE) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("jobs")
 def test_domains_stay_with_their_definition(server: ServerThread) -> None:
     """And so do their daemons and labels: programs go on, and the next release keeps the same domains."""
@@ -253,6 +254,7 @@ def as_stored(cluster: Cluster, release: Release) -> dict[str, Any]:
     return stored
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("jobs")
 def test_a_rollback_brings_back_values_and_objects_of_the_revision(cluster: Cluster) -> None:
     before, helm = cluster.names(), Helm(cluster.kubeconfig)
@@ -316,6 +318,7 @@ def test_an_upgrade_can_test_another_class(cluster: Cluster) -> None:
     helm.uninstall()
 
 
+@pytest.mark.slow
 def test_an_upgrade_without_domains_needs_no_definition_of_them(server: ServerThread) -> None:
     """Which somebody has removed, or which a release before did not have."""
     helm = Helm(server.kubeconfig)
@@ -359,6 +362,7 @@ def test_without_domains_there_is_room_for_nvidias_own_driver_of_them(server: Se
         ]
 
 
+@pytest.mark.slow
 def test_from_the_controller_to_plugins_that_publish_nothing_is_left_that_nobody_needs(cluster: Cluster) -> None:
     """Classes of MIG profiles are needed: claims name them. The notes tell which there are."""
     helm, without = Helm(cluster.kubeconfig), {"cleanup": {"install": False}}
@@ -386,7 +390,7 @@ def test_from_the_controller_to_plugins_that_publish_nothing_is_left_that_nobody
 CLASSES = ("resource.k8s.io/v1", "DeviceClass")
 
 
-@pytest.mark.parametrize("publisher", ["node", "controller"])
+@pytest.mark.parametrize("publisher", slow_but(["node", "controller"], "controller"))
 def test_a_first_install_has_the_definition_and_classes_of_domains_where_somebody_keeps_them(
     publisher: str, server: ServerThread, helm: Helm
 ) -> None:
@@ -418,6 +422,7 @@ def definitions(server: ServerThread) -> list[Any]:
     return list(server.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition"))
 
 
+@pytest.mark.slow
 def test_definitions_and_classes_of_others_are_taken_over_on_request_alone(server: ServerThread, helm: Helm) -> None:
     """NVIDIA's own driver leaves the definition of ComputeDomains behind; ours takes the place of its fields."""
     (definition,) = yaml.safe_load_all((CHART / "files" / "crds" / "computedomain.yaml").read_text())

@@ -60,6 +60,7 @@ def test_who_publishes_can_be_changed_with_the_same_names(publisher: str, server
     helm.upgrade({"publisher": other, **VARIANTS["names"]})
 
 
+@pytest.mark.slow
 def test_releases_beside_each_other_do_not_count(server: ServerThread, helm: Helm) -> None:
     """Of another namespace, of another name, or no release at all."""
     without: dict[str, Any] = {"crds": {"install": False}, "deviceClasses": {"install": False}}
@@ -71,7 +72,7 @@ def test_releases_beside_each_other_do_not_count(server: ServerThread, helm: Hel
 
 
 @pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "controller"))
-@pytest.mark.parametrize("other", [{"release": "second"}, {"namespace": "elsewhere"}])
+@pytest.mark.parametrize("other", slow_but([{"release": "second"}, {"namespace": "elsewhere"}], {"release": "second"}))
 def test_a_driver_has_one_release(publisher: str, other: dict[str, str], server: ServerThread, helm: Helm) -> None:
     """Each one's policies would refuse the other's slices, and two plugins would serve one node."""
     without: dict[str, Any] = {"crds": {"install": False}, "deviceClasses": {"install": False}, "publisher": publisher}
@@ -125,6 +126,7 @@ def test_a_release_whose_services_could_not_have_its_name_is_told_so(release: st
     helm.install({"fullnameOverride": "gpus"})
 
 
+@pytest.mark.slow
 def test_long_names_are_taken(server: ServerThread) -> None:
     """As long as Helm and Kubernetes let them be."""
     helm = Helm(server.kubeconfig, release="r" * 53, namespace="n" * 63)

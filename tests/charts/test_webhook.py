@@ -187,6 +187,7 @@ COMPANYS = {"webhook": {**CERT_MANAGER["webhook"], "issuerRef": {"name": "compan
 SECRET = "gpu-dra-driver-webhook"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("later", "left"),
     [
@@ -220,6 +221,7 @@ def test_keys_that_cert_manager_leaves_behind_go_when_nobody_needs_them(
     assert names - {"somebody-elses"} == left and "somebody-elses" in names
 
 
+@pytest.mark.slow
 def test_a_secret_of_that_name_that_cert_manager_has_not_made_stays(server: ServerThread, helm: Helm) -> None:
     helm.install()
     made_by_cert_manager(server, f"{SECRET}-certificate", "another")

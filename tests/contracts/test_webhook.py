@@ -368,6 +368,7 @@ def not_asked(api: Api) -> Callable[[], Awaitable[bool]]:
     return true
 
 
+@pytest.mark.slow
 async def test_certificates_are_renewed_under_load_long_before_they_expire(
     api: Api, install: Install, team: str
 ) -> None:

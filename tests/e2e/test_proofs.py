@@ -27,6 +27,7 @@ NODE = SimulatedNode("a30-1", "a30", 0, acts=(("mig-mode", "3", "on"), ("make-mi
 WHOLE = ProofRequest("gpu.nvidia.com", f"device.attributes['{GPU_DRIVER}'].sharing == 'exclusive'")
 
 
+@pytest.mark.slow
 async def test_a_node_is_proven_through_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with tempfile.TemporaryDirectory(dir=SHORT) as folder:

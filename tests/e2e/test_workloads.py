@@ -131,6 +131,7 @@ async def jobs_end(kubectl: Kubectl) -> None:
     assert await kubectl("get", "pods", "-l", labels, "-o", path) == "3"
 
 
+@pytest.mark.slow
 def test_workloads_by_kubectl() -> None:
     async def all_of_it(folder: Path) -> None:
         kubectl = kubectl_with(folder)

@@ -70,7 +70,7 @@ def sizes_of_active(node: Any) -> list[int]:
     return [len(part.gpus) for part in node.host.state.fabric_manager.partitions if part.active]
 
 
-@pytest.mark.parametrize(("profile", "kind"), slow_but(EVERY, ("hgx-h200", "gpu"), ("dgx-a100-80", "vfio")))
+@pytest.mark.parametrize(("profile", "kind"), slow_but(EVERY, ("dgx-a100-80", "vfio")))
 async def test_gpus_of_one_partition_are_allocated_and_connected_until_the_claim_goes(
     tmp_path: Path, profile: str, kind: str
 ) -> None:
@@ -171,7 +171,7 @@ DOWN: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("how", DOWN)
+@pytest.mark.parametrize("how", slow_but(DOWN, "is starting"))
 async def test_without_an_answer_gpus_have_no_partitions_and_claims_wait(tmp_path: Path, how: str) -> None:
     node = shared(tmp_path)
     happens, advice = DOWN[how]
@@ -197,7 +197,7 @@ async def test_without_an_answer_gpus_have_no_partitions_and_claims_wait(tmp_pat
         assert sizes_of_active(node) == [2]
 
 
-@pytest.mark.parametrize("mode", [0, 2])
+@pytest.mark.parametrize("mode", slow_but([0, 2], 0))
 async def test_a_node_whose_switches_are_not_shared_works_as_without_the_gate(tmp_path: Path, mode: int) -> None:
     node = a_node(tmp_path, "hgx-h200")
     async with whole_node(tmp_path, node, VIRTUAL) as plugin:
@@ -248,7 +248,7 @@ async def test_a_claim_goes_while_fabric_manager_is_down_and_its_partition_later
         assert active_partitions(node.host) == []
 
 
-@pytest.mark.parametrize("kind", ["gpu", "vfio"])
+@pytest.mark.parametrize("kind", slow_but(["gpu", "vfio"], "gpu"))
 async def test_a_plugin_that_is_started_again_keeps_what_claims_have(tmp_path: Path, kind: str) -> None:
     """Also with the gate off: what was activated is taken back."""
     node = shared(tmp_path)

@@ -13,6 +13,7 @@ import pytest_asyncio
 from support.claims import a_held_device, a_ref, an_entry
 from support.mishaps import crash_in, fail_call
 from support.mode_world import AT_ONCE, NODE, PATIENT, ModeWorld, Moment, policy
+from support.rows import slow_but
 
 from dra_driver.api.policy import rules_of
 from dra_driver.errors import NodeNotReady
@@ -326,7 +327,7 @@ async def prepared(folder: Path, *, on: bool) -> ModeWorld:
     return world
 
 
-@pytest.mark.parametrize("reset_by", ["nvml", "nvidia-smi"])
+@pytest.mark.parametrize("reset_by", slow_but(["nvml", "nvidia-smi"], "nvml"))
 @pytest.mark.parametrize("then", ["go on", "take back", "reboot"])
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
 async def test_killed_after_any_step(

@@ -111,7 +111,7 @@ WORLDS: dict[str, tuple[str, PublishingPolicy]] = {
 }
 
 
-QUICK = ("gb200", "dgx-a100-40", "shared partitions", "shares", "memory and compute")
+QUICK = ("gb200", "shared partitions", "memory and compute")
 
 
 @pytest.mark.parametrize("world", slow_but(WORLDS, *QUICK))

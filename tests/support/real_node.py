@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from support.machine import QUICK, Machine
 from support.objects import node
 from support.observed_api import ObservedApiServer
@@ -64,7 +63,7 @@ class RealNode:
     async def running(self) -> AsyncIterator["RealNode"]:
         """The cluster has what an administrator installs, and kubelet runs."""
         for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
-            await self.kube.create(CRDS, yaml.safe_load(path.read_text()))
+            await self.kube.create(CRDS, bundled.read_yaml(path.read_text()))
         await create_classes(self.kube)
         await self.kube.create(NODES, node())
         await eventually(self._inventories_served)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.dractl import run
 from support.objects import node
-from support.rows import rows
+from support.rows import rows, slow_but
 from typer import Context
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
@@ -160,7 +160,8 @@ def test_a_value_that_is_not_among_the_choices_is_told_in_plain_words(arguments:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["new", "claim", "--gpu", "h100"], ["migrate", "-", "--report", "json"]]
+    "arguments",
+    slow_but([["--help"], ["new", "claim", "--gpu", "h100"], ["migrate", "-", "--report", "json"]], ["--help"]),
 )
 def test_where_what_is_printed_finds_no_room_that_is_said_in_one_line(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device

@@ -61,6 +61,7 @@ def test_a_daemon_outlives_the_container_that_started_it(machine: Machine, whole
     assert str(machine.folder) not in mounts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole_system", slow_but([False, True], True), ids=["libraries only", "a system of its own"])
 def test_nvidia_smi_runs_where_the_host_or_the_drivers_own_system_has_it(machine: Machine, whole_system: bool) -> None:
     made = machine.done("persistence off", driver_root=str(machine.system) if whole_system else "")
@@ -92,6 +93,7 @@ def test_a_daemon_sees_its_own_folders_in_the_usual_places(machine: Machine) -> 
     assert abs(there.f_blocks * there.f_frsize - int(memory) * 1024 // 2) <= 4096
 
 
+@pytest.mark.slow
 def test_a_tmpfs_is_not_mounted_over_another_and_is_emptied_with_a_new_daemon(machine: Machine) -> None:
     made = machine.done("make")
     shm = Path(f"/proc/{machine.host.pid}/root") / made["shm"].lstrip("/")
@@ -105,6 +107,7 @@ def test_a_tmpfs_is_not_mounted_over_another_and_is_emptied_with_a_new_daemon(ma
     assert not (shm / "left-over").exists()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_ignores_everything_is_killed_from_inside_the_container(machine: Machine) -> None:
     made = machine.done("make")
     os.kill(int(made["pid"]), signal.SIGSTOP)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.claims import BOOT, a_ref, an_entry
+from support.rows import slow_but
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.prepare.holds import (
@@ -58,7 +59,7 @@ def broken(content: bytes) -> Iterator[tuple[str, bytes | None]]:
         yield f"flipped at {number}", content[:number] + bytes([byte]) + content[number + 1 :]
 
 
-@pytest.mark.parametrize("damaged", [JOURNAL, HOLD_LOG])
+@pytest.mark.parametrize("damaged", slow_but([JOURNAL, HOLD_LOG], JOURNAL))
 def test_one_of_the_two_records_is_enough_for_every_hold(tmp_path: Path, damaged: str) -> None:
     with_holds(tmp_path)
     texts = {name: (tmp_path / name).read_bytes() for name in (JOURNAL, HOLD_LOG)}
