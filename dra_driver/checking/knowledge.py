@@ -146,9 +146,8 @@ _FEW = 2
 
 def sites_of_kinds(minor: int = 36, driver: str = GPU_DRIVER) -> Sites:
     """One of each GPU model, with devices of each kind: not complete, but small (12 MB) and quick to be asked."""
-    everything = PublishingPolicy.of(_with_header(_POLICIES[0]))
     behavior = Behavior.of(max(minor, 36))
-    makers = [partial(site_of_model, model, everything, _FEW, behavior, driver) for model in model_names()]
+    makers = [partial(site_of_model, _own_policies()[0], model, _FEW, behavior, driver) for model in model_names()]
     return Sites(makers, broad=len(makers), complete=False)
 
 
@@ -159,19 +158,19 @@ def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] =
     if unknown:
         raise InvalidInput(f"{unknown[0]!r} is none of {', '.join(_models())}", about="--profiles")
     models = tuple(names) or model_names()
-    ours = tuple(PublishingPolicy.of(_with_header(item)) for item in _POLICIES)
-    tried = [
-        (publishing_policy, _FEW if publishing_policy.mig else None)
-        for publishing_policy in (*ours[:2], *map(everywhere, policies), *ours[2:])
-    ]
     behavior = Behavior.of(max(minor, 36))
+    ours = [
+        (partial(_site_by_own_policy, number), _FEW if policy.mig else None)
+        for number, policy in enumerate(_own_policies())
+    ]
+    theirs = [(partial(site_of_model, policy), _FEW if policy.mig else None) for policy in map(everywhere, policies)]
     makers = [
-        partial(site_of_model, model, policy, gpus, behavior, GPU_DRIVER)
-        for policy, gpus in (*tried, (ours[0], None))
+        partial(make, model, gpus, behavior, GPU_DRIVER)
+        for make, gpus in (*ours[:2], *theirs, *ours[2:], (ours[0][0], None))
         for model in models
     ]
     makers += [
-        partial(site_of_inventory, shared, ours[0], behavior, GPU_DRIVER)
+        partial(site_of_inventory, shared, _own_policies()[0], behavior, GPU_DRIVER)
         for model in models
         if (shared := with_shared_switches(inventory_of_model(model))) is not None
     ]
@@ -212,26 +211,51 @@ def everywhere(policy: PublishingPolicy) -> PublishingPolicy:
     return rules.that_overrides((), ())
 
 
+@cache
+def _own_policies() -> tuple[PublishingPolicy, ...]:
+    return tuple(PublishingPolicy.of(_with_header(rules)) for rules in _POLICIES)
+
+
+def _first_gpus(model: str, gpus: int | None) -> NodeInventorySpec:
+    whole = inventory_of_model(model)
+    return whole.model_copy(update={"gpus": whole.gpus[:gpus]})
+
+
 def site_of_model(
-    model: str, policy: PublishingPolicy, gpus: int | None, behavior: Behavior, driver: str
+    policy: PublishingPolicy, model: str, gpus: int | None, behavior: Behavior, driver: str
 ) -> SampleNode:
     """`gpus` is of how many of its GPUs the node is made; None for all."""
-    whole = inventory_of_model(model)
-    inventory = whole.model_copy(update={"gpus": whole.gpus[:gpus]})
-    return site_of_inventory(inventory, policy, behavior, driver)
+    return site_of_inventory(_first_gpus(model, gpus), policy, behavior, driver)
 
 
 def site_of_inventory(
     inventory: NodeInventorySpec, policy: PublishingPolicy, behavior: Behavior, driver: str
 ) -> SampleNode:
     """A node of that name, without labels."""
+    return _site(inventory.node_name, _published(inventory, policy, driver), behavior)
+
+
+def _site_by_own_policy(number: int, model: str, gpus: int | None, behavior: Behavior, driver: str) -> SampleNode:
+    return _site(inventory_of_model(model).node_name, _published_by_own_policy(number, model, gpus, driver), behavior)
+
+
+@cache
+def _published_by_own_policy(number: int, model: str, gpus: int | None, driver: str) -> Sequence[PublishedSlice]:
+    """Described once for all that a process checks. What a `Catalog` remembers of its questions is not kept."""
+    return _published(_first_gpus(model, gpus), _own_policies()[number], driver)
+
+
+def _site(node: str, published: Sequence[PublishedSlice], behavior: Behavior) -> SampleNode:
+    return SampleNode(node, NodeView(node), Catalog(published, behavior))
+
+
+def _published(inventory: NodeInventorySpec, policy: PublishingPolicy, driver: str) -> Sequence[PublishedSlice]:
     gpus_of = described_devices(inventory, policy, {}, driver, ALL_FEATURES)
     channels = domain_devices(inventory, policy, {}, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES)
-    node = inventory.node_name
-    published = [*_slices(node, driver, gpus_of)]
+    published = [*_slices(inventory.node_name, driver, gpus_of)]
     if channels.devices:
-        published += _slices(node, COMPUTE_DOMAIN_DRIVER, channels)
-    return SampleNode(node, NodeView(node), Catalog(published, behavior))
+        published += _slices(inventory.node_name, COMPUTE_DOMAIN_DRIVER, channels)
+    return published
 
 
 def _slices(model: str, driver: str, described: Description) -> list[PublishedSlice]:

@@ -109,7 +109,7 @@ def ground_of_models(
 @cache
 def _site(model: str, rules: str, gpus: int | None, behavior: Behavior, driver: str) -> SampleNode:
     """The same one for the same `rules` (JSON), since many results may be tried in one process."""
-    return site_of_model(model, PublishingPolicy.of(json.loads(rules)), gpus, behavior, driver)
+    return site_of_model(PublishingPolicy.of(json.loads(rules)), model, gpus, behavior, driver)
 
 
 def _site_of_record(

@@ -39,7 +39,7 @@ POD = Pod.of({"metadata": {"name": "p", "namespace": "n", "uid": "p"}, "spec": {
 def node_with(rules: dict[str, Any]) -> SampleNode:
     """Two GPUs."""
     policy = PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules})
-    return site_of_model("dgx-h100", policy, 2, Behavior.of(36), GPU_DRIVER)
+    return site_of_model(policy, "dgx-h100", 2, Behavior.of(36), GPU_DRIVER)
 
 
 def claim(**request: Any) -> ResourceClaim:
