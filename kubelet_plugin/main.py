@@ -41,7 +41,7 @@ from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.shipped_hook import ShippedHook
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
 from kubelet_plugin.facts.discovery import Discovery
-from kubelet_plugin.facts.fabric import FabricAnswer, answer_of
+from kubelet_plugin.facts.fabric_answers import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.node_watch import NodeWatch
@@ -55,7 +55,7 @@ from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
 from kubelet_plugin.hardware.nvfm import FabricManager
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
-from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
+from kubelet_plugin.prepare.claim_reads import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
@@ -68,9 +68,9 @@ from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, MeasuredCl
 from kubelet_plugin.reporting.pod_events import ClaimPods, GpuTroubles, Observers, PodEvents
 from kubelet_plugin.reporting.reported import Reported
 from kubelet_plugin.reporting.reporter import Reporter
+from kubelet_plugin.rpc.dra_server import DraServer
 from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
 from kubelet_plugin.rpc.registration import RegistrationServer, serving
-from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.settings import NodePluginSettings, from_process
 

@@ -22,7 +22,7 @@ from dra_driver.api.meta import (
     JsonObject,
 )
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.devices.fabric import NodeFabric, fabric_of
+from dra_driver.devices.nvlink import NodeFabric, fabric_of
 from dra_driver.domains.names import DOMAIN_LABEL, MADE_AS, daemon_object_name, domain_of_daemon_object
 from dra_driver.domains.observed import (
     ChannelUse,

@@ -16,10 +16,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from controller.computedomains.cluster import FOREIGN_AGAIN_S, DomainsInCluster, KeptNode, KeptObject
 from dra_driver.api.computedomain import ComputeDomain, ComputeDomainStatus
 from dra_driver.api.meta import COMPUTE_DOMAINS, DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES, Resource, wire_time
+from dra_driver.domains.domain_plan import Action, DomainStep, LabelNode, decide
 from dra_driver.domains.names import DOMAIN_LABEL, FINALIZER, DomainReason, daemon_object_name
 from dra_driver.domains.objects import DaemonSettings, daemon_set, daemon_template, made_as, workload_template
 from dra_driver.domains.observed import ObjectState
-from dra_driver.domains.plan import Action, DomainStep, LabelNode, decide
 from dra_driver.domains.status import READY
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.kube.client import Kube

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from controller.webhook.certificates import Served
 from controller.webhook.configuration import CONFIGURATIONS, WebhookPlan, is_armed
 from controller.webhook.review import NotAReview, Reviewer, answered, is_quick, read_review
-from controller.webhook.server import ReviewServer
+from controller.webhook.review_server import ReviewServer
 from controller.webhook.trust import (
     LOOK_S,
     CertificateKeeper,

@@ -12,10 +12,10 @@ from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.checking.findings import CODES
 from dra_driver.devices.exclusion import LIMITS, PAIRS
 from dra_driver.devices.limitations import LimitationCause
+from dra_driver.doctor.api_server import LOSSES
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.findings import Check, Trouble
 from dra_driver.doctor.proofs import IN_PODS, ON_NODE
-from dra_driver.doctor.server import LOSSES
 from dra_driver.domains.names import OF_PARTS, DomainReason
 from dra_driver.features import GATES
 from dra_driver.kubernetes import GATES as KUBERNETES_GATES

@@ -14,7 +14,14 @@ from dra_driver.apirules.conversion import as_v1
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
 from dra_driver.apirules.metadata import problems_of_metadata, template_problems
 from dra_driver.apirules.schema import Schema, builtin_schema, definition_name, definitions
-from dra_driver.checking.claims import DOMAIN, check_claim, check_class, check_domain, check_templates, report_problems
+from dra_driver.checking.claim_checks import (
+    DOMAIN,
+    check_claim,
+    check_class,
+    check_domain,
+    check_templates,
+    report_problems,
+)
 from dra_driver.checking.configs import check_configs, check_configs_of_claim
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import (

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dra_driver.allocation.placement import IMPLICIT_PREFIX, class_by_resource
 from dra_driver.api.core import Key
 from dra_driver.api.meta import JsonObject
-from dra_driver.checking.claims import check_gate, request_names
+from dra_driver.checking.claim_checks import check_gate, request_names
 from dra_driver.checking.findings import (
     DUPLICATE,
     EXTENDED_RESOURCE,

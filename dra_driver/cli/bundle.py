@@ -24,7 +24,7 @@ from dra_driver.cli.doctor import (
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle, Logs
 from dra_driver.doctor.findings import DoctorReport, rendered
-from dra_driver.doctor.node import NodePlaces, node_part
+from dra_driver.doctor.node_part import NodePlaces, node_part
 from dra_driver.doctor.reading import Reader
 from dra_driver.doctor.redaction import Anonymity
 from dra_driver.errors import InvalidInput

@@ -16,14 +16,14 @@ from dra_driver import bundled
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.check import class_errors
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.doctor.api_server import definitions_in
 from dra_driver.doctor.archive import stored
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.cluster import ClusterView
 from dra_driver.doctor.findings import Check, Diagnosis, DoctorReport, Verdict, examined, rendered, summary
-from dra_driver.doctor.node import NodePlaces, node_part
+from dra_driver.doctor.node_part import NodePlaces, node_part
 from dra_driver.doctor.proofs import ProofChange
 from dra_driver.doctor.reading import Reader
-from dra_driver.doctor.server import definitions_in
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER

@@ -308,7 +308,7 @@ class Printer:
         if self._form is Form.HTML and answer.map is not None:
             # The pages take longer to import than a table to print.
             from dra_driver.cli.ui.documents import static_page
-            from dra_driver.cli.ui.server import style
+            from dra_driver.cli.ui.ui_server import style
 
             typer.echo(static_page(answer.map, style(), datetime.now(UTC)))
             return

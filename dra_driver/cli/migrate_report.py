@@ -21,7 +21,7 @@ from dra_driver.kubernetes import CURRENT
 from dra_driver.migration.claims.publishing import final_values, gpu_policies
 from dra_driver.migration.codes import FindingSeverity
 from dra_driver.migration.cutover.applying import Results
-from dra_driver.migration.cutover.plan import FINAL_VALUES_FILE, VALUES_FILE, cutover
+from dra_driver.migration.cutover.cutover_plan import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.decisions import FILE as DECISIONS_FILE
 from dra_driver.migration.decisions import proposal, wanted_decisions
 from dra_driver.migration.model import ManifestText, Migration, MigrationFinding, Options

@@ -31,7 +31,7 @@ from dra_driver.cli.following import read_objects
 from dra_driver.cli.seen import READ_AS, SHOWN, ClusterSeen
 from dra_driver.cli.session import FORBIDDEN, ask
 from dra_driver.doctor.archive import Bundle
-from dra_driver.doctor.node import NodePlaces, node_part
+from dra_driver.doctor.node_part import NodePlaces, node_part
 from dra_driver.doctor.proofs import (
     ENDS_AFTER_S,
     IN_PODS,

@@ -53,7 +53,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kubernetes import CURRENT
 from dra_driver.names import model_label, names_record
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
-from dra_driver.simulation.kubelet.claims import pod_claims
+from dra_driver.simulation.kubelet.claim_manager import pod_claims
 from dra_driver.simulation.workloads.controller import WORKLOADS
 from dra_driver.simulation.workloads.frameworks import is_up
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dra_driver.api.core import KUBELET_PLUGIN, CustomResource
 from dra_driver.api.meta import JsonObject, ObjectMeta
-from dra_driver.doctor import access, claims, configuration, conflicts, nodes, publishing, server
+from dra_driver.doctor import access, api_server, claims, configuration, conflicts, nodes, publishing
 from dra_driver.doctor.cluster import ClusterView, gpu_label
 from dra_driver.doctor.findings import Check, Judgment, Unread, checks_of, wrong
 from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
@@ -110,9 +110,9 @@ def _commands(names: dict[str, list[str]], driver: str) -> str:
 # -- all checks
 
 _JUDGES: dict[str, Callable[[ClusterView], Judgment]] = {
-    "server-version": server.server_version,
-    "dra-api": server.dra_api,
-    "features": server.features,
+    "server-version": api_server.server_version,
+    "dra-api": api_server.dra_api,
+    "features": api_server.features,
     "your-permissions": access.your_permissions,
     "installation": installation,
     "plugin-nodes": nodes.plugin_nodes,
@@ -158,7 +158,7 @@ def cluster_checks(
     `class_errors` returns what is wrong with a class."""
     judges: dict[str, Callable[[ClusterView], Judgment]] = {
         **_JUDGES,
-        "crds": partial(server.definitions, shipped=definitions),
+        "crds": partial(api_server.definitions, shipped=definitions),
         "device-classes": partial(configuration.device_classes, shipped=classes, errors=class_errors),
     }
     return checks_of(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"), judges, why_moot)

@@ -18,7 +18,7 @@ from dra_driver.allocation.world import PodClaim, World, claim_key
 from dra_driver.api.core import Pod
 from dra_driver.api.resource import CapacityRequests, ResourceClaim
 from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.explain.changes import (
+from dra_driver.explain.claim_changes import (
     flow,
     mended_expressions,
     relaxed,

@@ -32,8 +32,8 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.read.kustomize import overlays
 from dra_driver.migration.read.unrendered import delivers, is_refused, is_sealed, problem_finding, template_findings
-from dra_driver.migration.text.changes import EditRefused, changed, differences
 from dra_driver.migration.text.edit import rewritten
+from dra_driver.migration.text.edited import EditRefused, changed, differences
 from dra_driver.migration.text.tree import Splice, header_length, spliced
 from dra_driver.migration.understand import surroundings
 

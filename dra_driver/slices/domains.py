@@ -11,8 +11,8 @@ from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.inventory import DOMAIN_SUBJECT, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Device, Taint
-from dra_driver.devices.fabric import NodeFabric, fabric_of
 from dra_driver.devices.limitations import LimitationCause, Note
+from dra_driver.devices.nvlink import NodeFabric, fabric_of
 from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.slices.describe import DescribedGpu, Description
 from dra_driver.slices.features import ServerFeatures

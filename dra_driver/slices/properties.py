@@ -29,9 +29,9 @@ from dra_driver.api.inventory import DriverFacts, GpuFacts, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy, SharingRule
 from dra_driver.api.resource import Attribute, Capacity
 from dra_driver.devices.counters import engines
-from dra_driver.devices.fabric import nvlink_domains, state_of
 from dra_driver.devices.mig import part_multiprocessors, placement_order
 from dra_driver.devices.model import DeviceKind, Offer, Partition
+from dra_driver.devices.nvlink import nvlink_domains, state_of
 from dra_driver.names import (
     GPU_ATTRIBUTES,
     MIG_ATTRIBUTES,

@@ -24,10 +24,10 @@ from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.facts.hardware import RELEASED
 from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.offers import NodeRules
-from kubelet_plugin.prepare.changes import claims_on, mode_change_begun, mode_change_ended, mode_changes
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldState, SwitchedMode
 from kubelet_plugin.prepare.mode_steps import ModeStep, SeenMode, in_use, next_step, refused
+from kubelet_plugin.prepare.transitions import claims_on, mode_change_begun, mode_change_ended, mode_changes
 
 _log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dra_driver.api.inventory import ModeObstacle
 from dra_driver.errors import DriverError
-from kubelet_plugin.effects.fabric import FabricPartitions
+from kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from kubelet_plugin.effects.gpu_settings import ComputeModes, TimeSlices
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
 from kubelet_plugin.effects.mode_reset import ModeResets

@@ -14,7 +14,7 @@ import structlog
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.claims import names_of_pods
+from kubelet_plugin.prepare.claim_reads import names_of_pods
 from kubelet_plugin.prepare.listener import AllocatedTo, Call, ClaimListener, Operation
 
 _log = structlog.get_logger(__name__)

@@ -35,11 +35,11 @@ from kubelet_plugin.claims.operations import ClaimNotes, Operations
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.offers import NodeOffers
-from kubelet_plugin.prepare.changes import asked_for
-from kubelet_plugin.prepare.claims import ClaimRead, ClaimReader, ClaimReads, explained
+from kubelet_plugin.prepare.claim_reads import ClaimRead, ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.heal import Healer
 from kubelet_plugin.prepare.holds import Hold
+from kubelet_plugin.prepare.known_node import ContainerFiles, KnownNode, MetadataSource
 from kubelet_plugin.prepare.lifecycle import (
     BindingStage,
     ClaimStanding,
@@ -55,9 +55,9 @@ from kubelet_plugin.prepare.lifecycle import (
 )
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, timed
 from kubelet_plugin.prepare.metadata import answer_of
-from kubelet_plugin.prepare.node import ContainerFiles, KnownNode, MetadataSource
 from kubelet_plugin.prepare.plan import Plan, plan_for
 from kubelet_plugin.prepare.repair import RepairReport
+from kubelet_plugin.prepare.transitions import asked_for
 from kubelet_plugin.prepare.wanted import WantedClaim, checked, wanted_of, well_formed
 
 __all__ = ["ClaimService", "RepairReport"]

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.runtime.files import read_if_present, remove, write_durably
 from dra_driver.terminal import HostRootOption, Status, messages

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.terminal import HostRootOption, messages
 from kubelet_plugin.recording.questions import Progress

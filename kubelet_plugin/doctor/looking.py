@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.cdi.inject import decode as decode_cdi
 from dra_driver.doctor.findings import Unread
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from kubelet_plugin.claims.node_effects import OursNow
 from kubelet_plugin.doctor.seen import (

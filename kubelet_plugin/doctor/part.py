@@ -11,13 +11,13 @@ from importlib.metadata import version
 
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
 from dra_driver.doctor.findings import Diagnosis, Verdict, examined
-from dra_driver.doctor.node import NodeFile, NodePlaces
+from dra_driver.doctor.node_part import NodeFile, NodePlaces
 from dra_driver.doctor.proofs import ON_NODE, Proof, ProofChange, failed, not_tried, passed
 from dra_driver.errors import DriverError, NodeNotReady
 from kubelet_plugin.doctor.checks import CHECKS
 from kubelet_plugin.doctor.looking import LocalMachine
-from kubelet_plugin.doctor.proof import changes, harmless
-from kubelet_plugin.doctor.proof.node import ProofNode
+from kubelet_plugin.doctor.proof import changing_proofs, harmless
+from kubelet_plugin.doctor.proof.proof_node import ProofNode
 from kubelet_plugin.doctor.seen import node_seen
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
@@ -29,7 +29,7 @@ _MOST_KERNEL_LINES = 5000
 
 
 class NodeChecks:
-    """See `dra_driver.doctor.node.NodePart`."""
+    """See `dra_driver.doctor.node_part.NodePart`."""
 
     def look(self, places: NodePlaces) -> JsonObject:
         return LocalMachine(places).look().to_wire()
@@ -139,9 +139,9 @@ HARMLESS: dict[str, Callable[[ProofNode], Proof]] = {
     "mps": harmless.tried_mps,
 }
 _CHANGES: dict[str, tuple[ProofChange, Callable[[ProofNode], Proof]]] = {
-    "mig-device": (ProofChange.MIG, changes.made_mig_device),
-    "vfio": (ProofChange.VFIO, changes.bound_to_vfio),
-    "imex-channel": (ProofChange.IMEX, changes.opened_channel),
+    "mig-device": (ProofChange.MIG, changing_proofs.made_mig_device),
+    "vfio": (ProofChange.VFIO, changing_proofs.bound_to_vfio),
+    "imex-channel": (ProofChange.IMEX, changing_proofs.opened_channel),
 }
 
 
@@ -165,7 +165,7 @@ def proven(node: ProofNode, findings: Sequence[Diagnosis], also: Collection[Proo
 
 def _prepared(node: ProofNode) -> Proof | None:
     """Why nothing about the hardware can be proven; None if it can."""
-    changes.given_back(node)
+    changing_proofs.given_back(node)
     if node.facts.driver is not None:
         return None
     why = "; ".join(problem.message for problem in node.facts.problems if problem.subject == "driver")
@@ -178,7 +178,7 @@ def _tried(name: str, node: ProofNode, also: Collection[ProofChange]) -> Proof:
     change, prove = _CHANGES[name]
     if change not in also:
         return not_tried(f"changes the node briefly; to try it, add --also {change}")
-    return changes.obstacle(node) or prove(node)
+    return changing_proofs.obstacle(node) or prove(node)
 
 
 def attempt[P: Proof | None](work: Callable[[], P]) -> P | Proof:

@@ -41,11 +41,11 @@ from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.hardware.capabilities import management_node
 from kubelet_plugin.hardware.imex import all_channels, channel_nodes
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.prepare.claims import ClaimReader, ClaimReads, explained
+from kubelet_plugin.prepare.claim_reads import ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName
+from kubelet_plugin.prepare.known_node import ContainerFiles
 from kubelet_plugin.prepare.lifecycle import BindingStage, PreparedDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener
-from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.prepare.wanted import checked, well_formed
 

@@ -16,7 +16,7 @@ from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import hook_warning
-from kubelet_plugin.prepare.node import ContainerFiles
+from kubelet_plugin.prepare.known_node import ContainerFiles
 
 
 def lacking(driver: DriverInstallation, runtime: "ContainerRuntime") -> Iterator[Problem]:

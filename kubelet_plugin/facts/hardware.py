@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dra_driver.api.inventory import MOST_GPUS, MOST_PROBLEMS, MOST_WARNINGS, DriverFacts, GpuFacts, ImexFacts, Problem
-from dra_driver.devices.fabric import fabric_of
+from dra_driver.devices.nvlink import fabric_of
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin.facts.fabric import FabricAnswer, partitioned
+from kubelet_plugin.facts.fabric_answers import FabricAnswer, partitioned
 from kubelet_plugin.hardware.calls import NvmlLibrary, load_library, problem_of, session_over
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.health import HealthReading

@@ -1,6 +1,6 @@
 """NVIDIA Fabric Manager through libnvfm: which GPUs behind NVSwitches form partitions, and which partitions are active.
 
-`kubelet_plugin.facts.fabric` and the effect of fabric partitions enter here. The library is a parameter, so the
+`kubelet_plugin.facts.fabric_answers` and the effect of fabric partitions enter here. The library is a parameter, so the
 simulated library takes the same road as the real one. Its functions return a number; every number but 0 becomes a
 `HardwareError` about Fabric Manager in one place. Each question has a connection of its own, because a connection ends
 when Fabric Manager restarts.

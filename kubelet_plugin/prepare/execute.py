@@ -63,20 +63,6 @@ from dra_driver.errors import DriverError, HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.nvfm import FM_SILENT
-from kubelet_plugin.prepare.changes import (
-    Outdated,
-    admitted_to,
-    begun,
-    finished,
-    forgotten,
-    gone,
-    intended,
-    made,
-    released,
-    releasing,
-    to_undo,
-    with_entry,
-)
 from kubelet_plugin.prepare.holds import (
     Effect,
     Effects,
@@ -95,6 +81,20 @@ from kubelet_plugin.prepare.metadata import RequestMetadata, metadata_digest
 from kubelet_plugin.prepare.plan import Plan, check_releasable
 from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.prepare.transitions import (
+    Outdated,
+    admitted_to,
+    begun,
+    finished,
+    forgotten,
+    gone,
+    intended,
+    made,
+    released,
+    releasing,
+    to_undo,
+    with_entry,
+)
 from kubelet_plugin.prepare.turns import Turns
 
 _log = structlog.get_logger(__name__)

@@ -15,12 +15,12 @@ import structlog
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import ClusterError, DeviceInUse, DriverError, NodeNotReady
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import ComputeMode, FabricPartition, Records, TimeSlice
 from kubelet_plugin.prepare.journal import Journal
+from kubelet_plugin.prepare.known_node import ContainerFiles, CurrentNode, KnownNode
 from kubelet_plugin.prepare.lifecycle import BindingStage, ClaimStanding, Entry, is_made, mig_uuids, standing_of
-from kubelet_plugin.prepare.node import ContainerFiles, CurrentNode, KnownNode
 from kubelet_plugin.prepare.plan import Plan, finished, plan_for
 from kubelet_plugin.prepare.repair import Action, ClaimFinding, Remedy, RepairReport, remedy_for
 from kubelet_plugin.prepare.store import JournalStore

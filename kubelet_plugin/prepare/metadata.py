@@ -25,8 +25,8 @@ from dra_driver.cdi.model import CdiDevice, CdiSpec, ContainerEdits, Mount, json
 from dra_driver.errors import NodeNotReady
 from dra_driver.features import Feature
 from dra_driver.names import POD_CLAIM_ANNOTATION, STANDARD_DOMAIN, is_dns_label
+from kubelet_plugin.prepare.known_node import KnownNode, MetadataSource
 from kubelet_plugin.prepare.lifecycle import ClaimMetadata, Entry, HeldDevice, PreparedDevice, digest_of
-from kubelet_plugin.prepare.node import KnownNode, MetadataSource
 
 API_VERSION = "metadata.resource.k8s.io/v1alpha1"
 """What Kubernetes 1.36 and KubeVirt read. A file may have the same in several versions, newest first."""

@@ -27,9 +27,9 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
     described,
 )
+from kubelet_plugin.prepare.known_node import ContainerFiles, KnownNode
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, digest_of
 from kubelet_plugin.prepare.metadata import RequestMetadata, metadata_digest, metadata_files
-from kubelet_plugin.prepare.node import ContainerFiles, KnownNode
 from kubelet_plugin.prepare.ours import KEPT, kept_text
 from kubelet_plugin.prepare.wanted import WantedClaim
 

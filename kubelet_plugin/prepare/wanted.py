@@ -22,7 +22,7 @@ from dra_driver.features import check_strategy
 from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
 from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
-from kubelet_plugin.prepare.fabric import partition_of
+from kubelet_plugin.prepare.fabric_choice import partition_of
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
@@ -36,9 +36,9 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
     in_order,
 )
+from kubelet_plugin.prepare.known_node import KnownNode
 from kubelet_plugin.prepare.lifecycle import BindingStage, ClaimMetadata, HeldDevice, SharedUse
 from kubelet_plugin.prepare.metadata import wanted_metadata
-from kubelet_plugin.prepare.node import KnownNode
 
 
 @dataclass(frozen=True, slots=True)

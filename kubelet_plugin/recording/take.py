@@ -15,7 +15,7 @@ from contextlib import closing
 from math import inf
 from typing import Any
 
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import DriverError
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource, OpenNvml, installed_nvml, simulated_nvml

@@ -29,7 +29,7 @@ from dra_driver.errors import ClusterError, DomainNotReady, DriverError, Invalid
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
 from kubelet_plugin.facts.node_watch import NodeWatch
 from kubelet_plugin.facts.offers import NodeOffers
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.listener import AllocatedTo
 from kubelet_plugin.reporting.device_status import BindingAnswer, DeviceStatusWriter, PrepareRefusal, refusal_of
 from kubelet_plugin.settings import NodePluginSettings

@@ -32,7 +32,7 @@ from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.phrases import and_more
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY, SeenFacts
-from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims, is_of_group
+from kubelet_plugin.prepare.claim_reads import ClaimReader, PodsOfClaims, is_of_group
 from kubelet_plugin.prepare.holds import MpsDaemon, Records
 from kubelet_plugin.prepare.journal import Journals
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice

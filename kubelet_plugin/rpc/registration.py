@@ -15,7 +15,7 @@ import structlog
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
-from kubelet_plugin.rpc.server import DraServer
+from kubelet_plugin.rpc.dra_server import DraServer
 from kubelet_plugin.rpc.sockets import Sockets, is_lost, listen, remove_dead, remove_socket
 
 _log = structlog.get_logger(__name__)

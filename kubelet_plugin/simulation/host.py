@@ -23,7 +23,7 @@ from kubelet_plugin.simulation.kernel_files import made_up_uuid
 from kubelet_plugin.simulation.partitions import layout, mig_device, table_of
 from kubelet_plugin.simulation.profiles import FabricModel, Profile, load_profile, profile_names
 from kubelet_plugin.simulation.recorded.format import read_record, write_record
-from kubelet_plugin.simulation.recorded.node import RECORD, adopt_recorded, of_node, state_of, write_tree
+from kubelet_plugin.simulation.recorded.replay import RECORD, adopt_recorded, of_node, state_of, write_tree
 from kubelet_plugin.simulation.state import (
     MIG_CONFIGURATION_CHANGED,
     XID,

@@ -15,7 +15,7 @@ from support.rights import rbac_objects
 from dra_driver.cli.main import load
 from dra_driver.cli.overview import COMMANDS
 from dra_driver.cli.ui.command import SHOWN
-from dra_driver.cli.ui.server import Listening, UiServer
+from dra_driver.cli.ui.ui_server import Listening, UiServer
 from dra_driver.cli.ui.viewers import TokenReviews
 from dra_driver.cli.ui.watched import WatchedCluster
 from dra_driver.kube.client import Endpoint, Kube

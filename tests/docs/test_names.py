@@ -1,4 +1,4 @@
-"""Names in code: a variable says what it holds, and one public class name stands for one concept."""
+"""Names in code: a variable says what it holds, and a public class or a module is the only one of its name, or nearly."""
 
 import ast
 import re
@@ -52,6 +52,15 @@ def test_public_classes_of_the_product_have_names_of_their_own() -> None:
         for name in re.findall(r"^ *class ([A-Z]\w*)", text, re.MULTILINE):
             places[name].append(str(path))
     assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+def test_few_packages_have_modules_of_one_name() -> None:
+    """Whoever opens a file by its name has the right one in front of them. Each process has its `settings`."""
+    places = defaultdict(list)
+    for path, _ in sources(PRODUCT):
+        if not path.stem.startswith("__") and path.stem != "settings":
+            places[path.stem].append(str(path))
+    assert not {name: paths for name, paths in places.items() if len(paths) > 3}
 
 
 def test_a_name_that_says_nothing_is_noticed() -> None:

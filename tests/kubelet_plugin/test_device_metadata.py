@@ -16,10 +16,10 @@ from dra_driver.cdi.inject import ContainerDescription, inject
 from dra_driver.errors import NodeNotReady
 from dra_driver.features import Feature, Gates
 from dra_driver.names import ClaimRef
-from dra_driver.simulation.kubelet.node import read_folders
+from dra_driver.simulation.kubelet.kubelet import read_folders
 from kubelet_plugin.claims.service import ClaimService
-from kubelet_plugin.prepare.changes import with_entry
 from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.prepare.transitions import with_entry
 
 IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims"
 OFF = Gates(Gates.DEFAULT.on - {Feature.DEVICE_METADATA})

@@ -15,7 +15,7 @@ from support.mishaps import unload_driver
 
 from dra_driver.cli.doctor import report_of_bundle
 from dra_driver.doctor.findings import Diagnosis, Verdict
-from dra_driver.doctor.node import NodeFile, NodePlaces, node_part
+from dra_driver.doctor.node_part import NodeFile, NodePlaces, node_part
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.part import NODE

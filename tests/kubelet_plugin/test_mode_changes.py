@@ -17,10 +17,10 @@ from support.rows import slow_but
 
 from dra_driver.api.policy import rules_of
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.prepare.changes import mode_change_begun, released, with_entry
 from kubelet_plugin.prepare.holds import HoldRecord, HoldState
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, ModeChanging
+from kubelet_plugin.prepare.transitions import mode_change_begun, released, with_entry
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.nvml_session import Crash
 

@@ -14,8 +14,8 @@ from support.claims import a_held_device, a_ref, an_entry
 from support.mode_world import ModeWorld, policy
 
 from dra_driver.errors import DriverError
-from kubelet_plugin.prepare.changes import mode_changes, released, with_entry
 from kubelet_plugin.prepare.lifecycle import Entry
+from kubelet_plugin.prepare.transitions import mode_changes, released, with_entry
 
 
 class Killed(BaseException):

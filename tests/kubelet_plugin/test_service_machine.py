@@ -64,7 +64,7 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.host_programs import MarkedProcess
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -77,8 +77,8 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     VfioBinding,
 )
+from kubelet_plugin.prepare.known_node import ContainerFiles
 from kubelet_plugin.prepare.lifecycle import PreparedDevice, digest_of
-from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.ours import NOTHING, Ours
 from kubelet_plugin.prepare.store import JournalFile, JournalStore
 from kubelet_plugin.simulation.host import create_host

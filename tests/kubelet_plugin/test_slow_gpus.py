@@ -27,7 +27,7 @@ from kubelet_plugin.facts.health_file import HealthFile
 from kubelet_plugin.facts.monitor import HealthMonitor
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.prepare.holds import ComputeInstance, GpuInstance, MigMode
-from kubelet_plugin.prepare.node import ContainerFiles
+from kubelet_plugin.prepare.known_node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
 
 POLICY = PublishingPolicy.of({"mig": [{"mode": "Dynamic"}]})

@@ -43,7 +43,7 @@ CORE: Mapping[str, Sequence[str]] = {
             "config_refusals", "slow_gpus", "device_metadata", "fabric_partitions", "mode_changes",
         )),
     ),
-    "kubelet_plugin/prepare/claims.py": ("tests/kubelet_plugin/reporting", "tests/kubelet_plugin/prepare"),
+    "kubelet_plugin/prepare/claim_reads.py": ("tests/kubelet_plugin/reporting", "tests/kubelet_plugin/prepare"),
     "kubelet_plugin/prepare/listener.py": (
         "tests/kubelet_plugin/reporting", "tests/kubelet_plugin/test_claim_operations.py",
     ),

@@ -9,7 +9,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.counts.quotas import QuotaResult, rewrite
 from dra_driver.migration.demands import reading
 from dra_driver.migration.model import Choice, MigratedWorkload, MigrationTarget, Options
-from dra_driver.migration.text.changes import changed, plain
+from dra_driver.migration.text.edited import changed, plain
 from dra_driver.migration.understand.meaning import Meaning
 
 PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")

@@ -19,10 +19,10 @@ from kubelet_plugin.domains.service import DomainClaims, DomainHost
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.journal import DomainClaim
+from kubelet_plugin.prepare.known_node import ContainerFiles
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
-from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
 
 NODE = "tray-1"

@@ -1,5 +1,6 @@
 """A cluster in miniature for ComputeDomains: objects with versions, a scheduler, a DaemonSet controller and kubelets as
-far as domains meet them. One step at a time, in any order; the deciding is `dra_driver.domains.plan`, the real one."""
+far as domains meet them. One step at a time, in any order; the deciding is `dra_driver.domains.domain_plan`, the real
+one."""
 
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,7 @@ from dra_driver.api.computedomain import (
     TemplateName,
 )
 from dra_driver.api.meta import ObjectMeta
-from dra_driver.domains import plan
+from dra_driver.domains import domain_plan
 from dra_driver.domains.names import FINALIZER
 from dra_driver.domains.observed import ChannelUse, ObjectState, ObservedDaemon, ObservedDomain, ObservedNode
 from dra_driver.names import ClaimRef
@@ -187,29 +188,29 @@ class World:
         node = self.nodes[name]
         return ObservedNode(name, node.label, node.clique, None if node.fabric else "the fabric is not complete")
 
-    def act(self, uid: str, action: plan.Action, versions: dict[str, int]) -> None:
+    def act(self, uid: str, action: domain_plan.Action, versions: dict[str, int]) -> None:
         """Raises Stale where the API server would answer 404 or 409."""
         domain = self.domains.get(uid)
         if domain is None:
             raise Stale
         match action:
-            case plan.LabelNode(node, joins=True):
+            case domain_plan.LabelNode(node, joins=True):
                 self._relabel(node, None, uid, versions)
-            case plan.LabelNode(node, joins=False):
+            case domain_plan.LabelNode(node, joins=False):
                 self._relabel(node, uid, None, versions)
-            case plan.DomainStep.ADD_FINALIZER:
+            case domain_plan.DomainStep.ADD_FINALIZER:
                 if domain.deleting:
                     raise Stale
                 domain.finalizer = True
                 domain.version += 1
-            case plan.DomainStep.REMOVE_FINALIZER:
+            case domain_plan.DomainStep.REMOVE_FINALIZER:
                 del self.domains[uid]
-            case plan.DomainStep.MAKE_TEMPLATE | plan.DomainStep.DELETE_TEMPLATE:
-                domain.template = action is plan.DomainStep.MAKE_TEMPLATE
-            case plan.DomainStep.MAKE_DAEMON_SET | plan.DomainStep.DELETE_DAEMON_SET:
-                domain.daemon_set = action is plan.DomainStep.MAKE_DAEMON_SET
-            case plan.DomainStep.MAKE_DAEMON_TEMPLATE | plan.DomainStep.DELETE_DAEMON_TEMPLATE:
-                domain.daemon_template = action is plan.DomainStep.MAKE_DAEMON_TEMPLATE
+            case domain_plan.DomainStep.MAKE_TEMPLATE | domain_plan.DomainStep.DELETE_TEMPLATE:
+                domain.template = action is domain_plan.DomainStep.MAKE_TEMPLATE
+            case domain_plan.DomainStep.MAKE_DAEMON_SET | domain_plan.DomainStep.DELETE_DAEMON_SET:
+                domain.daemon_set = action is domain_plan.DomainStep.MAKE_DAEMON_SET
+            case domain_plan.DomainStep.MAKE_DAEMON_TEMPLATE | domain_plan.DomainStep.DELETE_DAEMON_TEMPLATE:
+                domain.daemon_template = action is domain_plan.DomainStep.MAKE_DAEMON_TEMPLATE
         self.writes += 1
 
     def write_status(self, observed: ObservedDomain, status: ComputeDomainStatus) -> None:
@@ -232,7 +233,7 @@ class World:
             return False
         before = self.writes
         observed, versions = self.observe(uid)
-        decision = plan.decide(observed, NOW, max_nodes=MAX_NODES)
+        decision = domain_plan.decide(observed, NOW, max_nodes=MAX_NODES)
         try:
             if decision.status is not None:
                 self.write_status(observed, decision.status)

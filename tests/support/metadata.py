@@ -15,8 +15,8 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.names import GPU_DRIVER, POD_CLAIM_ANNOTATION, ClaimRef
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldRecord, HoldState, Made, Records, VfioBinding
+from kubelet_plugin.prepare.known_node import ContainerFiles, KnownNode, MetadataSource
 from kubelet_plugin.prepare.metadata import RequestMetadata
-from kubelet_plugin.prepare.node import ContainerFiles, KnownNode, MetadataSource
 from kubelet_plugin.prepare.plan import Plan, finished, plan_for
 from kubelet_plugin.prepare.wanted import wanted_of
 

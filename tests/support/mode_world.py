@@ -26,11 +26,11 @@ from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.facts.offers import NodeRules
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.prepare.changes import Transition
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import GpuIdentity, SwitchedMode
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.prepare.transitions import Transition
 from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 

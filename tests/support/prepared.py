@@ -22,12 +22,12 @@ from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePati
 from kubelet_plugin.effects.cdi_files import METADATA_FOLDER, CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.journal import Journal
+from kubelet_plugin.prepare.known_node import ContainerFiles, GpuNodes
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
-from kubelet_plugin.prepare.node import ContainerFiles, GpuNodes
 from kubelet_plugin.prepare.store import JournalFile, JournalStore
 
 DRIVER_FILES = DriverFiles(

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from controller.webhook.certificates import Lifetimes, ServingCertificate, new_certificate
-from controller.webhook.server import tls_context
+from controller.webhook.review_server import tls_context
 
 type Json = dict[str, Any]
 

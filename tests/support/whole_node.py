@@ -31,14 +31,14 @@ from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.discovery import Discovery
-from kubelet_plugin.facts.fabric import FabricAnswer, answer_of
+from kubelet_plugin.facts.fabric_answers import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.hardware.driver_files import DAEMONS, PERSISTENCE_DAEMON
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvfm import FabricManager
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporting.reporter import wanted_spec

@@ -2,6 +2,6 @@
 
 `parts` builds HTML in which all text is escaped, and compares two states of a page; `drawing` draws GPUs, nodes
 and racks; `pages` decides what each address shows, and `documents` makes it whole. These are pure. `watched`
-follows the cluster, `viewers` decides who may look, and `server` speaks HTTP. Pages work without a script; `ui.js`
+follows the cluster, `viewers` decides who may look, and `ui_server` speaks HTTP. Pages work without a script; `ui.js`
 replaces the parts that changed.
 """

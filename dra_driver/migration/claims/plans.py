@@ -39,7 +39,7 @@ from dra_driver.migration.read.unrendered import (
     sealed_findings,
     values_findings,
 )
-from dra_driver.migration.text.changes import changed, differences
+from dra_driver.migration.text.edited import changed, differences
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.phrases import and_more
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dra_driver.migration.codes import UNKNOWN_RESOURCE, FindingSeverity
 from dra_driver.migration.cutover.commands import CutoverPlan
-from dra_driver.migration.cutover.plan import FINAL_VALUES_FILE
+from dra_driver.migration.cutover.cutover_plan import FINAL_VALUES_FILE
 from dra_driver.migration.decisions import Decisions
 from dra_driver.migration.model import Migration, MigrationTarget
 from dra_driver.migration.verify.trial import TrialVerdict, Verification

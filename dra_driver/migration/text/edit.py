@@ -12,7 +12,7 @@ from typing import Any
 from dra_driver.api.documents import Document, SourceText, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import Edit
-from dra_driver.migration.text.changes import EditRefused, Items, changed, plain, same
+from dra_driver.migration.text.edited import EditRefused, Items, changed, plain, same
 from dra_driver.migration.text.tree import NotATree, Splice, joined, trees, value_of
 from dra_driver.migration.text.writer import Writer, style_of
 

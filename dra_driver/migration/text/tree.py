@@ -14,7 +14,7 @@ import yaml
 
 from dra_driver.api.documents import normalized
 from dra_driver.api.plain_values import plain_value
-from dra_driver.migration.text.changes import EditRefused
+from dra_driver.migration.text.edited import EditRefused
 
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 MERGE = "<<"

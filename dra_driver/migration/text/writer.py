@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.api.plain_values import plain_value
-from dra_driver.migration.text.changes import EditRefused, Items, same
+from dra_driver.migration.text.edited import EditRefused, Items, same
 from dra_driver.migration.text.tree import (
     Alias,
     ListNode,

@@ -1,7 +1,7 @@
 """Who offers the GPUs of each node now, and which pods hold some: read from a cluster's objects. Pure.
 
-`dra_driver.migration.cutover.plan` makes its plan of it. What counts is what a scheduler sees: allocatable amounts of a
-device plugin's resources, and ResourceSlices of the driver.
+`dra_driver.migration.cutover.cutover_plan` makes its plan of it. What counts is what a scheduler sees: allocatable
+amounts of a device plugin's resources, and ResourceSlices of the driver.
 """
 
 import re

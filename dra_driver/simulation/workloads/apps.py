@@ -9,7 +9,7 @@ from datetime import datetime
 
 from dra_driver.api.meta import REPLICA_SETS, JsonObject
 from dra_driver.simulation.pods import is_being_deleted, is_done, is_scheduled
-from dra_driver.simulation.workloads.plan import (
+from dra_driver.simulation.workloads.workload_plan import (
     REVISION_HASH,
     WorkloadPlan,
     active,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import JOBS, JsonObject, wire_time
 from dra_driver.simulation.pods import is_being_deleted
-from dra_driver.simulation.workloads.plan import (
+from dra_driver.simulation.workloads.workload_plan import (
     WorkloadPlan,
     active,
     age_key,

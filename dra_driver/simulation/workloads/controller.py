@@ -33,7 +33,7 @@ from dra_driver.simulation.events import tell
 from dra_driver.simulation.pods import is_being_deleted
 from dra_driver.simulation.workloads import apps, batch, daemonsets
 from dra_driver.simulation.workloads.frameworks import FRAMEWORKS
-from dra_driver.simulation.workloads.plan import WorkloadPlan
+from dra_driver.simulation.workloads.workload_plan import WorkloadPlan
 
 type Decide = Callable[[JsonObject, Sequence[JsonObject], datetime], WorkloadPlan]
 """From a workload, the objects that it controls, and the time."""

@@ -12,7 +12,7 @@ from dra_driver.allocation.nodes import NodeView, daemon_unfit_for
 from dra_driver.api.core import PodSpec
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.pods import is_being_deleted, is_done
-from dra_driver.simulation.workloads.plan import (
+from dra_driver.simulation.workloads.workload_plan import (
     REVISION_HASH,
     WorkloadPlan,
     age_key,

@@ -23,7 +23,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.simulation.pods import is_done
-from dra_driver.simulation.workloads.plan import (
+from dra_driver.simulation.workloads.workload_plan import (
     WorkloadPlan,
     add_volumes,
     child_of,

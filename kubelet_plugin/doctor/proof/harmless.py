@@ -12,7 +12,7 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.doctor.proofs import Proof, failed, not_tried, passed
 from dra_driver.errors import HardwareError
 from dra_driver.phrases import and_more
-from kubelet_plugin.doctor.proof.node import ProofNode, identity
+from kubelet_plugin.doctor.proof.proof_node import ProofNode, identity
 from kubelet_plugin.doctor.proof.smi import (
     gpu_list,
     list_differences,

@@ -17,7 +17,7 @@ from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.nvml_session import Reference, error
 from kubelet_plugin.simulation.recorded.format import NvmlCall, read_record
-from kubelet_plugin.simulation.recorded.node import RECORD
+from kubelet_plugin.simulation.recorded.replay import RECORD
 from kubelet_plugin.simulation.recorded.values import decoded, fill, pointed, shape
 from kubelet_plugin.simulation.state import GpuState
 

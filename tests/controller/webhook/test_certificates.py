@@ -18,7 +18,7 @@ from controller.webhook.certificates import (
     pem_blocks,
     secret_data,
 )
-from controller.webhook.server import tls_context
+from controller.webhook.review_server import tls_context
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import InvalidInput
 

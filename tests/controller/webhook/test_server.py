@@ -18,7 +18,7 @@ from support.reviews import BAD, GOOD, a_review, an_object, body_of, config
 
 from controller.webhook.certificates import Lifetimes, Served, ServingCertificate, new_certificate
 from controller.webhook.configuration import WebhookPlan
-from controller.webhook.server import ReviewServer
+from controller.webhook.review_server import ReviewServer
 from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -348,7 +348,7 @@ async def test_few_large_bodies_are_read_at_a_time_and_small_ones_do_not_wait_fo
 
 
 async def test_a_body_that_does_not_come_is_given_up_long_before_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.webhook.server._READ_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("controller.webhook.review_server._READ_TIMEOUT_S", 0.05)
     certificate = made()
 
     async def begins() -> AsyncIterator[bytes]:
@@ -363,7 +363,7 @@ async def test_a_body_that_does_not_come_is_given_up_long_before_the_deadline(mo
 async def test_a_review_that_waits_for_a_thread_is_dropped_at_its_deadline_and_one_that_never_ends_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("controller.webhook.server._STUCK_S", 0.0)
+    monkeypatch.setattr("controller.webhook.review_server._STUCK_S", 0.0)
     certificate, end, bodies = made(), threading.Event(), list[bytes]()
 
     def hangs(body: bytes) -> JsonObject:

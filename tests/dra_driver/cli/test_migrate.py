@@ -31,7 +31,7 @@ from dra_driver.api.meta import (
 from dra_driver.cli import migrate as command
 from dra_driver.cli.files import UnreadableFile
 from dra_driver.cli.migrate_files import diff, write_in_place
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.migration.codes import CODES

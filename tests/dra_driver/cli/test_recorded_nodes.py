@@ -7,7 +7,7 @@ import pytest
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cli.offline import objects_of_node
 from dra_driver.cli.scenario import nodes_of
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.simulation.cluster import parse_nodes
 from kubelet_plugin.recording.take import NodeRecorder

@@ -9,7 +9,7 @@ from support.inventories import gpu, gpu_uuid
 from support.rows import rows
 
 from dra_driver.api.inventory import FabricFacts, GpuFacts, MigFacts, NvlinkFacts
-from dra_driver.devices.fabric import NodeFabric, fabric_of, nvlink_domains
+from dra_driver.devices.nvlink import NodeFabric, fabric_of, nvlink_domains
 
 
 def linked(number: int, *peers: int, **facts: object) -> GpuFacts:

@@ -5,8 +5,8 @@ from support.domain_values import NOW, OTHER, daemon, domain, member, node, obse
 from support.domain_world import MAX_NODES, DomainObject, NodeObject, World
 from support.rows import rows
 
+from dra_driver.domains.domain_plan import Action, DomainStep, LabelNode, decide
 from dra_driver.domains.observed import ObjectState, ObservedDomain
-from dra_driver.domains.plan import Action, DomainStep, LabelNode, decide
 
 OURS, MISSING, DELETING, FOREIGN = ObjectState.OURS, ObjectState.MISSING, ObjectState.DELETING, ObjectState.FOREIGN
 NOTHING = {"template": MISSING, "daemon_template": MISSING, "daemon_set": MISSING}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from support.domain_world import MAX_NODES, NOW, DomainObject, NodeObject, Stale, World
 
+from dra_driver.domains.domain_plan import DomainPlan, decide
 from dra_driver.domains.observed import ObservedDomain
-from dra_driver.domains.plan import DomainPlan, decide
 
 NODES = ("a", "b", "c", "d", "e")
 CLIQUES = ("rack-1.0", "rack-1.1", "")

@@ -19,7 +19,7 @@ import yaml
 
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
-from dra_driver.migration.cutover.plan import cutover
+from dra_driver.migration.cutover.cutover_plan import cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, ObjectRef, Options, StrategyOption
 from dra_driver.migration.understand.offering import DevicePlugin, GpuHolder, GpuNode, Installed, Offering

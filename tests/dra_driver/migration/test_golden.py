@@ -24,7 +24,7 @@ from dra_driver.cli.files import read_files
 from dra_driver.cli.migrate_files import together
 from dra_driver.migration.codes import CODES
 from dra_driver.migration.cutover.applying import Results
-from dra_driver.migration.cutover.plan import cutover
+from dra_driver.migration.cutover.cutover_plan import cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, Options, StrategyOption
 from dra_driver.migration.report.data import FILE, as_data, schema, schema_text

@@ -27,7 +27,7 @@ from dra_driver.migration.model import (
     StrategyOption,
     value_at,
 )
-from dra_driver.migration.text.changes import same
+from dra_driver.migration.text.edited import same
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
 QUIET = Options(strategy=StrategyOption.CLAIMS, argo_resource_claims=True)

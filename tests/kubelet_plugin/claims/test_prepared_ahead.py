@@ -14,10 +14,10 @@ from support.prepared import DividedBench, prepare_one, unprepare_one
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.errors import HardwareError, InvalidInput, Unreachable
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.changes import asked_for, begun, finished, with_entry
 from kubelet_plugin.prepare.holds import Hold
 from kubelet_plugin.prepare.journal import decode, encode
 from kubelet_plugin.prepare.lifecycle import BindingStage
+from kubelet_plugin.prepare.transitions import asked_for, begun, finished, with_entry
 
 PART, OTHER_PART = f"{device_name(0)}-mig-1g10gb-0", f"{device_name(0)}-mig-1g10gb-3"
 

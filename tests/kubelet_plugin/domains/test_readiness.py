@@ -21,7 +21,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1, EventRecorder
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
 from kubelet_plugin.domains.readiness import DomainPlace, DomainWatch, channel_status, channel_troubles
-from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
+from kubelet_plugin.prepare.claim_reads import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName, Journal
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
 from kubelet_plugin.reporting.device_status import DeviceStatus, DeviceStatusWriter, PrepareRefusal

@@ -8,7 +8,7 @@ from support.mishaps import active_partitions, bind_gpu, fabric_mishap, set_part
 from support.nodes import a_node
 
 from dra_driver.errors import DriverError, HardwareError
-from kubelet_plugin.effects.fabric import FabricPartitions
+from kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvfm import FabricManager, FmCode

@@ -3,7 +3,7 @@
 from support.inventories import gpu
 
 from dra_driver.api.inventory import FabricFacts, FabricPartitionFacts, GpuFacts, NvlinkFacts
-from kubelet_plugin.facts.fabric import FabricAnswer, partitioned
+from kubelet_plugin.facts.fabric_answers import FabricAnswer, partitioned
 from kubelet_plugin.hardware.nvfm import FabricPartitionNow, PartitionMember
 
 GPUS = tuple(

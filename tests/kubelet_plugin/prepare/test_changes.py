@@ -1,4 +1,4 @@
-"""The journal's transitions: kubelet_plugin/prepare/changes.py. Two claims, of which each may be the last user."""
+"""The journal's transitions: kubelet_plugin/prepare/transitions.py. Two claims, of which each may be the last user."""
 
 from dataclasses import replace
 
@@ -6,18 +6,6 @@ import pytest
 from support.claims import BOOT, a_held_device, a_ref, an_entry
 
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.prepare.changes import (
-    Outdated,
-    asked_for,
-    begun,
-    finished,
-    forgotten,
-    gone,
-    intended,
-    made,
-    releasing,
-    to_undo,
-)
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -30,6 +18,18 @@ from kubelet_plugin.prepare.holds import (
 )
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, HeldByOther
+from kubelet_plugin.prepare.transitions import (
+    Outdated,
+    asked_for,
+    begun,
+    finished,
+    forgotten,
+    gone,
+    intended,
+    made,
+    releasing,
+    to_undo,
+)
 
 GPU = GpuIdentity("GPU-0", "0000:10:00.0")
 MODE = MigMode(GPU)

@@ -1,4 +1,4 @@
-"""Reading claims, and what a failed answer means: kubelet_plugin/prepare/claims.py."""
+"""Reading claims, and what a failed answer means: kubelet_plugin/prepare/claim_reads.py."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from kubelet_plugin.prepare.claims import ClaimReader, explained
+from kubelet_plugin.prepare.claim_reads import ClaimReader, explained
 
 
 @pytest.fixture

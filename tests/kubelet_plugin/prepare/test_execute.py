@@ -13,7 +13,6 @@ from support.fake_effects import FakeHardware
 from dra_driver.errors import HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.effects.cdi_files import CdiFiles
-from kubelet_plugin.prepare.changes import releasing, with_entry
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import (
     ComputeMode,
@@ -33,6 +32,7 @@ from kubelet_plugin.prepare.holds import (
 from kubelet_plugin.prepare.lifecycle import Entry, HeldByOther, digest_of
 from kubelet_plugin.prepare.plan import Plan
 from kubelet_plugin.prepare.store import Change, JournalFile, JournalStore
+from kubelet_plugin.prepare.transitions import releasing, with_entry
 
 GPUS = [GpuIdentity(uuid_of(index), f"0000:{index + 16:02x}:00.0") for index in range(2)]
 LONG, SHORT = TimeSlice(GPUS[0], "Long"), TimeSlice(GPUS[0], "Short")

@@ -9,17 +9,17 @@ from support.claims import BOOT, a_held_device, a_ref, an_entry
 from support.inventories import gpu
 
 from dra_driver.errors import DeviceInUse, NodeNotReady
-from kubelet_plugin.prepare.changes import (
+from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, MigMode, SwitchedMode
+from kubelet_plugin.prepare.journal import Journal, decode, encode
+from kubelet_plugin.prepare.lifecycle import ModeChanging, left_behind
+from kubelet_plugin.prepare.mode_steps import ModeStep, SeenMode, in_use, next_step, refused
+from kubelet_plugin.prepare.transitions import (
     claims_on,
     mode_change_begun,
     mode_change_ended,
     mode_changes,
     with_entry,
 )
-from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, MigMode, SwitchedMode
-from kubelet_plugin.prepare.journal import Journal, decode, encode
-from kubelet_plugin.prepare.lifecycle import ModeChanging, left_behind
-from kubelet_plugin.prepare.mode_steps import ModeStep, SeenMode, in_use, next_step, refused
 
 INTENT, MADE, UNDOING = HoldState.INTENT, HoldState.MADE, HoldState.UNDOING
 ON, OFF, GOING_ON, GOING_OFF = (

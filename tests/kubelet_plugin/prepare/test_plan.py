@@ -41,8 +41,8 @@ from kubelet_plugin.prepare.holds import (
     UnknownHold,
     VfioBinding,
 )
+from kubelet_plugin.prepare.known_node import ContainerFiles, KnownNode
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, SharedUse, digest_of
-from kubelet_plugin.prepare.node import ContainerFiles, KnownNode
 from kubelet_plugin.prepare.ours import KEPT
 from kubelet_plugin.prepare.plan import Plan, check_releasable, finished, plan_for
 from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of

@@ -5,7 +5,7 @@ from support.objects import claim
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import ResourceClaim
-from kubelet_plugin.prepare.claims import PodsOfClaims, is_of_group, names_of_pods
+from kubelet_plugin.prepare.claim_reads import PodsOfClaims, is_of_group, names_of_pods
 
 
 def pod(name: str) -> JsonObject:
@@ -25,7 +25,7 @@ GROUP = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", 
 
 @pytest.fixture
 def pods(monkeypatch: pytest.MonkeyPatch) -> PodsOfClaims:
-    monkeypatch.setattr("kubelet_plugin.prepare.claims._REMEMBERED", 2)
+    monkeypatch.setattr("kubelet_plugin.prepare.claim_reads._REMEMBERED", 2)
     return PodsOfClaims()
 
 

@@ -26,8 +26,8 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     VfioBinding,
 )
+from kubelet_plugin.prepare.known_node import KnownNode
 from kubelet_plugin.prepare.lifecycle import SharedUse
-from kubelet_plugin.prepare.node import KnownNode
 from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
 
 MIB = 1 << 20

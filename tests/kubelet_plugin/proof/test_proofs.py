@@ -16,15 +16,15 @@ from support.places import SHORT
 from support.rows import slow_but
 
 from dra_driver.doctor.findings import Diagnosis, Verdict
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.doctor.proofs import ON_NODE, Proof, ProofChange, ProofResult, lines, summary
 from dra_driver.errors import NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.part import HARMLESS, attempt, hook_mode, proven, readable_cdi
-from kubelet_plugin.doctor.proof import changes, harmless
+from kubelet_plugin.doctor.proof import changing_proofs, harmless
 from kubelet_plugin.doctor.proof.harmless import _MPS_KEY
-from kubelet_plugin.doctor.proof.node import ProofNode, identity
+from kubelet_plugin.doctor.proof.proof_node import ProofNode, identity
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, MpsDaemon, SwitchedMode, VfioBinding
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.store import JournalFile
@@ -216,9 +216,9 @@ def test_a_time_slice_that_cannot_be_read_is_not_written(simulated: Simulated) -
 
 
 def test_nothing_is_changed_where_a_plugin_runs(simulated: Simulated) -> None:
-    proof = changes.obstacle(simulated.node(serving=True))
+    proof = changing_proofs.obstacle(simulated.node(serving=True))
     assert proof is not None and proof.outcome is ProofResult.NOT_TRIED and "claims" in proof.reason
-    assert changes.obstacle(simulated.node()) is None
+    assert changing_proofs.obstacle(simulated.node()) is None
 
 
 def _instances_are_refused(simulated: Simulated) -> None:
@@ -237,9 +237,9 @@ def _has_no_vfio_module(simulated: Simulated) -> None:
 @pytest.mark.parametrize(
     ("prove", "fault"),
     [
-        (changes.made_mig_device, _instances_are_refused),
-        (changes.made_mig_device, _parts_are_refused),
-        (changes.bound_to_vfio, _has_no_vfio_module),
+        (changing_proofs.made_mig_device, _instances_are_refused),
+        (changing_proofs.made_mig_device, _parts_are_refused),
+        (changing_proofs.bound_to_vfio, _has_no_vfio_module),
     ],
 )
 def test_a_change_that_fails_is_taken_back(
@@ -260,12 +260,12 @@ def test_a_change_that_fails_is_taken_back(
 _PROOF = """
 import sys
 from pathlib import Path
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from kubelet_plugin.doctor.looking import LocalMachine
-from kubelet_plugin.doctor.proof import changes
-from kubelet_plugin.doctor.proof.node import ProofNode
+from kubelet_plugin.doctor.proof import changing_proofs
+from kubelet_plugin.doctor.proof.proof_node import ProofNode
 places = NodePlaces(*map(Path, sys.argv[1:]), simulate="gb200")
-changes.made_mig_device(ProofNode(LocalMachine(places), False))
+changing_proofs.made_mig_device(ProofNode(LocalMachine(places), False))
 """
 
 
@@ -273,7 +273,7 @@ def test_a_channel_that_does_not_open_fails(simulated: Simulated) -> None:
     node = simulated.node()
     assert node.facts.imex is not None
     unload_driver(simulated.host)
-    assert attempt(partial(changes.opened_channel, node)).outcome is ProofResult.FAIL
+    assert attempt(partial(changing_proofs.opened_channel, node)).outcome is ProofResult.FAIL
 
 
 def test_what_a_killed_proof_leaves_is_taken_back_when_a_plugin_starts(simulated: Simulated) -> None:
@@ -296,7 +296,7 @@ def test_or_by_the_next_proof(simulated: Simulated) -> None:
     with node.folders():
         node.borrowed.begin([VfioBinding(GpuIdentity(gpu.uuid, gpu.address), False)])
         assert simulated.host.snapshots() != before
-        assert len(changes.given_back(simulated.node())) == 1
+        assert len(changing_proofs.given_back(simulated.node())) == 1
     assert simulated.host.snapshots() == before
     assert simulated.left == []
 

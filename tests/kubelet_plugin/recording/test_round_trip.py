@@ -11,7 +11,7 @@ from support.mishaps import bind_gpu, load_driver, set_links_down, unload_driver
 from support.rows import slow_but
 
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.commands.inventory import _data, _Node, _report
 from kubelet_plugin.facts.hardware import Hardware, simulated_nvml

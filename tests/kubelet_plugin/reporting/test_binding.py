@@ -18,7 +18,7 @@ from dra_driver.errors import DomainNotReady, DriverError, HardwareError, Invali
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.listener import AllocatedTo
 from kubelet_plugin.reporting.binding import NodeBinding, binding_of_gpus
 from kubelet_plugin.reporting.device_status import BindingAnswer, DeviceStatusWriter, PrepareRefusal

@@ -16,7 +16,7 @@ from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
-from kubelet_plugin.prepare.claims import PodsOfClaims
+from kubelet_plugin.prepare.claim_reads import PodsOfClaims
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,

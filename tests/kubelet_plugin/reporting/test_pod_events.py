@@ -28,7 +28,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1, EventRecorder
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY
-from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
+from kubelet_plugin.prepare.claim_reads import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.holds import GpuIdentity, MpsDaemon
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry

@@ -22,9 +22,9 @@ from support.rows import rows
 
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.cli.following import Following
-from dra_driver.cli.ui import server
+from dra_driver.cli.ui import ui_server
 from dra_driver.cli.ui.command import certificate_of, follow_certificate
-from dra_driver.cli.ui.server import LOOPBACK, Listening, UiServer
+from dra_driver.cli.ui.ui_server import LOOPBACK, Listening, UiServer
 from dra_driver.cli.ui.viewers import HttpRefusal, OwnKey, TokenReviews, denied
 from dra_driver.cli.ui.watched import WatchedCluster
 from dra_driver.errors import InvalidInput, Unreachable
@@ -219,7 +219,7 @@ async def test_nothing_but_reading_is_possible(visitor: Visitor, method: str) ->
 
 
 async def test_streams_are_bounded(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_MOST_STREAMS", 1)
+    monkeypatch.setattr(ui_server, "_MOST_STREAMS", 1)
     async with visitor.follows("/"):
         assert (await visitor.get("/", Accept="text/event-stream"))[0] == 503
         assert (await visitor.get("/"))[0] == 200

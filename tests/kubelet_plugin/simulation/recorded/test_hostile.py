@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.host import SimulatedHost, create_host, open_simulated

@@ -14,7 +14,7 @@ from dra_driver.api.inventory import GpuFacts, MigProfileFacts
 from dra_driver.doctor.proofs import Proof, ProofResult, failed, not_tried, passed
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.doctor.proof.harmless import compared_tables, time_slice
-from kubelet_plugin.doctor.proof.node import ProofNode, identity
+from kubelet_plugin.doctor.proof.proof_node import ProofNode, identity
 from kubelet_plugin.doctor.proof.smi import gpu_list
 from kubelet_plugin.hardware.calls import NOT_THERE, NvmlCode
 from kubelet_plugin.hardware.imex import channel_nodes

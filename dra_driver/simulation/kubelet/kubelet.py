@@ -30,7 +30,7 @@ from dra_driver.kube.kubelet_api.generated import health_v1_pb2, health_v1alpha1
 from dra_driver.kube.watch import Change, Reflector
 from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.kubelet import pods, shell
-from dra_driver.simulation.kubelet.claims import (
+from dra_driver.simulation.kubelet.claim_manager import (
     AnsweredDevice,
     ClaimManager,
     ClaimRecord,

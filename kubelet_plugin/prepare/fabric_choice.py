@@ -12,7 +12,7 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.features import Feature
 from dra_driver.names import PARTITION_SIZES, ClaimRef
 from kubelet_plugin.prepare.holds import FabricPartition, GpuIdentity
-from kubelet_plugin.prepare.node import KnownNode
+from kubelet_plugin.prepare.known_node import KnownNode
 
 
 def partition_of(asked: ClaimRef, gpus: Iterable[GpuFacts], node: KnownNode, *, field: str) -> FabricPartition | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.doctor.node import NodePlaces
+from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import DriverError, HardwareError
 from kubelet_plugin.claims.node_effects import NodeMachine, effects_of, machine_of, mps_daemons
 from kubelet_plugin.doctor.looking import LocalMachine
@@ -15,9 +15,9 @@ from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
-from kubelet_plugin.prepare.changes import mode_changes
 from kubelet_plugin.prepare.holds import GpuIdentity, SwitchedMode, gpus_of
 from kubelet_plugin.prepare.store import JournalFile
+from kubelet_plugin.prepare.transitions import mode_changes
 
 
 @dataclass(frozen=True)
