@@ -16,7 +16,7 @@ from dra_driver.api.documents import ReadDocuments, read_documents, together
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.findings import Finding, Severity
-from dra_driver.cli.offline import CURRENT_VERSION, LONGEST_S, deadline, objects_of_models, world_of_documents
+from dra_driver.cli.reading.offline import CURRENT_VERSION, LONGEST_S, deadline, objects_of_models, world_of_documents
 from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.explain.explain import Answer, Explanation, Scope
 from dra_driver.explain.subjects import Explained, explained, subject_of
@@ -83,7 +83,7 @@ def from_kubeconfig(kubeconfig: Path | None = None, *, context: str | None = Non
     Raises ClusterError if the cluster cannot be reached, and InvalidInput for a wrong kubeconfig. Not for use in a
     running event loop.
     """
-    from dra_driver.cli.live import live_world
+    from dra_driver.cli.reading.live import live_world
     from dra_driver.kube.client import Kube
     from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
 

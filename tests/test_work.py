@@ -43,7 +43,7 @@ from dra_driver.cel.errors import CelError
 from dra_driver.checking.check import check
 from dra_driver.checking.knowledge import Knowledge, sites_of_kinds
 from dra_driver.cli.doctor import shipped_checks
-from dra_driver.cli.files import shipped_classes
+from dra_driver.cli.reading.files import shipped_classes
 from dra_driver.devices import mig as packing
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.devices.offers import MOST_DEVICES, offers

@@ -13,7 +13,7 @@ from support.browser import browser
 
 from docs.pictures.top import running_examples, simulate
 from dra_driver import bundled
-from dra_driver.cli import scenario
+from dra_driver.cli.simulated import scenario
 
 FILE = Path(__file__).with_suffix(".png")
 PROFILES = ("dgx-h100", "t4", "l40s", "a30", "gb200")

@@ -3,7 +3,7 @@
 Several documents in one text, `List` objects (expanded), comments, anchors, merge keys, Windows line ends are all
 supported. An unreadable document does not hide the others: it becomes a `BadDocument` with its position. Scalars have
 the types that the API server gives them (Go's YAML 1.1 without dates and base 60), which differ from other YAML
-parsers. Pure: from text to documents; `dra_driver.cli.files` reads files.
+parsers. Pure: from text to documents; `dra_driver.cli.reading.files` reads files.
 """
 
 import json

@@ -21,7 +21,7 @@ from dra_driver.cli.doctor import (
     release,
     report_of,
 )
-from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle, Logs
 from dra_driver.doctor.findings import DoctorReport, rendered
 from dra_driver.doctor.node_part import NodePlaces, node_part

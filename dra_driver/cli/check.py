@@ -26,8 +26,8 @@ from dra_driver.checking.check import policies_for
 from dra_driver.checking.findings import Finding, Severity, as_data, as_github, as_sarif, sentence
 from dra_driver.checking.knowledge import Knowledge, sites_of_cluster, sites_of_models
 from dra_driver.checking.manifests import with_chart_values
-from dra_driver.cli.files import known_classes, read_files
-from dra_driver.cli.session import ContextOption, KubeconfigOption, ask_all
+from dra_driver.cli.reading.files import known_classes, read_files
+from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask_all
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, KNOWN, named_minor
 from dra_driver.phrases import how_many

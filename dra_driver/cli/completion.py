@@ -35,7 +35,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell that is to
 
 def names_of(resource: Resource, incomplete: str, kubeconfig: Path | None, context: str | None) -> list[str]:
     """Names of objects that begin like that; of slices, names of whole GPUs. Empty if the cluster does not answer."""
-    from dra_driver.cli.session import ask
+    from dra_driver.cli.reading.session import ask
     from dra_driver.errors import DriverError
     from dra_driver.kube.client import Kube
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from dra_driver import bundled
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.check import class_errors
-from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.api_server import definitions_in
 from dra_driver.doctor.archive import stored
 from dra_driver.doctor.checks import cluster_checks

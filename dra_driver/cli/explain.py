@@ -9,7 +9,7 @@ import typer
 from dra_driver.allocation.search import MOST_STEPS
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.cli.completion import names_of
-from dra_driver.cli.offline import (
+from dra_driver.cli.reading.offline import (
     CURRENT_VERSION,
     LONGEST_S,
     FilesOption,
@@ -22,7 +22,7 @@ from dra_driver.cli.offline import (
     limit_of,
     world_in,
 )
-from dra_driver.cli.session import ContextOption, KubeconfigOption
+from dra_driver.cli.reading.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Scope
 from dra_driver.explain.subjects import SAY_WHAT, WORDS, Explained, ExplainedKind, explained, parts_of, subject_of
@@ -56,7 +56,7 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
         subject = subject_of(str(ctx.params.get("kind")), "any")
     except InvalidInput:
         return []
-    from dra_driver.cli.live import WORKLOADS
+    from dra_driver.cli.reading.live import WORKLOADS
 
     resource = _READ_AS.get(subject.kind) or next(item for item in WORKLOADS if item.kind == subject.workload)
     return names_of(resource, incomplete, ctx.params.get("kubeconfig"), ctx.params.get("context"))
@@ -110,7 +110,7 @@ def explain(
     elif models is not None:
         raise InvalidInput("is for files: give some with -f", about="--nodes")
     else:
-        from dra_driver.cli import live  # files need no HTTP client
+        from dra_driver.cli.reading import live  # files need no HTTP client
 
         where = (kubeconfig, context, namespace or "default")
         if subject is not None and subject.workload:

@@ -19,12 +19,12 @@ from dra_driver.api.meta import (
     RESOURCE_SLICES,
     Resource,
 )
-from dra_driver.cli import device_sheets, sheets
 from dra_driver.cli.completion import names_of
-from dra_driver.cli.device_sheets import Asked, GetAnswer
-from dra_driver.cli.following import Following, read_objects
-from dra_driver.cli.seen import READ_AS, SHOWN, Objects, Selection
-from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
+from dra_driver.cli.tables import device_sheets, sheets
+from dra_driver.cli.tables.device_sheets import Asked, GetAnswer
+from dra_driver.cli.tables.following import Following, read_objects
+from dra_driver.cli.tables.seen import READ_AS, SHOWN, Objects, Selection
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.jsonpath import filled, read_template
 from dra_driver.kube.client import Kube

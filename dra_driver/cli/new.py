@@ -301,7 +301,7 @@ def _doubts(text: str, intent: Intent) -> list[str]:
     from dra_driver.checking.check import check
     from dra_driver.checking.findings import Severity
     from dra_driver.checking.knowledge import Knowledge, sites_of_models
-    from dra_driver.cli.files import known_classes
+    from dra_driver.cli.reading.files import known_classes
 
     # Parts of GPU instances are published only where a policy names them.
     parts = [intent.mig] if intent.mig is not None and "c." in intent.mig else []

@@ -20,9 +20,11 @@ class LazyCommand(NamedTuple):
 
 
 COMMANDS = (
-    LazyCommand("tour", "dra_driver.cli.tour:tour", "Five minutes with GPUs on a simulated cluster, step by step."),
-    LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),
-    LazyCommand("cluster", "dra_driver.cli.demo:cluster", "Keep a simulated cluster with GPUs running."),
+    LazyCommand(
+        "tour", "dra_driver.cli.simulated.tour:tour", "Five minutes with GPUs on a simulated cluster, step by step."
+    ),
+    LazyCommand("demo", "dra_driver.cli.simulated.demo:demo", "Run the examples and show what containers got."),
+    LazyCommand("cluster", "dra_driver.cli.simulated.demo:cluster", "Keep a simulated cluster with GPUs running."),
     LazyCommand("get", "dra_driver.cli.get:get", "Show nodes, devices, claims, policies or domains."),
     LazyCommand("top", "dra_driver.cli.top.loop:top", "Watch the GPUs of all nodes in the terminal."),
     LazyCommand("ui", "dra_driver.cli.ui.command:ui", "Watch the GPUs of all nodes in a browser."),
@@ -33,7 +35,9 @@ COMMANDS = (
     LazyCommand(
         "check", "dra_driver.cli.check:check", "Offline: what is wrong with manifests, before they are applied."
     ),
-    LazyCommand("migrate", "dra_driver.cli.migrate:migrate", "Offline: move manifests from the device plugin to DRA."),
+    LazyCommand(
+        "migrate", "dra_driver.cli.migration.migrate:migrate", "Offline: move manifests from the device plugin to DRA."
+    ),
     LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, class, domain or workload from what you want."),
     LazyCommand("policy", "dra_driver.cli.policy:app", "What GpuPolicies would change, before they are applied."),
     LazyCommand("doctor", "dra_driver.cli.doctor:doctor", "What is wrong with an installation, and the fixes."),

@@ -27,9 +27,9 @@ from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS,
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.bundle import put_node
 from dra_driver.cli.doctor import release
-from dra_driver.cli.following import read_objects
-from dra_driver.cli.seen import READ_AS, SHOWN, ClusterSeen
-from dra_driver.cli.session import FORBIDDEN, ask
+from dra_driver.cli.reading.session import FORBIDDEN, ask
+from dra_driver.cli.tables.following import read_objects
+from dra_driver.cli.tables.seen import READ_AS, SHOWN, ClusterSeen
 from dra_driver.doctor.archive import Bundle
 from dra_driver.doctor.node_part import NodePlaces, node_part
 from dra_driver.doctor.proofs import (

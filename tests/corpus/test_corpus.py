@@ -26,9 +26,9 @@ import yaml
 from support.places import SHORT
 from typer.testing import CliRunner
 
-from dra_driver.cli import scenario as scenarios
-from dra_driver.cli.demo import run_scenario
 from dra_driver.cli.main import app
+from dra_driver.cli.simulated import scenario as scenarios
+from dra_driver.cli.simulated.demo import run_scenario
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, SEEN
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes

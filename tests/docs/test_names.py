@@ -1,4 +1,4 @@
-"""Names in code: a variable says what it holds, and a public class or a module is the only one of its name, or nearly."""
+"""Names in code: a variable says what it holds; no public class and few modules share a name."""
 
 import ast
 import re

@@ -24,7 +24,7 @@ from dra_driver.api.meta import (
     JsonObject,
 )
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cli.scenario import leftovers
+from dra_driver.cli.simulated.scenario import leftovers
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 from kubelet_plugin.simulation.host import SimulatedHost
 

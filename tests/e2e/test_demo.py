@@ -16,7 +16,7 @@ from support.rows import slow_but
 
 from dra_driver import bundled
 from dra_driver.cli.__main__ import main
-from dra_driver.cli.demo import gpu_files, scenarios_in
+from dra_driver.cli.simulated.demo import gpu_files, scenarios_in
 from dra_driver.errors import InvalidInput
 
 

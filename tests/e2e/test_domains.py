@@ -26,7 +26,7 @@ from dra_driver.api.meta import (
     RESOURCE_CLAIMS,
     JsonObject,
 )
-from dra_driver.cli.scenario import apply, leftovers, read_scenario, remove
+from dra_driver.cli.simulated.scenario import apply, leftovers, read_scenario, remove
 from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.simulation.cluster import DRIVER_NAMESPACE, SimulatedCluster, parse_nodes

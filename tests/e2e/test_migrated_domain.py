@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.main import app
-from dra_driver.cli.scenario import ContainerResult, Scenario
+from dra_driver.cli.simulated import scenario as scenarios
+from dra_driver.cli.simulated.scenario import ContainerResult, Scenario
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 
 TRAYS = ("gb200-1", "gb200-2")

@@ -33,7 +33,7 @@ from support.real_cluster import (
 )
 
 from dra_driver import bundled
-from dra_driver.cli.scenario import nodes_of
+from dra_driver.cli.simulated.scenario import nodes_of
 from dra_driver.simulation.cluster import SimulatedNode
 from kubelet_plugin.commands.simulate import act, standing
 from kubelet_plugin.simulation.host import SimulatedHost

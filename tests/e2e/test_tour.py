@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.plugin import short_folder
 
-from dra_driver.cli.tour import STEPS
+from dra_driver.cli.simulated.tour import STEPS
 
 _ENTER, _CTRL_C = b"\n", b"\x03"
 _LONGEST_S = 240.0

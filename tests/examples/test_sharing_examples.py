@@ -19,7 +19,7 @@ from dra_driver.api.meta import (
     JsonObject,
 )
 from dra_driver.bundled import FEATURES_FOLDER
-from dra_driver.cli.scenario import Scenario, nodes_of, read_scenario
+from dra_driver.cli.simulated.scenario import Scenario, nodes_of, read_scenario
 from dra_driver.simulation.cluster import SimulatedNode
 from dra_driver.slices.diff import NodeRef
 

@@ -17,8 +17,8 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen, NodeOverview
-from dra_driver.cli.usage import claims_of_pod, waits_for_devices
+from dra_driver.cli.tables.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen, NodeOverview
+from dra_driver.cli.tables.usage import claims_of_pod, waits_for_devices
 
 type PoolKey = tuple[str, str]
 """Driver and name."""

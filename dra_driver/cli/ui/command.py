@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from dra_driver.api.meta import EVENTS
-from dra_driver.cli.live import EXPLAINED_BY
-from dra_driver.cli.seen import TAINT_RULES
-from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.cli.reading.live import EXPLAINED_BY
+from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
+from dra_driver.cli.tables.seen import TAINT_RULES
 from dra_driver.cli.ui.ui_server import Listening, UiServer
 from dra_driver.cli.ui.viewers import OwnKey, TokenReviews, Viewers
 from dra_driver.cli.ui.watched import WatchedCluster

@@ -2,11 +2,11 @@
 
 from datetime import datetime
 
+from dra_driver.cli.tables.usage import why_waiting
 from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.pages import SORTS, PageAddress, Place
 from dra_driver.cli.ui.parts import Html, HtmlPage, element, joined, listing
-from dra_driver.cli.usage import why_waiting
 
 _META = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from dra_driver.cli.seen import NodeOverview
-from dra_driver.cli.usage import PublishedGpu
+from dra_driver.cli.tables.seen import NodeOverview
+from dra_driver.cli.tables.usage import PublishedGpu
 
 MOST = 20_000
 """Changes of all nodes; the oldest go first."""

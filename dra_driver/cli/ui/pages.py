@@ -13,14 +13,14 @@ from urllib.parse import urlencode
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event, Pod, moment
 from dra_driver.api.inventory import GpuFacts, NodeInventory
-from dra_driver.cli.seen import NodeOverview
+from dra_driver.cli.tables.seen import NodeOverview
+from dra_driver.cli.tables.usage import PublishedGpu, by_claim, short_product, users_of, why_waiting
 from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.top.screen import Sort, sorted_nodes
 from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.drawing import NodeRows, domain_parts, link, sign
 from dra_driver.cli.ui.history import GpuChange
 from dra_driver.cli.ui.parts import EMPTY, Html, HtmlPage, Part, Rows, element, joined, listing, part, table
-from dra_driver.cli.usage import PublishedGpu, by_claim, short_product, users_of, why_waiting
 from dra_driver.phrases import how_many
 from dra_driver.terminal import gibibytes
 

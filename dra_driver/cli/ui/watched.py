@@ -24,10 +24,10 @@ from dra_driver.api.meta import (
     RESOURCE_SLICES,
     Resource,
 )
-from dra_driver.cli.following import Following
-from dra_driver.cli.live import live_world
-from dra_driver.cli.offline import deadline
-from dra_driver.cli.seen import READ_AS
+from dra_driver.cli.reading.live import live_world
+from dra_driver.cli.reading.offline import deadline
+from dra_driver.cli.tables.following import Following
+from dra_driver.cli.tables.seen import READ_AS
 from dra_driver.cli.top.board import FOLLOWED, Board, KnownGpus
 from dra_driver.cli.ui.history import GpuHistory
 from dra_driver.cli.ui.pages import (

@@ -36,7 +36,7 @@ from dra_driver.cel.overloads import Environment, ObjectType
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
 from dra_driver.simulation.apiserver.resource_types import Column, ResourceType
-from dra_driver.simulation.apiserver.rules import Situation, TypeRules
+from dra_driver.simulation.apiserver.rules.type_rules import Situation, TypeRules
 
 KEY = ("apiextensions.k8s.io", "customresourcedefinitions")
 

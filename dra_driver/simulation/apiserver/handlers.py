@@ -16,13 +16,13 @@ from dra_driver.apirules.status import (
     method_not_allowed,
 )
 from dra_driver.simulation.apiserver import containers, crds, discovery, protobuf
-from dra_driver.simulation.apiserver.admission import AnsweredQuestions, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import WatchSettings, WatchStream, list_document, list_page
 from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService, WriteOptions, copied
 from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge, through_maps
 from dra_driver.simulation.apiserver.requests import RequestTarget, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
+from dra_driver.simulation.apiserver.rules.admission import AnsweredQuestions, Unasked, ask
 from dra_driver.simulation.apiserver.store import StoredVersion, encode
 from dra_driver.simulation.apiserver.tables import Representation
 

@@ -24,11 +24,11 @@ from dra_driver.apirules.status import (
     precondition_failed,
 )
 from dra_driver.kubernetes import FeatureGates
-from dra_driver.simulation.apiserver.admission import Admission, AdmittedChange, AnsweredQuestions
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.patch import FieldPath, fields_of, merged, through_maps, without
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
-from dra_driver.simulation.apiserver.rules import Rules, Situation
+from dra_driver.simulation.apiserver.rules.admission import Admission, AdmittedChange, AnsweredQuestions
+from dra_driver.simulation.apiserver.rules.type_rules import Rules, Situation
 from dra_driver.simulation.apiserver.store import EVENTS_API, Store, StoredVersion, stored_event
 
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"

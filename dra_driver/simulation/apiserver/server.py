@@ -17,17 +17,17 @@ from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.containers import NodeContainers
-from dra_driver.simulation.apiserver.core_rules import core_rules
-from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
 from dra_driver.simulation.apiserver.handlers import Handlers, answer_review, as_object, read_body
 from dra_driver.simulation.apiserver.lists import WatchSettings
 from dra_driver.simulation.apiserver.objects import ObjectService
 from dra_driver.simulation.apiserver.requests import resolve
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
-from dra_driver.simulation.apiserver.rules import Rules
+from dra_driver.simulation.apiserver.rules.core_rules import core_rules
+from dra_driver.simulation.apiserver.rules.dra_rules import dra_rules, selector_problem
+from dra_driver.simulation.apiserver.rules.type_rules import Rules
+from dra_driver.simulation.apiserver.rules.workload_rules import workload_rules
 from dra_driver.simulation.apiserver.store import Store, encode
-from dra_driver.simulation.apiserver.workload_rules import workload_rules
 
 DEFAULT_VERSION = SEEN[CURRENT]
 _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from dra_driver.cli.bars import Holding, Mark, bar, color, drawn, letters
+from dra_driver.cli.tables.bars import Holding, Mark, bar, color, drawn, letters
 
 FREE = [Mark.FREE] * 8
 

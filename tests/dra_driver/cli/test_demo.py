@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.cli.demo import _unfit, fitting_examples, scenarios_in
-from dra_driver.cli.scenario import Scenario, apply, read_scenario
+from dra_driver.cli.simulated.demo import _unfit, fitting_examples, scenarios_in
+from dra_driver.cli.simulated.scenario import Scenario, apply, read_scenario
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.cluster import parse_nodes

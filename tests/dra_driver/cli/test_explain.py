@@ -26,8 +26,8 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.cli.live import _behavior, live_world
 from dra_driver.cli.main import app
+from dra_driver.cli.reading.live import _behavior, live_world
 from dra_driver.errors import InvalidInput, NoSuchObject, Rejected
 from dra_driver.explain import driver_findings, findings, hardware, running, workloads
 from dra_driver.explain.suggest import SuggestionKind

@@ -28,9 +28,9 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.cli import migrate as command
-from dra_driver.cli.files import UnreadableFile
-from dra_driver.cli.migrate_files import diff, write_in_place
+from dra_driver.cli.migration import migrate as command
+from dra_driver.cli.migration.migrate_files import diff, write_in_place
+from dra_driver.cli.reading.files import UnreadableFile
 from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.api.gpupolicy import rules_among
-from dra_driver.cli.scenario import nodes_of, read_scenario
+from dra_driver.cli.simulated.scenario import nodes_of, read_scenario
 from dra_driver.errors import InvalidInput
 
 HEAD = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}

@@ -21,11 +21,11 @@ from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
 
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.cli.seen import READ_AS, ClusterSeen
+from dra_driver.cli.tables.seen import READ_AS, ClusterSeen
+from dra_driver.cli.tables.usage import PublishedGpu
 from dra_driver.cli.top.board import Board, KnownGpus
 from dra_driver.cli.top.loop import keys, utilization
 from dra_driver.cli.top.screen import Screen, Size, Sort, frame, pressed
-from dra_driver.cli.usage import PublishedGpu
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.apiserver import SimulatedApiServer

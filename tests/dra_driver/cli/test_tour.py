@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.bundled import FEATURES_FOLDER
 from dra_driver.cli.overview import commands
-from dra_driver.cli.tour import STEPS, TourCommand, _carry_out, _enter
+from dra_driver.cli.simulated.tour import STEPS, TourCommand, _carry_out, _enter
 from dra_driver.errors import NodeNotReady
 from dra_driver.simulation.cluster import SimulatedCluster
 from dra_driver.terminal import Status

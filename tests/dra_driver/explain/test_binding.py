@@ -8,7 +8,7 @@ from support.objects import allocation, claim, pod, result
 from dra_driver.allocation.loading import world_of
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.meta import JsonObject
-from dra_driver.cli.files import shipped_classes
+from dra_driver.cli.reading.files import shipped_classes
 from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.explain.wording import headline, sentences
 

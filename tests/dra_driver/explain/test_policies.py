@@ -8,7 +8,7 @@ from support.rows import rows
 
 from dra_driver.allocation.loading import world_of
 from dra_driver.api.meta import JsonObject
-from dra_driver.cli.files import shipped_classes
+from dra_driver.cli.reading.files import shipped_classes
 from dra_driver.explain.explain import explain_claim, explain_pod
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"

@@ -12,7 +12,7 @@ from dra_driver.allocation.world import UnreadKind, World
 from dra_driver.api.inventory import GpuFacts, HealthFacts
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cli.files import shipped_classes
+from dra_driver.cli.reading.files import shipped_classes
 from dra_driver.devices.health import xid_condition
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from dra_driver.allocation.loading import pods_of_workload
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.main import app
-from dra_driver.cli.scenario import ContainerResult, Scenario
+from dra_driver.cli.simulated import scenario as scenarios
+from dra_driver.cli.simulated.scenario import ContainerResult, Scenario
 from dra_driver.publish.policy_file import read_policies
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 

@@ -20,8 +20,8 @@ from support.rows import rows
 from dra_driver import bundled
 from dra_driver.api.documents import read_documents
 from dra_driver.api.resource import DeviceClass
-from dra_driver.cli.files import read_files
-from dra_driver.cli.migrate_files import together
+from dra_driver.cli.migration.migrate_files import together
+from dra_driver.cli.reading.files import read_files
 from dra_driver.migration.codes import CODES
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.cutover.cutover_plan import cutover

@@ -23,7 +23,7 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.check import check
 from dra_driver.checking.findings import Severity
 from dra_driver.checking.knowledge import Knowledge
-from dra_driver.cli.files import read_files
+from dra_driver.cli.reading.files import read_files
 from dra_driver.migration.codes import UNREADABLE
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption, ref_of

@@ -16,7 +16,7 @@ from dra_driver import bundled
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass
-from dra_driver.cli.files import read_files
+from dra_driver.cli.reading.files import read_files
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, ManifestText, Migration, NewObject, Options, StrategyOption

@@ -15,7 +15,7 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.cli.seen import READ_AS, NodeOverview
+from dra_driver.cli.tables.seen import READ_AS, NodeOverview
 from dra_driver.cli.top.board import Board, KnownGpus
 from dra_driver.cli.ui import history
 from dra_driver.cli.ui.documents import document

@@ -21,7 +21,7 @@ from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
 
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.cli.following import Following
+from dra_driver.cli.tables.following import Following
 from dra_driver.cli.ui import ui_server
 from dra_driver.cli.ui.command import certificate_of, follow_certificate
 from dra_driver.cli.ui.ui_server import LOOPBACK, Listening, UiServer

@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from dra_driver.cli.files import STDIN, read_bytes
-from dra_driver.cli.migrate_cluster import ClusterRead, read_cluster, relevant
-from dra_driver.cli.migrate_files import (
+from dra_driver.cli.migration.migrate_cluster import ClusterRead, read_cluster, relevant
+from dra_driver.cli.migration.migrate_files import (
     BEFORE,
     diff,
     places_below,
@@ -23,8 +22,9 @@ from dra_driver.cli.migrate_files import (
     write_beside,
     write_in_place,
 )
-from dra_driver.cli.migrate_report import Gathered, json_text, reported, show, write_reports
-from dra_driver.cli.session import ContextOption, KubeconfigOption
+from dra_driver.cli.migration.migrate_report import Gathered, json_text, reported, show, write_reports
+from dra_driver.cli.reading.files import STDIN, read_bytes
+from dra_driver.cli.reading.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import named_minor
 from dra_driver.migration.cutover.applying import Results

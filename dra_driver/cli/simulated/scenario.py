@@ -47,7 +47,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli.usage import PublishedDevice, published_devices
+from dra_driver.cli.tables.usage import PublishedDevice, published_devices
 from dra_driver.errors import AlreadyExists, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kubernetes import CURRENT

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.cli.seen import READ_AS, Objects, Selection
-from dra_driver.cli.session import FORBIDDEN
+from dra_driver.cli.reading.session import FORBIDDEN
+from dra_driver.cli.tables.seen import READ_AS, Objects, Selection
 from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange

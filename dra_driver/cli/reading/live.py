@@ -28,8 +28,8 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.cli.seen import TAINT_RULES
-from dra_driver.cli.session import FORBIDDEN, ask, listed
+from dra_driver.cli.reading.session import FORBIDDEN, ask, listed
+from dra_driver.cli.tables.seen import TAINT_RULES
 from dra_driver.errors import ClusterError, NoSuchObject, NotFound
 from dra_driver.explain.workloads import Workload
 from dra_driver.kube.client import Kube

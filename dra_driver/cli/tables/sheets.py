@@ -15,10 +15,9 @@ from dra_driver.api.meta import (
     condition_of,
 )
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.cli.device_sheets import Asked, GetAnswer, holder_data
-from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
-from dra_driver.cli.top.board import KnownGpus
-from dra_driver.cli.usage import (
+from dra_driver.cli.tables.device_sheets import Asked, GetAnswer, holder_data
+from dra_driver.cli.tables.seen import ClusterSeen, NodeOverview, Objects
+from dra_driver.cli.tables.usage import (
     DeviceHolder,
     HeldDevice,
     PublishedDevice,
@@ -28,6 +27,7 @@ from dra_driver.cli.usage import (
     published_devices,
     short_product,
 )
+from dra_driver.cli.top.board import KnownGpus
 from dra_driver.domains.status import READY
 from dra_driver.terminal import Row, Sheet, Shown, age_cell, memory_cell
 

@@ -2,9 +2,9 @@
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import FieldProblem, invalid, not_supported, required
-from dra_driver.simulation.apiserver.core_rules import default_pod_spec, problems_of_pod
 from dra_driver.simulation.apiserver.decode import copy_json
-from dra_driver.simulation.apiserver.rules import Situation, TypeRules
+from dra_driver.simulation.apiserver.rules.core_rules import default_pod_spec, problems_of_pod
+from dra_driver.simulation.apiserver.rules.type_rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.store import TypeKey
 from dra_driver.simulation.workloads.batch import cron_fields
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dra_driver.cli.files import STDIN, UnreadableFile, named_files
+from dra_driver.cli.reading.files import STDIN, UnreadableFile, named_files
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.model import ManifestText, Migration
 from dra_driver.migration.report.outcome import UnreadInput

@@ -12,10 +12,10 @@ from dra_driver.api.documents import read_documents
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
 from dra_driver.api.resource import DeviceClass
-from dra_driver.cli.files import shipped_classes
-from dra_driver.cli.migrate_cluster import ClusterRead
-from dra_driver.cli.migrate_files import write_extra
-from dra_driver.cli.offline import deadline
+from dra_driver.cli.migration.migrate_cluster import ClusterRead
+from dra_driver.cli.migration.migrate_files import write_extra
+from dra_driver.cli.reading.files import shipped_classes
+from dra_driver.cli.reading.offline import deadline
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT
 from dra_driver.migration.claims.publishing import final_values, gpu_policies

@@ -27,7 +27,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.cli.session import ask, listed
+from dra_driver.cli.reading.session import ask, listed
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.migration.model import ManifestText

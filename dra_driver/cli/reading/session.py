@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.cli.files import UnreadableFile
+from dra_driver.cli.reading.files import UnreadableFile
 from dra_driver.errors import ClusterError, NotFound
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_driver.cli.usage import (
+from dra_driver.cli.tables.usage import (
     SHOWN_ATTRIBUTES,
     PublishedDevice,
     PublishedGpu,

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from dra_driver.allocation.amounts import Amount
 from dra_driver.api.meta import JsonObject
-from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
-from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
-from dra_driver.cli.top.board import KnownGpus
-from dra_driver.cli.usage import (
+from dra_driver.cli.tables.bars import MEANINGS, Mark, color, drawn, letters
+from dra_driver.cli.tables.seen import ClusterSeen, NodeOverview, Objects
+from dra_driver.cli.tables.usage import (
     DeviceHolder,
     PublishedDevice,
     PublishedGpu,
@@ -22,6 +21,7 @@ from dra_driver.cli.usage import (
     short_product,
     users_of,
 )
+from dra_driver.cli.top.board import KnownGpus
 from dra_driver.grouping import grouped
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, gibibytes, memory_cell

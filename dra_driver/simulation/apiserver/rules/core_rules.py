@@ -19,7 +19,7 @@ from dra_driver.apirules.status import (
     not_found_value,
     required,
 )
-from dra_driver.simulation.apiserver.rules import Situation, TypeRules
+from dra_driver.simulation.apiserver.rules.type_rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.store import TypeKey
 
 

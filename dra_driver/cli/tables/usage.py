@@ -16,7 +16,7 @@ from dra_driver.allocation.headroom import DeviceRoom
 from dra_driver.allocation.requests import Cause
 from dra_driver.api.core import Pod
 from dra_driver.api.resource import AllocatedDevice, Device, ResourceClaim, ResourceSlice
-from dra_driver.cli.bars import DEFAULT_CELLS, GpuCell, Holding, Mark, bar
+from dra_driver.cli.tables.bars import DEFAULT_CELLS, GpuCell, Holding, Mark, bar
 from dra_driver.grouping import grouped
 from dra_driver.names import WAITING_TAINT, DeviceId, RequestName
 from dra_driver.quantity import Quantity
@@ -364,7 +364,7 @@ class PublishedGpu:
 
     @cached_property
     def cells(self) -> tuple[GpuCell, ...]:
-        """As `dra_driver.cli.bars` draws it."""
+        """As `dra_driver.cli.tables.bars` draws it."""
         slices = [device.slices() for device in self.devices]
         ends = [slice_.stop for slice_ in slices if slice_ is not None]
         count = max([*ends, *self._counted_slices()], default=DEFAULT_CELLS)

@@ -20,7 +20,7 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, PODS, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import NodeSelection, PublishingPolicy
 from dra_driver.api.resource import ResourceSlice
-from dra_driver.cli.files import read_files, shipped_classes
+from dra_driver.cli.reading.files import read_files, shipped_classes
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, OLDEST, named_minor
 from dra_driver.names import names_record
@@ -79,7 +79,7 @@ def world_in(files: Sequence[str], kubernetes: str, models: str | None) -> World
     files say; the labels of a node are those of the Node of its name in the files, and without one it has all labels
     that policies select. Raises InvalidInput with all objects that are not valid, and UnreadableFile.
     """
-    # As in `dra_driver.cli.session`: what is read stays until the command ends.
+    # As in `dra_driver.cli.reading.session`: what is read stays until the command ends.
     gc.disable()
     return world_of_documents(read_files(files).raise_problems(), kubernetes, models)
 
