@@ -28,7 +28,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.checking.knowledge import inventory_of_model
-from dra_driver.errors import NotFound
+from dra_driver.errors import NotFound, Unreachable
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.names import GPU_DRIVER, gpu_device_names
@@ -225,9 +225,17 @@ class BareClient:
         """Seconds for inventories, their statuses and slices, after all of these were deleted."""
         nodes = self._nodes
         for resource in (RESOURCE_SLICES, NODE_INVENTORIES):
-            await nodes.kube.delete_collection(resource)
+            await self._delete_all(resource)
         await nodes.until_slices(lambda: not nodes.slices)
         return await self._timed(self._publish)
+
+    async def _delete_all(self, resource: Resource) -> None:
+        """An API server takes longer for thousands of objects than a client waits for an answer."""
+        while True:
+            try:
+                return await self._nodes.kube.delete_collection(resource)
+            except Unreachable:
+                continue
 
     async def _publish(self, node: int) -> None:
         kube, name = self._nodes.kube, name_of(node)

@@ -8,6 +8,7 @@ the log and a call of the `listener`. When the kubelet gives up a call, an opera
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import structlog
 
@@ -23,34 +24,41 @@ _log = structlog.get_logger(__name__)
 class ClaimNotes:
     """What an operation learns about its claim."""
 
-    __slots__ = ("_given_up", "ahead", "devices", "pods", "repeated")
+    __slots__ = ("_given_up", "_waiting", "ahead", "devices", "pods", "repeated")
 
     def __init__(self, *, ahead: bool = False) -> None:
         self.ahead = ahead
-        self._given_up = asyncio.Event()
-        """Set when the caller no longer waits for the answer."""
+        self._given_up = False
+        """The caller no longer waits for the answer."""
+        self._waiting: asyncio.Task[Any] | None = None
+        """The operation's task while it only waits."""
         self.pods: tuple[str, ...] = ()
         self.devices: tuple[AllocatedTo, ...] = ()
         self.repeated = False
 
     def wanted(self, claim: ClaimRef) -> None:
         """Raises NodeNotReady when kubelet has given up the call: it comes again, and its claims may be others then."""
-        if self._given_up.is_set():
+        if self._given_up:
             raise NodeNotReady("kubelet gave up this call before anything was begun; it tries again", about=str(claim))
 
     def give_up(self) -> None:
-        self._given_up.set()
+        self._given_up = True
+        if self._waiting is not None:
+            self._waiting.cancel()
 
-    async def while_wanted[T](self, claim: ClaimRef, wait: Coroutine[None, None, T]) -> T:
+    async def while_wanted[T](self, claim: ClaimRef, wait: Callable[[], Coroutine[None, None, T]]) -> T:
         """What `wait` returns. When kubelet gives up the call, cancels it, and raises as `wanted` does."""
-        waiting, gone = asyncio.ensure_future(wait), asyncio.ensure_future(self._given_up.wait())
+        self.wanted(claim)
+        task = self._waiting = asyncio.current_task()
+        assert task is not None
         try:
-            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
-            self.wanted(claim)
-            return waiting.result()
+            return await wait()
+        except asyncio.CancelledError:
+            if self._given_up and task.uncancel() == 0:
+                self.wanted(claim)
+            raise
         finally:
-            waiting.cancel()
-            gone.cancel()
+            self._waiting = None
 
     def read(self, claim: ResourceClaim, driver: str) -> None:
         self.pods = names_of_pods(claim)
@@ -79,11 +87,13 @@ class Operations:
         notes = {claim: ClaimNotes(ahead=ahead) for claim in {claim.uid: claim for claim in claims}.values()}
         tasks = [self.begin(self._run(call, claim, act, notes[claim])) for claim in notes]
         try:
-            return dict(await asyncio.shield(asyncio.gather(*tasks)))
+            if tasks:
+                await asyncio.wait(tasks)  # which cancels none of them
         except asyncio.CancelledError:
             for each in notes.values():
                 each.give_up()
             raise
+        return dict(task.result() for task in tasks)
 
     def begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
         """Start work that is finished even if its caller gives up."""

@@ -18,7 +18,7 @@ answer. Different claims run in parallel; calls for the same claim run one after
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -260,7 +260,8 @@ class ClaimService:
             _log.warning("put right", what=sentence)
         held = self._journal.current.held.get(ref.uid)
         sure = held is not None and _is_final(held) and await self._is_prepared(held, self._view.node())
-        answer = await notes.while_wanted(ref, self._asked(ref, 0.0 if sure else self._patience.api_s))
+        patience_s = 0.0 if sure else self._patience.api_s
+        answer = await notes.while_wanted(ref, lambda: self._asked(ref, patience_s))
         async with self._executor.turn(ref.uid):
             notes.wanted(ref)
             node = self._view.node()
@@ -363,16 +364,16 @@ class ClaimService:
 class _Once[T]:
     """Work for several waiters. It begins when the first of them needs it, or earlier with `begin`."""
 
-    def __init__(self, work: Callable[[], Coroutine[None, None, T]]) -> None:
+    def __init__(self, work: Callable[[], asyncio.Future[T]]) -> None:
         self._work = work
-        self._task: asyncio.Task[T] | None = None
+        self._future: asyncio.Future[T] | None = None
 
-    def begin(self) -> asyncio.Task[T]:
-        if self._task is None:
-            self._task = asyncio.create_task(self._work())
+    def begin(self) -> asyncio.Future[T]:
+        if self._future is None:
+            self._future = self._work()
             # In case no caller awaits it: asyncio would complain.
-            self._task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return self._task
+            self._future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._future
 
 
 class _View:
@@ -408,8 +409,10 @@ class _View:
         except TimeoutError:
             return self.node()
 
-    async def files(self) -> ContainerFiles:
-        return await asyncio.to_thread(self._sources.container_files, self._facts.facts)
+    def files(self) -> asyncio.Future[ContainerFiles]:
+        """Of the node as it is known now."""
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(None, self._sources.container_files, self._facts.facts)
 
     def _offers(self, facts: NodeFacts) -> Mapping[str, Offer] | NodeNotReady:
         try:

@@ -187,7 +187,7 @@ class DomainClaims:
                 if known.devices == devices:
                     return await self._repeated(known, notes)
                 await self._drop(ref.uid)  # it was allocated again
-        domain = await notes.while_wanted(ref, self._domain(ref, devices))
+        domain = await notes.while_wanted(ref, lambda: self._domain(ref, devices))
         await self._restore_lost(but=ref.uid)
         stage = binding_stage(claim, self._node.name, ahead=notes.ahead)
         wanted = DomainClaim(ref, devices, domain, stage)
@@ -231,7 +231,7 @@ class DomainClaims:
         notes.devices = () if had is None else self._devices(had)
 
     async def _read(self, ref: ClaimRef, notes: ClaimNotes) -> ResourceClaim:
-        answer = await notes.while_wanted(ref, self._reads.of(ref, patience_s=_API_PATIENCE_S))
+        answer = await notes.while_wanted(ref, lambda: self._reads.of(ref, patience_s=_API_PATIENCE_S))
         try:
             return checked(answer.claim(), ref)
         except ClusterError as error:

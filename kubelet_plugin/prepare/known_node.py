@@ -1,7 +1,7 @@
 """What prepare knows of the node it is on: values that `kubelet_plugin.claims.service` fills from Discovery and the
 policy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -98,5 +98,5 @@ class CurrentNode(Protocol):
     async def look_again(self) -> KnownNode:
         """The table of devices, read from the hardware now. Raises NodeNotReady."""
 
-    async def files(self) -> ContainerFiles:
+    def files(self) -> Awaitable[ContainerFiles]:
         """The driver's files and device nodes. Raises NodeNotReady that says what is missing; nothing bad is kept."""

@@ -274,7 +274,8 @@ class JournalStore:
         # A thread of its own: a hung NVML call in the common pool must not hold up the journal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._waiting: list[_Waiting] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def exists(self) -> bool:
@@ -297,11 +298,13 @@ class JournalStore:
         `around` needs no other thread, which would cost more than its work. Cancelling the caller does not take the
         change back.
         """
-        future: asyncio.Future[Journal] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(change, around or nullcontext(), future))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_waiting(), name="journal")
-        return await asyncio.shield(future)
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(change, around or nullcontext(), loop.create_future())
+        self._waiting.append(waiting)
+        if self._idle.is_set():
+            self._idle.clear()
+            loop.call_soon(self._write_waiting, loop)  # together with those that come in this round of the loop
+        return await waiting.future
 
     async def put_aside_damage(self) -> tuple[Damage, ...]:
         """Move what cannot be read to the side file, and take from the log of holds what the journal lost; the answer
@@ -315,28 +318,34 @@ class JournalStore:
 
     async def written(self) -> None:
         """Wait for the writes that were begun."""
-        if self._writer is not None:
-            await self._writer
+        await self._idle.wait()
 
     async def close(self) -> None:
         """When no driver on the node needs it any longer."""
         await self.written()
         self._thread.shutdown()
 
-    async def _write_waiting(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _write_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        batch, self._waiting = self._waiting, []
         try:
-            while self._waiting:
-                batch, self._waiting = self._waiting, []
-                outcomes: Sequence[Journal | Exception]
-                try:
-                    outcomes = await loop.run_in_executor(self._thread, _transacted, self._file, batch)
-                except RuntimeError as error:  # The journal is closed.
-                    outcomes = [error] * len(batch)
-                for waiting, outcome in zip(batch, outcomes, strict=True):
-                    _settle(waiting.future, outcome)
-        finally:
-            self._writer = None
+            self._thread.submit(self._write, batch, loop)
+        except RuntimeError as error:  # The journal is closed.
+            self._written(batch, [error] * len(batch), loop)
+
+    def _write(self, batch: Sequence["_Waiting"], loop: asyncio.AbstractEventLoop) -> None:
+        """In the journal's thread."""
+        outcomes = _transacted(self._file, batch)
+        loop.call_soon_threadsafe(self._written, batch, outcomes, loop)
+
+    def _written(
+        self, batch: Sequence["_Waiting"], outcomes: Sequence[Journal | Exception], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        for waiting, outcome in zip(batch, outcomes, strict=True):
+            _settle(waiting.future, outcome)
+        if self._waiting:
+            self._write_waiting(loop)
+        else:
+            self._idle.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,11 +384,12 @@ def _left(around: Around, outcome: Journal | Exception) -> Journal | Exception:
 
 
 def _settle(future: asyncio.Future[Journal], outcome: Journal | Exception) -> None:
+    if future.cancelled():  # with its waiter
+        return
     if isinstance(outcome, Journal):
         future.set_result(outcome)
     else:
         future.set_exception(outcome)
-        future.exception()  # its waiter may have been cancelled
 
 
 def _wait_for_lock(descriptor: int, path: Path) -> None:
