@@ -20,7 +20,7 @@ from support.inventories import gpu, inventory_spec, mig
 from support.mig import gpu_of
 from support.objects import allocation, claim, pod, result
 from support.reviews import BAD, CLASSES, a_review, an_object, body_of, config
-from support.rows import rows
+from support.rows import slow_but
 from support.steps import steps
 
 from controller.webhook.review import NotAReview, Reviewer, read_review
@@ -294,7 +294,10 @@ TABLE = {
 }
 
 
-@rows("name", TABLE)
+LONG = ("describe the GPUs of a node", "describe the MIG profiles of a GPU", "examine a cluster", "review selectors")
+
+
+@pytest.mark.parametrize("name", slow_but(TABLE, *(name for name in TABLE if name not in LONG)))
 def test_work_is_at_most_proportional_and_bounded(name: str) -> None:
     made, (half, whole), most = TABLE[name]
     few, many = counted(made(half)), counted(made(whole))

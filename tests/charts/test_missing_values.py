@@ -23,6 +23,7 @@ def null_at(*paths: str) -> dict[str, Any]:
     return values
 
 
+@pytest.mark.slow
 def test_each_value_that_is_needed_is_missed_by_name(server: ServerThread, helm: Helm) -> None:
     before = server.names()
     for path in NEEDED:

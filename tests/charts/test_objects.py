@@ -161,6 +161,7 @@ def test_the_policy_of_the_values_is_the_policy_of_both(render: Render) -> None:
         assert "--policy=/etc/gpu-dra-driver/policy.yaml" in container["args"]
 
 
+@pytest.mark.slow
 def test_another_policy_restarts_both_and_other_values_do_not(render: Render) -> None:
     def checksums(values: Values) -> list[str]:
         release = render(values)
@@ -234,6 +235,7 @@ def test_classes_of_ones_own_come_as_they_are(render: Render) -> None:
     assert render(VARIANTS["extra-class"]).object("DeviceClass", EXTRA_CLASS["name"])["spec"] == EXTRA_CLASS["spec"]
 
 
+@pytest.mark.slow
 def test_openshift_and_prometheus_get_their_objects_where_they_are(render: Render) -> None:
     kinds = {"SecurityContextConstraints", "PodMonitor", "PrometheusRule"}
     assert not kinds & {obj["kind"] for obj in render().objects}

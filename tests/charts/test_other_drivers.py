@@ -97,7 +97,7 @@ INSTALLED = [
 ]
 
 
-@pytest.mark.parametrize(("values", "before", "says"), [*REFUSED[:2], *slow_but(REFUSED[2:])])
+@pytest.mark.parametrize(("values", "before", "says"), [*REFUSED[:1], *slow_but(REFUSED[1:])])
 def test_who_hands_out_the_same_is_refused_or_told(
     values: Object, before: tuple[Object, ...], says: str, render: Render
 ) -> None:
@@ -117,6 +117,7 @@ def test_who_hands_out_something_else_is_not_in_the_way(
     assert release.all("DaemonSet") and "WARNING" not in release.notes
 
 
+@pytest.mark.slow
 def test_claims_of_another_driver_stand_in_the_way_of_no_upgrade(server: ServerThread, helm: Helm) -> None:
     """What is there since then the plugins see, each on its node."""
     helm.install()

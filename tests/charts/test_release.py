@@ -397,6 +397,7 @@ def test_a_first_install_has_the_definition_and_classes_of_domains_where_somebod
     assert len(domain_objects(helm.install({"publisher": publisher}))) == {"node": 0, "controller": 4}[publisher]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", slow_but([False, True], False))
 def test_a_definition_that_this_release_has_stays_when_domains_are_switched_off(
     keep: bool, server: ServerThread, helm: Helm

@@ -319,6 +319,7 @@ async def test_objects_that_were_bad_before_can_be_changed_and_deleted(api: Api,
         assert await api.is_gone(path)
 
 
+@pytest.mark.slow
 async def test_it_is_switched_on_and_off_and_replaced_under_load_without_one_failed_request(
     api: Api, install: Install, team: str
 ) -> None:

@@ -100,7 +100,7 @@ def run_of(page: Path) -> list[Command | Block]:
 
 
 STORIES = {name(page): run_of(page) for page in PAGES if name(page) not in ANSWERS_ELSEWHERE}
-LIKE_INSTALL = ("docs/install-aks", "docs/install-eks", "docs/install-gke", "docs/install-openshift", "docs/upgrade.md")
+LIKE_INSTALL = ("docs/install-", "docs/upgrade.md", "docs/air-gap.md", "docs/guides/09-upgrade.md")
 """Pages whose commands are mostly those of install.md and of the guides: `make test-all` runs them."""
 RUN = [page for page, steps in STORIES.items() if any(isinstance(step, Command) for step in steps)]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from support.dractl import run
+from support.rows import slow_but
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -37,7 +38,10 @@ def allocated(example: str, *options: str) -> list[tuple[str, list[Any]]]:
     ]
 
 
-@pytest.mark.parametrize("example", sorted({*DOMAINS, "fabric-partition", "gpu-and-nic-one-pcie-root"}))
+@pytest.mark.parametrize(
+    "example",
+    slow_but(sorted({*DOMAINS, "fabric-partition", "gpu-and-nic-one-pcie-root"}), "gpu-and-nic-one-pcie-root"),
+)
 def test_the_check_has_nothing_to_say(example: str) -> None:
     checked = run("check", "--strict", str(FEATURES_FOLDER / example))
     assert (checked.exit_code, checked.stdout) == (Status.DONE, "")

@@ -99,6 +99,7 @@ async def test_containers_do_not_reach_fabric_manager_where_it_takes_commands(tm
         assert ("nvidia-fabricmanager/socket" in file.read_text()) == (gates == Gates.DEFAULT)
 
 
+@pytest.mark.slow
 async def test_the_demo_of_nvidias_own_driver_runs(tmp_path: Path) -> None:
     """Two GPUs of `vfio.gpu.nvidia.com` that share the partition of two, as in its fabric-manager-partitioning."""
     node = shared(tmp_path, "dgx-b200")
@@ -219,6 +220,7 @@ async def test_a_node_whose_switches_are_not_shared_works_as_without_the_gate(tm
         assert "FM_ST_NOT_SUPPORTED" in str(error) and "FABRIC_MODE=1" in str(error) and not plugin.claims.held
 
 
+@pytest.mark.slow
 async def test_a_restart_of_fabric_manager_is_noticed_and_partitions_of_claims_are_activated_again(
     tmp_path: Path,
 ) -> None:

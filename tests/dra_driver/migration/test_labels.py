@@ -238,6 +238,7 @@ def test_labels_and_conditions_select_the_same(requirement: Requirement) -> None
     _the_same(requirement, worlds())
 
 
+@pytest.mark.slow
 @rows("key", [key for key in label_values() if "mig-" not in key])
 def test_each_value_of_a_label_selects_the_same(key: str) -> None:
     for value in label_values()[key]:

@@ -12,7 +12,7 @@ import typer
 import yaml
 from support.mishaps import unload_driver
 from support.nodes import Node, a_node
-from support.rows import rows
+from support.rows import slow_but
 from typer.testing import CliRunner, Result
 
 from dra_driver.api.inventory import NodeInventory
@@ -33,7 +33,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-@rows("profile", profile_names())
+@pytest.mark.parametrize("profile", slow_but(profile_names(), "dgx-h100", "gb200", "t4"))
 def test_every_kind_of_node_fits_a_hundred_columns_with_a_line_for_each_gpu(profile: str) -> None:
     result = run("--host", profile)
     assert result.exit_code == 0

@@ -845,7 +845,7 @@ def one_life(host: SimulatedHost, kernel: Faulty) -> tuple[object, Journal]:
     return everything_lent(host), plugin.journal
 
 
-@pytest.mark.parametrize("kind", ["sysfs", "NVML"])
+@pytest.mark.parametrize("kind", slow_but(["sysfs", "NVML"], "NVML"))
 def test_whatever_was_refused_the_gpu_is_as_before_when_all_is_well_again(
     host: SimulatedHost, kernel: SimulatedKernel, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_node_without_a_driver_has_the_same_problem_when_it_is_replayed(host: 
         assert problem in " ".join(shown.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_bundle_that_is_taken_for_a_record_says_where_its_record_is(host: SimulatedHost, tmp_path: Path) -> None:
     file = tmp_path / "bundle.tar.gz"
     run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4", "--archive", str(file))
@@ -89,6 +90,7 @@ def test_a_bundle_that_is_taken_for_a_record_says_where_its_record_is(host: Simu
         read_record(file)
 
 
+@pytest.mark.slow
 def test_a_bundle_without_a_name_is_named_by_the_time(
     host: SimulatedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
