@@ -390,6 +390,7 @@ def _settle(future: asyncio.Future[Journal], outcome: Journal | Exception) -> No
         future.set_result(outcome)
     else:
         future.set_exception(outcome)
+        future.exception()  # its waiter may be cancelled before it looks
 
 
 def _wait_for_lock(descriptor: int, path: Path) -> None:
