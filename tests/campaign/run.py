@@ -461,7 +461,7 @@ class Running:
         journal = JournalFile(self._world.place.state).current()
         reported = Reported(self._world.place.state)
         # Of two instances the last to write wins; the next write, or the next start, corrects that.
-        drivers = () if self.outcome.faults["roll"] else (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
+        drivers = () if self._world.two_instances else (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
         said_of = [uid for driver in drivers for uid in reported.read(f"status of {driver}")]
         holds = [hold for hold in journal.holds if not isinstance(hold, SwitchedMode) or not self._world.modes_on]
         return [

@@ -144,6 +144,8 @@ class World:
         self.front: Front
         self.node: NodeUnderTest
         self.controller: Process
+        self.two_instances = False
+        """The newest instance started beside another, in this sequence or an earlier one."""
         self.registry: PluginRegistry
         self.plugins: list[Plugin] = []
         """Instances that run, oldest first."""
@@ -193,6 +195,7 @@ class World:
         if new_pod:
             self._uid = f"u{next(self._uids)}"
         self.restarts += 1
+        self.two_instances = bool(self.plugins)
         sockets = self.node.kubelet / "plugins"
         socket = sockets / GPU_DRIVER / f"dra-{self._uid}.sock"
         socket.unlink(missing_ok=True)
