@@ -44,7 +44,7 @@ class StagedFile:
         self._fd: int | None = fd
 
     def publish(self) -> None:
-        """Moves the content into place atomically; durable after `flush_folder`. Raises NodeNotReady."""
+        """Moves the content into place atomically. A power failure may take it back. Raises NodeNotReady."""
         with _translated(self.path, "cannot be written"):
             try:
                 self._temporary.replace(self.path)
@@ -86,33 +86,33 @@ def stage(path: Path, content: bytes, *, mode: int = 0o644, flushed: bool = True
         return staged
 
 
-def flush_folder(folder: Path) -> None:
-    """Makes the names in `folder` durable: published and removed files. Raises NodeNotReady."""
-    with _translated(folder, "cannot be flushed"):
-        _flush_folder(folder)
-
-
 def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Makes `path` a file of exactly `content` and `mode` (regardless of the umask), or leaves it unchanged. Costs two
     flushes, about a millisecond on a disk. Raises NodeNotReady; also if only the last flush failed: then the new
     content is visible but may be lost in a power failure, so callers should write it again.
     """
     stage(path, content, mode=mode).publish()
-    flush_folder(path.parent)
+    with _translated(path.parent, "cannot be flushed"):
+        _flush_folder(path.parent)
 
 
-def append_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Appends `content` to the file on a new line; creates the file with `mode` if it is missing. Raises NodeNotReady;
-    then a part of the content may have been written, without an end of line."""
+def append_durably(path: Path, content: bytes, *, mode: int = 0o644, create: bool = True) -> None:
+    """Appends `content` to the file on a new line, with one flush; if the file is missing, creates it with `mode`, or
+    raises. Raises NodeNotReady; then the file is as before, unless the disk refuses that, too."""
     with _translated(path, "cannot be written"):
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, mode)
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT * create | os.O_CLOEXEC, mode)
         try:
             size = os.fstat(fd).st_size
             torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
             rest = memoryview(b"\n" * torn + content)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            os.fsync(fd)
+            try:
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                os.fsync(fd)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, size)
+                raise
         finally:
             os.close(fd)
         if not size:

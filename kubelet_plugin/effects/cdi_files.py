@@ -3,6 +3,9 @@
 Prepare writes and removes files here, repair lists and compares them. A file belongs to this driver when its name says
 so. No other file is ever read, changed or removed, except one that NVIDIA's own driver of the same name wrote for a
 claim that ends. Calls block. Every failure is a `NodeNotReady` that names the file.
+
+Nothing here is flushed to the disk: /var/run lies in memory, and where it does not, what a power failure takes is
+written again before it is used, because no claim of an earlier boot counts as prepared.
 """
 
 import re
@@ -14,14 +17,12 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.files import (
     StagedFile,
-    flush_folder,
     make_folder,
     names,
     read_if_present,
     remove,
     remove_temporaries,
     stage,
-    write_durably,
 )
 from kubelet_plugin.prepare.metadata import RequestMetadata, host_name, spec_name
 
@@ -93,13 +94,12 @@ class _MetadataFiles:
     def stage(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
         if files:
             make_folder(self._folder)
-        # Not flushed, as their folder is not (`CdiFiles.publish`).
-        wanted = [(self._file(claim_uid, item.request), item.content, False) for item in files]
-        wanted += [(self._spec(claim_uid, item.request), item.spec, True) for item in files]
+        wanted = [(self._file(claim_uid, item.request), item.content) for item in files]
+        wanted += [(self._spec(claim_uid, item.request), item.spec) for item in files]
         staged: list[StagedFile] = []
-        for path, content, flushed in wanted:
+        for path, content in wanted:
             try:
-                staged.append(stage(path, content, flushed=flushed))
+                staged.append(stage(path, content, flushed=False))
             except NodeNotReady:
                 for file in staged:
                     file.discard()
@@ -165,14 +165,13 @@ class CdiFiles:
         return self.folder / f"{self._prefix}{claim_uid}{_ENDING}"
 
     def write(self, claim_uid: str, content: bytes) -> None:
-        """Make the claim's file have this content, durably, or leave it as it was. Raises NodeNotReady."""
-        self._make_folder()
-        write_durably(self.path(claim_uid), content)
+        """Make the claim's file have this content, or leave it as it was. Raises NodeNotReady."""
+        self.stage(claim_uid, content).publish()
 
     def stage(self, claim_uid: str, content: bytes) -> StagedFile:
-        """Put the content on the disk beside its place, where no runtime reads it. Raises NodeNotReady."""
+        """Put the content beside its place, where no runtime reads it. Raises NodeNotReady."""
         self._make_folder()
-        return stage(self.path(claim_uid), content)
+        return stage(self.path(claim_uid), content, flushed=False)
 
     def stage_metadata(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
         """The same for device metadata: first what containers get, then the CDI files that mount it. All or nothing."""
@@ -182,11 +181,7 @@ class CdiFiles:
         return self._metadata.stage(claim_uid, files)
 
     def publish(self, staged: Collection[StagedFile]) -> None:
-        """Let staged files take their places in this order, durably; one flush for all. Raises NodeNotReady.
-
-        Device metadata is not flushed: what a power cut takes from it is written again after the boot, before the CDI
-        files that name it, because no entry of an earlier boot counts as prepared.
-        """
+        """Let staged files take their places in this order. Raises NodeNotReady."""
         for index, file in enumerate(staged):
             try:
                 file.publish()
@@ -194,7 +189,6 @@ class CdiFiles:
                 for other in list(staged)[index + 1 :]:
                     other.discard()
                 raise
-        flush_folder(self.folder)
 
     def read(self, claim_uid: str) -> bytes | None:
         """None when the claim has no file. Raises NodeNotReady when it cannot be read."""
@@ -207,9 +201,9 @@ class CdiFiles:
     def remove(self, claim_uid: str) -> None:
         """Remove the claim's file and its device metadata; missing ones are fine. Raises NodeNotReady.
 
-        Not flushed: a file that a power cut brings back belongs to no claim of the journal, and is removed at start.
-        Claims that NVIDIA's own driver prepared before it was uninstalled end here, too: nothing else removes their
-        file, and the file keeps their GPUs in use.
+        A file that a power failure brings back belongs to no claim of the journal, and is removed at start. Claims that
+        NVIDIA's own driver prepared before it was uninstalled end here, too: nothing else removes their file, and the
+        file keeps their GPUs in use.
         """
         path = self.path(claim_uid)
         remove(path)

@@ -4,9 +4,9 @@ when a part fails.
 The service enters here, one claim at a time for each claim. The order of things, and why a crash between any two of
 them leaves nothing wrong (the states are those of `kubelet_plugin.prepare.lifecycle`):
 
-    prepare    1  CDI file staged under a hidden name, durable
+    prepare    1  CDI file staged under a hidden name
                2  entry into the journal, durable
-               3  CDI file takes its place, folder flushed
+               3  CDI file takes its place
                4  answer
     unprepare  1  CDI file removed
                2  entry out of the journal, durable
@@ -21,7 +21,8 @@ files.
   that is being released. Another instance of the plugin may therefore remove it without asking.
 * Killed after prepare 3: PREPARED; asked again, the answer is the same.
 * Killed after unprepare 1: UNFINISHED; kubelet asks again, or start-up undoes or finishes it by the claim's standing.
-* The removal is not flushed before the journal is: should a power cut bring the file back, it is ORPHANED.
+* A power failure is a boot: CDI files are not flushed, and whatever is left of them, no entry of an earlier boot counts
+  as PREPARED. A file that it brings back is ORPHANED.
 
 All of it is done in the journal's thread: another thread costs more than the work, because CDI files lie in memory.
 So one claim costs a journal write, its release another, and many claims of one moment share it.
@@ -100,7 +101,7 @@ from kubelet_plugin.prepare.turns import Turns
 _log = structlog.get_logger(__name__)
 
 _FILE_THREADS = 8
-"""Files of different claims are flushed side by side; more than a file system can merge gains nothing."""
+"""Files of different claims are read side by side."""
 
 _OUT_OF_REACH = (
     NvmlCode.NOT_FOUND, NvmlCode.DRIVER_NOT_LOADED, NvmlCode.GPU_IS_LOST, NvmlCode.RESET_REQUIRED,
@@ -121,13 +122,13 @@ class CdiFolder(Protocol):
     """The claims' CDI files; blocking. Every method raises NodeNotReady, with the file, when the disk refuses."""
 
     def stage(self, claim_uid: str, content: bytes) -> StagedFile:
-        """Put the content on the disk under a name that no container runtime reads."""
+        """Put the content under a name that no container runtime reads."""
 
     def stage_metadata(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
         """The same for device metadata."""
 
     def publish(self, staged: Collection[StagedFile]) -> None:
-        """Let staged files take their places in this order, durably."""
+        """Let staged files take their places in this order."""
 
     def read(self, claim_uid: str) -> bytes | None:
         """The file as it is; None when there is none."""
@@ -136,7 +137,7 @@ class CdiFolder(Protocol):
         """The claim's device metadata as it is."""
 
     def remove(self, claim_uid: str) -> None:
-        """Remove all files of the claim; not necessarily durable."""
+        """Remove all files of the claim."""
 
     def drop_metadata(self, claim_uid: str, *, but: Collection[str]) -> None:
         """Remove the device metadata of other requests than these."""
@@ -149,7 +150,7 @@ class CdiFolder(Protocol):
 
 
 class _ClaimFiles:
-    """A claim's files around the write of the journal: before it on the disk under hidden names, after it in place."""
+    """A claim's files around the write of the journal: before it under hidden names, after it in place."""
 
     def __init__(self, cdi: CdiFolder, plan: Plan) -> None:
         self._cdi = cdi

@@ -1,6 +1,7 @@
-"""The journal as text: a header, a line for each claim, and a line for each hold. Pure: bytes in and out.
+"""The journal as text: blocks of a header, lines for claims, and lines for holds. Pure: bytes in and out.
 
-Only `kubelet_plugin.prepare.store` reads and writes the bytes. Every line is
+The first block is a whole journal (`encode`); each later one is a change to what the blocks before it say
+(`encode_change`). Only `kubelet_plugin.prepare.store` reads and writes the bytes. Every line is
 
     <first 32 hex digits of the SHA-256 of the rest> <JSON object>
 
@@ -13,12 +14,14 @@ downgrade works:
   whole (`UnknownHold`): its claim can be answered, but the hold can be neither made nor undone.
 * A release whose entries would mislead an older one raises `minReader`. An older one then touches nothing
   (`Unreadable`).
-* The header counts the lines, so that a file that lost its end is noticed.
+* A header counts the lines of its block, so that a file that lost its end is noticed. A change whose lines are not all
+  there is `unfinished`: a process was killed while it wrote it, or another one writes it now. Whole changes that are
+  missing at the end are noticed by the log of holds only.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
@@ -123,6 +126,8 @@ class Journal:
     holds: Records = field(default_factory=dict)
     """Every hold that was begun and not yet taken back. Never changed: a change makes a new one."""
     domains: DomainClaims = field(default_factory=dict)
+    unfinished: Damage | None = None
+    """The change at the end of the file, if it is not whole; never encoded. Nothing of it counts."""
 
 
 class Journals(Protocol):
@@ -152,57 +157,147 @@ class _Header:
     extra: str = ""
 
 
+type _Change = tuple[Literal["held", "domains", "holds"], Any, Any]
+"""Of which mapping of `Journal`, its key, and the new value; None: it is gone."""
+
+_GONE: Mapping[str, Literal["held", "domains", "holds"]] = {
+    "goneClaim": "held",
+    "goneDomainClaim": "domains",
+    "goneHold": "holds",
+}
+
+
 def encode(journal: Journal) -> bytes:
-    """The file's content. The same journal gives the same bytes."""
+    """The whole file's content. The same journal gives the same bytes."""
     lines = [_line(journal.held[uid]) for uid in sorted(journal.held)]
     lines += [_line(journal.domains[uid]) for uid in sorted(journal.domains)]
     lines += sorted(_record_line(hold, record) for hold, record in journal.holds.items())
+    return _block(journal, lines)
+
+
+def encode_change(before: Journal, after: Journal) -> bytes:
+    """What is added to a file that says `before`, so that it says `after`."""
+    lines = [_line(entry) for entry in _new(before.held, after.held).values()]
+    lines += [_line(claim) for claim in _new(before.domains, after.domains).values()]
+    lines += [_record_line(hold, record) for hold, record in _new(before.holds, after.holds).items()]
+    lines += [line_of({"goneClaim": uid}) for uid in before.held if uid not in after.held]
+    lines += [line_of({"goneDomainClaim": uid}) for uid in before.domains if uid not in after.domains]
+    lines += [line_of({"goneHold": _plain(hold)}) for hold in before.holds if hold not in after.holds]
+    return _block(after, lines)
+
+
+def _block(journal: Journal, lines: Sequence[bytes]) -> bytes:
     return b"".join((_line(_Header(VERSION, VERSION, len(lines), journal.incomplete, journal.extra)), *lines))
+
+
+def _new[K, V](before: Mapping[K, V], after: Mapping[K, V]) -> dict[K, V]:
+    return {key: value for key, value in after.items() if (old := before.get(key)) is not value and old != value}
 
 
 def decode(content: bytes) -> Journal:
     """What is good in `content`; the rest is in `damage`. Raises Unreadable when a newer release forbids reading."""
-    first, *lines = content.split(b"\n")
-    if lines and not lines[-1]:
-        lines.pop()  # what follows the last newline; of a file that was cut off it is a line like any other
-    damage: list[Damage] = []
-    header = _Header(VERSION, VERSION, 0)
-    try:
-        header = _value(_Header, object_of(first))
-    except ValueError as error:
-        damage.append(Damage(first, f"header: {error}"))
-    if header.min_reader > VERSION:
-        raise Unreadable(
-            f"was written by a newer release for format {header.min_reader}; this release reads format {VERSION}."
-            " Run the newer release again"
-        )
-    journal = _decoded(lines)
-    damage += journal.damage
-    if (missing := header.lines - len(lines)) > 0:
-        damage.append(Damage(b"", f"{missing} of {header.lines} lines are missing"))
-    return replace(journal, incomplete=bool(damage) or header.incomplete, damage=tuple(damage), extra=header.extra)
-
-
-def _decoded(lines: Iterable[bytes]) -> Journal:
-    held: dict[str, Entry] = {}
-    domains: dict[str, DomainClaim] = {}
-    holds: dict[Hold, HoldRecord] = {}
-    damage: list[Damage] = []
+    *lines, rest = content.split(b"\n")
+    reader = _Reader()
     for line in lines:
+        reader.add(line)
+    if rest or not lines:
+        reader.add(rest, cut_off=True)
+    return reader.journal()
+
+
+class _Reader:
+    """Puts the lines of a file together. What is wrong with a line costs that line only."""
+
+    def __init__(self) -> None:
+        self._mappings: dict[str, dict[Any, Any]] = {"held": {}, "domains": {}, "holds": {}}
+        self._damage: list[Damage] = []
+        self._blocks = 0
+        self._header = self._next = _Header(VERSION, VERSION, 0)
+        """Of the last block that is whole, and of the present one."""
+        self._changes: list[_Change] = []
+        """Of the present block."""
+        self._due = 0
+        """Lines that the present block still lacks."""
+        self._half = b""
+
+    def add(self, line: bytes, *, cut_off: bool = False) -> None:
+        """The next line; `cut_off` if the file ends before the end of the line. Raises Unreadable."""
         try:
             obj = object_of(line)
-            if "hold" in obj:
-                hold, record = record_of(obj)
-                holds[hold] = record
-            elif "domain" in obj:
-                domain_claim = _domain_claim(obj)
-                domains[domain_claim.claim.uid] = domain_claim
-            else:
-                entry = _entry(obj)
-                held[entry.claim.uid] = entry
+            if "minReader" in obj:
+                self._begin(_value(_Header, obj))
+                return
+            self._changes.append(_change_of(obj))
+            why = "" if self._due or self._damage else "its header says that there are fewer lines"
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            damage.append(Damage(line, str(error)))
-    return Journal(held, damage=tuple(damage), holds=holds, domains=domains)
+            if cut_off and self._is_after_first:
+                self._half = line
+                return
+            why = str(error) if self._blocks else f"header: {error}"
+        if why:
+            self._damage.append(Damage(line, why))
+        self._blocks, self._due = self._blocks or 1, max(0, self._due - 1)
+        if not self._due:
+            self._apply()
+
+    def journal(self) -> Journal:
+        """After the last line."""
+        unfinished = None
+        if self._is_after_first and (self._due or self._half):
+            unfinished = Damage(self._half, "the last change is not whole")
+        else:
+            self._end()
+        return Journal(
+            **self._mappings,
+            incomplete=bool(self._damage) or self._header.incomplete,
+            damage=tuple(self._damage),
+            extra=self._header.extra,
+            unfinished=unfinished,
+        )
+
+    @property
+    def _is_after_first(self) -> bool:
+        """The first block is there as a whole when there is a file; a later one may be on its way."""
+        return self._blocks > 1 or (self._blocks == 1 and not self._due)
+
+    def _begin(self, header: _Header) -> None:
+        if header.min_reader > VERSION:
+            raise Unreadable(
+                f"was written by a newer release for format {header.min_reader}; this release reads format {VERSION}."
+                " Run the newer release again"
+            )
+        self._end()
+        self._blocks, self._next, self._due = self._blocks + 1, header, header.lines
+        if not self._due:
+            self._apply()
+
+    def _end(self) -> None:
+        if self._due:
+            self._damage.append(Damage(b"", f"{self._due} of {self._next.lines} lines are missing"))
+        self._apply()
+
+    def _apply(self) -> None:
+        self._header, self._due = self._next, 0
+        for mapping, key, value in self._changes:
+            if value is None:
+                self._mappings[mapping].pop(key, None)
+            else:
+                self._mappings[mapping][key] = value
+        self._changes.clear()
+
+
+def _change_of(obj: Mapping[str, Any]) -> _Change:
+    """Raises ValueError, KeyError or TypeError for what is none."""
+    for name, mapping in _GONE.items():
+        if name in obj:
+            return mapping, hold_of(obj[name]) if mapping == "holds" else str(obj[name]), None
+    if "hold" in obj:
+        return ("holds", *record_of(obj))
+    if "domain" in obj:
+        domain_claim = _domain_claim(obj)
+        return "domains", domain_claim.claim.uid, domain_claim
+    entry = _entry(obj)
+    return "held", entry.claim.uid, entry
 
 
 @lru_cache(maxsize=512)

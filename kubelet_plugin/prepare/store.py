@@ -1,4 +1,4 @@
-"""The journal on disk: one small file, replaced as a whole; many changes in one durable write.
+"""The journal on disk: one small file, to which changes are added; many changes in one durable write.
 
 `kubelet_plugin.prepare.execute` commits changes here, the service reads. A change is a function from journal to journal
 that may refuse by raising; it decides on what is on disk at that moment, and its decision is on disk when `commit`
@@ -8,9 +8,10 @@ once cost one or two writes, not eight.
 During a rolling update two instances of the plugin share the file. A lock file is held (`flock`) around *read again if
 changed, decide, write*, and around nothing else: no API call, no hardware, no waiting. The lock ends with its process.
 
-The file is written to a temporary name, synced, renamed over the old one, and its folder synced; a crash leaves the old
-or the new content. Unreadable parts are still possible; they are appended to `claims.damaged` before they leave the
-journal.
+A change is added to the end and flushed. A crash leaves the old or the new content, or an unfinished change, which
+nobody relies on: the next instance then asks the API server as if claims were lost, because a file that lost its end
+looks the same. Now and then, and after every failure, the file is written as a whole under a temporary name, flushed,
+and renamed over the old one. Unreadable parts are appended to `claims.damaged` before they leave the journal.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ from kubelet_plugin.prepare.journal import (
     Journal,
     decode,
     encode,
+    encode_change,
     line_of,
     object_of,
     record_of,
@@ -110,6 +112,9 @@ _LOCK_TIMEOUT_S = 10.0
 
 _LOCK_POLL_S = 0.002
 
+_LINES_TO_SPARE = 200
+"""The file is written as a whole again when it has more lines than twice those that count, and these."""
+
 type Change = Callable[[Journal], Journal]
 """Decides, and changes nothing by itself; raises a DriverError to refuse. May be called in another thread."""
 
@@ -125,6 +130,7 @@ class _Seen:
 
     signature: tuple[int, int, int] | None
     journal: Journal
+    lines: int = 0
 
 
 class JournalFile:
@@ -139,6 +145,8 @@ class JournalFile:
         self._log = HoldLog(folder)
         self._compared = False
         """Whether the journal was compared with the log of holds since it was found damaged or missing."""
+        self._has_failed = False
+        """Whether the last write failed: what is in the file may not be on the disk."""
 
     @property
     def exists(self) -> bool:
@@ -180,7 +188,7 @@ class JournalFile:
                     outcomes.append(refusal)
             if after != before:
                 self._log.changed(before.holds, after.holds)
-                self._write(after)
+                self._add(before, after)
                 # A hold that stays in the log is undone once more after the next start, which changes nothing.
                 with suppress(NodeNotReady):
                     self._log.gone(before.holds, after.holds)
@@ -198,32 +206,52 @@ class JournalFile:
 
         Lines that cannot be trusted go to the side file first, then out of the journal; a crash between repeats.
         """
-        if self._compared and not journal.damage and self.exists:
+        damage = journal.damage if journal.unfinished is None else (*journal.damage, journal.unfinished)
+        if self._compared and not damage and self.exists:
             return journal, ()
         logged, bad = self._log.read()
         stored = journal.holds if self.exists else {}
         lost = {hold: record for hold, record in logged.items() if hold not in stored}
-        # Without a journal the claims of these holds are lost, too.
-        incomplete = journal.incomplete or (bool(lost) and not self.exists)
-        whole = replace(journal, damage=(), holds={**lost, **journal.holds}, incomplete=incomplete)
-        if lines := [damage.line for damage in journal.damage if damage.line]:
+        # The claims of these holds may be lost, too: no journal, or one that lost whole changes at its end.
+        incomplete = journal.incomplete or bool(damage) or bool(lost)
+        # The log is written first: if the journal lost a line, the log has what is newer.
+        holds = {**journal.holds, **logged} if damage else {**lost, **journal.holds}
+        whole = replace(journal, damage=(), unfinished=None, holds=holds, incomplete=incomplete)
+        if lines := [item.line for item in damage if item.line]:
             side = self._folder / DAMAGED
             write_durably(side, (read_if_present(side) or b"") + b"".join(b"%s\n" % line for line in lines))
-        if lost or journal.damage:
-            self._write(whole)
+        if lost or damage:
+            self._replace(whole)
         if bad or logged.keys() != whole.holds.keys():
             self._log.rewrite(whole.holds)
         self._compared = True
         return whole, (
-            *journal.damage,
+            *damage,
             *(Damage(b"", f"{described(hold)} was missing and is known from {HOLD_LOG}") for hold in lost),
             *([Damage(b"", f"{bad} lines of {HOLD_LOG} cannot be read")] if bad else []),
         )
 
-    def _write(self, journal: Journal) -> None:
-        # Should this fail halfway, the signature of the file says which of the two contents the disk has.
-        write_durably(self._path, encode(journal), mode=0o600)
-        self._seen, self._known = _Seen(self._signature(), journal), journal
+    def _add(self, before: Journal, after: Journal) -> None:
+        """What is in the file is `before`; should this fail halfway, the next look says what is in it then."""
+        change = encode_change(before, after)
+        seen = self._seen
+        lines = change.count(b"\n") + (seen.lines if seen is not None else 0)
+        live = len(after.held) + len(after.domains) + len(after.holds)
+        if seen is None or seen.signature is None or self._has_failed or lines > 2 * live + _LINES_TO_SPARE:
+            self._replace(after)
+            return
+        self._has_failed = True
+        append_durably(self._path, change, create=False)
+        self._now_has(after, lines)
+
+    def _replace(self, journal: Journal) -> None:
+        content = encode(journal)
+        write_durably(self._path, content, mode=0o600)
+        self._now_has(journal, content.count(b"\n"))
+
+    def _now_has(self, journal: Journal, lines: int) -> None:
+        self._has_failed = False
+        self._seen, self._known = _Seen(self._signature(), journal, lines), journal
 
     def _read(self) -> _Seen:
         # Replaced between the two: the signature is the older one, and the next look reads again.
@@ -232,7 +260,7 @@ class JournalFile:
         if content is None:
             return _Seen(signature, self._without_file())
         self._known = decode(content)
-        return _Seen(signature, self._known)
+        return _Seen(signature, self._known, content.count(b"\n"))
 
     def _without_file(self) -> Journal:
         """No instance removes the file. If an administrator does, no claim loses its GPU: the next commit writes the
@@ -241,7 +269,7 @@ class JournalFile:
             # Holds that were made are of claims that were written.
             logged, _ = self._log.read()
             return Journal({}, holds=logged, incomplete=bool(logged))
-        return replace(self._known, incomplete=True, damage=())
+        return replace(self._known, incomplete=True, damage=(), unfinished=None)
 
     def _signature(self) -> tuple[int, int, int] | None:
         try:

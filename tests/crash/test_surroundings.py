@@ -14,7 +14,7 @@ from support.rows import slow_but
 from support.world import World
 
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
+from kubelet_plugin.prepare.store import DAMAGED, JOURNAL, JournalFile
 from kubelet_plugin.simulation.host import SimulatedHost
 
 GETS = r"/resourceclaims/"
@@ -31,8 +31,8 @@ def error_of(answers: dict[str, object], ref: ClaimRef) -> str:
 
 
 def uids_in_journal(node: NodeUnderTest, *refs: ClaimRef) -> list[str]:
-    content = (node.state / JOURNAL).read_text()
-    return [ref.name for ref in refs if ref.uid in content]
+    held = JournalFile(node.state).current().held
+    return [ref.name for ref in refs if ref.uid in held]
 
 
 async def released(node: NodeUnderTest, plugin: Plugin, *refs: ClaimRef) -> None:

@@ -1,6 +1,5 @@
 """Guards of the claim service that are met only when two things go wrong at once."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from support.prepared import Bench, prepare_one
 
 from dra_driver.errors import Unreachable
 from dra_driver.names import ClaimRef
-from kubelet_plugin.effects.cdi_files import CdiFiles
 
 AWAY = Unreachable("cannot reach the API server: connection refused")
 
@@ -55,19 +53,3 @@ async def test_a_claim_that_stands_again_at_the_second_question_is_not_released(
     assert len(questions) == 2
     assert any("stands again" in sentence for sentence in report.done)
     assert bench.claims_with_file == {ref.uid}
-
-
-def test_a_published_file_has_its_name_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it a power cut takes the file of a claim that kubelet was told is prepared."""
-    flushed: list[Path] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        flushed.append(Path(f"/proc/self/fd/{descriptor}").resolve())
-        real(descriptor)
-
-    cdi = CdiFiles(tmp_path, "gpu.nvidia.com")
-    staged = [cdi.stage(uid, b"{}") for uid in ("uid-1", "uid-2")]
-    monkeypatch.setattr(os, "fsync", fsync)
-    cdi.publish(staged)
-    assert flushed == [tmp_path.resolve()]

@@ -34,7 +34,7 @@ class Disk:
         self._patch("open", lambda path, flags, *_: str(Path(path).absolute()) if flags & os.O_CREAT else "")
         for name in _CHANGES:
             self._patch(name, lambda path, *_: str(Path(path).absolute()))
-        for name in _FLUSHES:
+        for name in (*_FLUSHES, "ftruncate"):
             self._patch(name, _path_of_descriptor)
         return self
 

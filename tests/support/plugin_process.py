@@ -18,7 +18,8 @@ import grpc
 
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2 as dra
 from dra_driver.names import GPU_DRIVER, ClaimRef, gpu_device_names
-from kubelet_plugin.prepare.store import HOLD_LOG, HoldLog
+from kubelet_plugin.prepare.journal import decode, encode
+from kubelet_plugin.prepare.store import HOLD_LOG, JOURNAL, HoldLog
 from kubelet_plugin.simulation.host import SimulatedHost
 
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
@@ -149,7 +150,8 @@ class NodeUnderTest:
         """Content of everything in the journal's and the CDI folder, by path; empty lock files are not content.
 
         What the plugin remembers of the GPUs' health, and of what claims were told, is left out: it is written in the
-        background, when it is seen and before it is told. Of the log of holds counts which of them are there.
+        background, when it is seen and before it is told. Of the log of holds counts which of them are there, and of a
+        journal without damage what it says, not by which changes it came to that.
         """
         paths = [path for folder in (self.state, self.cdi) for path in folder.rglob("*") if path.is_file()]
         paths = [path for path in paths if not any(memory in path.name for memory in _MEMORIES)]
@@ -158,6 +160,10 @@ class NodeUnderTest:
             if path.name == HOLD_LOG and path.stat().st_size:
                 holds = sorted(map(repr, HoldLog(path.parent).read()[0]))
                 files[str(path.relative_to(self.folder))] = repr(holds).encode()
+            if path.name == JOURNAL:
+                journal = decode(path.read_bytes())
+                if not (journal.damage or journal.unfinished):
+                    files[str(path.relative_to(self.folder))] = encode(journal)
         return files
 
     def cdi_files(self) -> set[str]:

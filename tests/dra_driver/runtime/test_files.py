@@ -10,7 +10,7 @@ import pytest
 from dra_driver.errors import NodeNotReady
 from dra_driver.runtime import files
 from dra_driver.runtime.files import (
-    flush_folder,
+    append_durably,
     is_there,
     read_if_present,
     remove,
@@ -83,6 +83,24 @@ def test_content_is_flushed_before_it_gets_its_name_and_the_name_after(
     assert log == ["flush content", "rename", "flush folder"]
 
 
+def test_what_cannot_be_added_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_durably(tmp_path / "a", b"first\n")
+    for call in ("write", "fsync"):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, call, failing(errno.ENOSPC))
+            with pytest.raises(NodeNotReady, match="full"):
+                append_durably(tmp_path / "a", b"second\n")
+        assert (tmp_path / "a").read_bytes() == b"first\n"
+    append_durably(tmp_path / "a", b"third\n")
+    assert (tmp_path / "a").read_bytes() == b"first\nthird\n"
+
+
+def test_nothing_is_added_to_a_file_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(NodeNotReady):
+        append_durably(tmp_path / "a", b"line\n", create=False)
+    assert not (tmp_path / "a").exists()
+
+
 def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real_write(fd, bytes(data[:3])))
@@ -150,12 +168,10 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
 def test_an_error_of_the_last_flush_is_told_although_the_content_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staged = stage(tmp_path / "a", b"new")
-    staged.publish()
     with monkeypatch.context() as broken:
-        broken.setattr(os, "fsync", failing(errno.EIO))
+        broken.setattr(files, "_flush_folder", failing(errno.EIO))
         with pytest.raises(NodeNotReady, match="cannot be flushed: the disk failed"):
-            flush_folder(tmp_path)
+            write_durably(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
 
 

@@ -90,19 +90,6 @@ def test_staged_files_are_seen_by_no_runtime_until_they_are_published(cdi: CdiFi
     assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".json"]
 
 
-def test_what_was_published_outlives_a_power_cut(cdi: CdiFiles, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    staged, flushed, real = cdi.stage(CLAIM, b"one"), list[str](), os.fsync
-
-    def fsync(descriptor: int) -> None:
-        flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
-        assert cdi.read(CLAIM) == b"one"
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    cdi.publish([staged])
-    assert flushed == [str(folder)]
-
-
 METADATA = [RequestMetadata(request, b"content", b"spec") for request in ("one", "two")]
 
 
@@ -112,21 +99,6 @@ def described(folder: Path) -> CdiFiles:
     return CdiFiles(folder, DRIVER, folder.parent / "metadata")
 
 
-def test_of_device_metadata_only_what_runtimes_read_is_flushed(
-    described: CdiFiles, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flushed = list[Path]()
-
-    def fsync(descriptor: int) -> None:
-        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "fdatasync", fsync)
-    for file in described.stage_metadata(CLAIM, METADATA):
-        file.discard()
-    assert [path.parent for path in flushed] == [folder, folder]
-
-
 @pytest.mark.parametrize("number", range(4))
 def test_of_files_that_cannot_all_be_staged_none_is_left(
     described: CdiFiles, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -134,7 +106,7 @@ def test_of_files_that_cannot_all_be_staged_none_is_left(
     """What stays open would also keep the next process from removing it."""
     made: list[StagedFile] = []
 
-    def fails_at(path: Path, content: bytes, *, flushed: bool = True) -> StagedFile:
+    def fails_at(path: Path, content: bytes, *, flushed: bool) -> StagedFile:
         if len(made) == number:
             raise NodeNotReady("the disk is full", about=str(path))
         made.append(stage(path, content, flushed=flushed))

@@ -37,6 +37,7 @@ from kubelet_plugin.prepare.journal import (
     Unreadable,
     decode,
     encode,
+    encode_change,
     hold_of,
 )
 from kubelet_plugin.prepare.lifecycle import ClaimMetadata, Entry, SharedUse
@@ -169,6 +170,86 @@ def test_the_same_journal_gives_the_same_bytes(journal: Journal) -> None:
     )
 
     assert encode(backwards) == encode(journal)
+
+
+@given(st.lists(journals, min_size=2, max_size=4))
+def test_changes_that_follow_each_other_say_the_last_journal(states: list[Journal]) -> None:
+    content = encode(states[0]) + b"".join(map(encode_change, states, states[1:]))
+
+    assert decode(content) == states[-1]
+
+
+def test_a_change_has_only_what_is_new() -> None:
+    before = two_claims()
+    other = an_entry(a_ref("three"), a_held_device(3))
+    after = Journal({"uid-of-two": before.held["uid-of-two"], "uid-of-three": other})
+
+    _, added, gone = encode_change(before, after).splitlines()
+    assert object_of(added)["claim"]["uid"] == "uid-of-three"
+    assert object_of(gone) == {"goneClaim": "uid-of-one"}
+    assert encode_change(after, after).count(b"\n") == 1
+
+
+def test_of_one_claim_of_both_drivers_one_can_go() -> None:
+    both = replace(
+        a_journal(an_entry(a_ref("one"))),
+        domains={"uid-of-one": DomainClaim(a_ref("one"), (DomainDevice("c", "channel", (), "", None),), None)},
+    )
+    for after in (replace(both, held={}), replace(both, domains={})):
+        assert decode(encode(both) + encode_change(both, after)) == after
+
+
+@given(st.data())
+def test_a_change_whose_end_is_missing_does_not_count_and_is_seen(data: st.DataObject) -> None:
+    before, between, after = two_claims(), with_hold(), Journal({}, incomplete=True)
+    whole = encode(before) + encode_change(before, between)
+    change = encode_change(between, after)
+    content = whole + change[: data.draw(st.integers(1, len(change) - 2))]
+
+    decoded = decode(content)
+
+    assert decoded.unfinished is not None
+    assert replace(decoded, unfinished=None) == between
+    assert decode(whole + change).unfinished is None
+
+
+@given(st.data())
+def test_any_flipped_byte_of_a_change_is_noticed(data: st.DataObject) -> None:
+    before, after = two_claims(), with_hold()
+    first, change = encode(before), bytearray(encode_change(before, after))
+    place = data.draw(st.integers(0, len(change) - 1))
+    change[place] ^= data.draw(st.integers(1, 255))
+
+    decoded = decode(first + bytes(change))
+
+    assert decoded.damage or decoded.unfinished
+    assert decoded.incomplete or decoded.unfinished
+
+
+def test_a_change_of_a_newer_release_that_keeps_this_one_out_is_not_damaged() -> None:
+    header, *lines = encode_change(Journal({}), two_claims()).splitlines(keepends=True)
+
+    with pytest.raises(Unreadable, match="newer release"):
+        decode(encode(Journal({})) + resealed(header, minReader=2) + b"".join(lines))
+
+
+def test_what_a_newer_release_says_of_the_file_lasts_until_the_next_change() -> None:
+    header, line = encode_change(Journal({}), a_journal(an_entry(a_ref("one")))).splitlines(keepends=True)
+
+    decoded = decode(encode(Journal({})) + resealed(header, writer="2.0") + line)
+
+    assert object_of(lines_of(decoded)[0])["writer"] == "2.0"
+    again = encode_change(decoded, replace(decoded, held={}))
+    assert object_of(again.splitlines()[0])["writer"] == "2.0"
+
+
+def test_a_line_too_many_is_damage() -> None:
+    header, first, second = lines_of(two_claims())
+
+    decoded = decode(resealed(header, lines=1) + first + second)
+
+    assert [damage.line for damage in decoded.damage] == [second.rstrip(b"\n")]
+    assert decoded.held == two_claims().held
 
 
 @given(st.data())

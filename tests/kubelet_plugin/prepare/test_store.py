@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.claims import a_held_device, a_ref, an_entry
@@ -34,14 +35,18 @@ def claims(count: int) -> list[Entry]:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that were written durably, in order."""
+    """The files that were written or added to durably, in order."""
     written: list[Path] = []
 
-    def write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-        written.append(path)
-        files.write_durably(path, content, mode=mode)
+    def noted(write: Callable[..., None]) -> Callable[..., None]:
+        def writing(path: Path, content: bytes, **options: Any) -> None:
+            written.append(path)
+            write(path, content, **options)
 
-    monkeypatch.setattr(store_module, "write_durably", write)
+        return writing
+
+    for name in ("write_durably", "append_durably"):
+        monkeypatch.setattr(store_module, name, noted(getattr(files, name)))
     return written
 
 
@@ -172,10 +177,10 @@ async def test_work_hears_that_its_change_was_refused_or_could_not_be_written(
     with pytest.raises(DeviceInUse) as refusal:
         await store.commit(entering(an_entry(a_ref("two"), a_held_device(0))), around=refused)
 
-    def full(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    def full(*_: object, **__: object) -> None:
         raise NodeNotReady("the disk is full")
 
-    monkeypatch.setattr(store_module, "write_durably", full)
+    monkeypatch.setattr(store_module, "append_durably", full)
     with pytest.raises(NodeNotReady):
         await store.commit(entering(an_entry(a_ref("three"), a_held_device(1))), around=unwritten)
 
@@ -242,6 +247,8 @@ async def test_a_full_disk_refuses_the_change_and_the_next_try_succeeds(
     store = JournalStore(tmp_path)
     await store.commit(entering(an_entry(a_ref("one"))))
     entry = an_entry(a_ref("two"), a_held_device(1))
+    if call == "replace":
+        monkeypatch.setattr(store_module, "_LINES_TO_SPARE", -2)
 
     with monkeypatch.context() as full:
         full.setattr(Path if call == "replace" else os, call, refusing(errno.ENOSPC))
@@ -252,6 +259,97 @@ async def test_a_full_disk_refuses_the_change_and_the_next_try_succeeds(
     await store.commit(entering(entry))
     assert len(store.current.held) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == [JOURNAL, LOCK]
+
+
+def half(size: int) -> Callable[[int, bytes], int]:
+    """A disk that is full after so many bytes of a write."""
+    write, left = os.write, size
+
+    def writes(descriptor: int, content: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(descriptor, content[:left])
+        left -= written
+        return written
+
+    return writes
+
+
+@pytest.mark.parametrize("size", [1, 100, 300])
+@pytest.mark.parametrize("can_be_cut", [True, False])
+async def test_a_change_that_is_written_in_part_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, can_be_cut: bool
+) -> None:
+    store, other = JournalStore(tmp_path), JournalStore(tmp_path)
+    await store.commit(entering(an_entry(a_ref("one"))))
+    before = (tmp_path / JOURNAL).read_bytes()
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", half(size))
+        if not can_be_cut:
+            full.setattr(os, "ftruncate", refusing(errno.EROFS))
+        with pytest.raises(NodeNotReady, match="full"):
+            await store.commit(entering(an_entry(a_ref("two"), a_held_device(1))))
+    left = (tmp_path / JOURNAL).read_bytes().removeprefix(before)
+
+    assert len(left) == (0 if can_be_cut else size)
+    for each in (store, other):
+        assert (list(each.current.held), each.current.incomplete) == (["uid-of-one"], False)
+    await other.commit(entering(an_entry(a_ref("three"), a_held_device(2))))
+    assert list(store.current.held) == ["uid-of-one", "uid-of-three"]
+    # Whether it was acknowledged, and the file lost its end since, nobody can know.
+    assert store.current.incomplete is not can_be_cut
+
+
+async def test_after_a_failed_flush_the_file_is_written_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = JournalStore(tmp_path)
+    await store.commit(entering(an_entry(a_ref("one"))))
+    inode = (tmp_path / JOURNAL).stat().st_ino
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", refusing(errno.EIO))
+        with pytest.raises(NodeNotReady):
+            await store.commit(entering(an_entry(a_ref("two"), a_held_device(1))))
+
+    await store.commit(entering(an_entry(a_ref("two"), a_held_device(1))))
+    assert (tmp_path / JOURNAL).stat().st_ino != inode
+    inode = (tmp_path / JOURNAL).stat().st_ino
+    await store.commit(leaving("uid-of-one"))
+    assert (tmp_path / JOURNAL).stat().st_ino == inode
+    assert list(JournalStore(tmp_path).current.held) == ["uid-of-two"]
+
+
+async def test_the_file_stays_short_and_a_start_reads_it(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path)
+    kept, moving = claims(2)
+    await store.commit(entering(kept))
+    lines = []
+    for _ in range(120):
+        await store.commit(entering(moving))
+        await store.commit(leaving(moving.claim.uid))
+        lines.append((tmp_path / JOURNAL).read_bytes().count(b"\n"))
+
+    assert max(lines) > min(lines[1:]) + 100  # changes were added, not the whole file written
+    assert max(lines) < 210
+    assert JournalStore(tmp_path).current == store.current == Journal({kept.claim.uid: kept})
+
+
+async def test_a_journal_that_is_removed_just_before_a_change_is_added_does_not_shrink_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = JournalStore(tmp_path)
+    await store.commit(entering(an_entry(a_ref("one"))))
+
+    def removed(journal: Journal) -> Journal:
+        (tmp_path / JOURNAL).unlink()
+        return entering(an_entry(a_ref("two"), a_held_device(1)))(journal)
+
+    with pytest.raises(NodeNotReady):
+        await store.commit(removed)
+    await store.commit(entering(an_entry(a_ref("three"), a_held_device(2))))
+    current = JournalStore(tmp_path).current
+    assert (list(current.held), current.incomplete) == (["uid-of-one", "uid-of-three"], True)
 
 
 async def test_when_only_the_last_flush_fails_memory_is_as_the_disk(
