@@ -54,14 +54,18 @@ class Discovery:
         return lambda: self._listeners.remove(listener)
 
     async def run(self) -> None:
-        """Look again at every interval, for ever."""
+        """Look at every interval, for ever; at once if there are no facts yet."""
         while True:
+            if self._facts is not None:
+                await asyncio.sleep(
+                    min(self._interval_s, DIVIDED_INTERVAL_S) if self._facts.divided else self._interval_s
+                )
             try:
                 await self.observe()
             except NodeNotReady as error:
                 _log.warning("the node cannot be looked at", error=str(error))
-            divided = self._facts is not None and self._facts.divided
-            await asyncio.sleep(min(self._interval_s, DIVIDED_INTERVAL_S) if divided else self._interval_s)
+                if self._facts is None:
+                    await asyncio.sleep(self._interval_s)
 
     async def observe(self) -> NodeFacts:
         """Facts that are fresh: of a look that began after this call. Callers at the same time share one.
