@@ -21,8 +21,8 @@ files.
   that is being released. Another instance of the plugin may therefore remove it without asking.
 * Killed after prepare 3: PREPARED; asked again, the answer is the same.
 * Killed after unprepare 1: UNFINISHED; kubelet asks again, or start-up undoes or finishes it by the claim's standing.
-* A power failure is a boot: CDI files are not flushed, and whatever is left of them, no entry of an earlier boot counts
-  as PREPARED. A file that it brings back is ORPHANED.
+* A power failure is a boot: CDI files are not flushed, because no entry of an earlier boot counts as PREPARED. A file
+  that it brings back is ORPHANED.
 
 All of it is done in the journal's thread: another thread costs more than the work, because CDI files lie in memory.
 So one claim costs a journal write, its release another, and many claims of one moment share it.

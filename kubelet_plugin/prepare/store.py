@@ -8,9 +8,9 @@ once cost one or two writes, not eight.
 During a rolling update two instances of the plugin share the file. A lock file is held (`flock`) around *read again if
 changed, decide, write*, and around nothing else: no API call, no hardware, no waiting. The lock ends with its process.
 
-A change is added to the end and flushed. A crash leaves the old or the new content, or an unfinished change, which
-nobody relies on: the next instance then asks the API server as if claims were lost, because a file that lost its end
-looks the same. Now and then, and after every failure, the file is written as a whole under a temporary name, flushed,
+A change is added to the end and flushed. A crash leaves the old or the new content, or an unfinished change. No caller
+relies on that one; but a file that lost its end looks the same, so the next instance asks the API server as if claims
+were lost. Now and then, and after every failure, the file is written as a whole under a temporary name, flushed,
 and renamed over the old one. Unreadable parts are appended to `claims.damaged` before they leave the journal.
 """
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.rows import slow_but
 
 DOCS = Path(__file__).parents[2] / "docs"
 LINES = [
@@ -44,7 +45,7 @@ def test_there_are_such_lines_and_each_question_is_asked() -> None:
     assert {word for line in LINES for word in ASKED if word in line} == set(ASKED)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", slow_but(SHELLS, "sh"))
 @pytest.mark.parametrize("line", LINES, ids=lambda line: next(word for word in ASKED if word in line))
 def test_a_wait_is_over_when_it_may_be_and_ends_with_a_sentence_when_it_lasts(
     line: str, shell: str, tmp_path: Path

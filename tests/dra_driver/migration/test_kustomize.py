@@ -28,7 +28,7 @@ from support.kustomize import (
     top_of,
     tree,
 )
-from support.rows import examples, rows
+from support.rows import examples, rows, slow_but
 from support.steps import steps
 
 from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
@@ -197,8 +197,11 @@ def test_what_nothing_patches_is_migrated_and_all_else_is_left_and_named(name: s
 _TAKEN_AWAY = ("the container with GPUs taken away", "a CRD, whose lists are replaced")
 
 
+LEFT = [name for name, (_, converted) in TREES.items() if not converted]
+
+
 @needs_kubectl
-@pytest.mark.parametrize("name", [name for name, (_, converted) in TREES.items() if not converted])
+@pytest.mark.parametrize("name", slow_but(LEFT, *LEFT[::3]))
 def test_what_is_left_is_migrated_once_it_is_rendered(name: str) -> None:
     files, _ = TREES[name]
     rendered = "---\n".join(map(yaml.safe_dump, built({"ns": (files, top_of(files))})["ns"]))

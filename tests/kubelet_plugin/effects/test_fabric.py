@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.mishaps import active_partitions, bind_gpu, fabric_mishap, set_partition, start_fabric_manager
 from support.nodes import a_node
+from support.rows import slow_but
 
 from dra_driver.errors import DriverError, HardwareError
 from kubelet_plugin.effects.fabric_partitions import FabricPartitions
@@ -247,7 +248,7 @@ STEPS = ("fmConnect", "fmGetSupportedFabricPartitions", "fmActivateFabricPartiti
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("function", STEPS)
-@pytest.mark.parametrize("times", [1, 2, 3, 4])
+@pytest.mark.parametrize("times", slow_but([1, 2, 3, 4], 1))
 def test_a_death_in_any_call_is_made_good_by_the_next_attempt(
     plugin: Plugin, function: str, when: str, times: int
 ) -> None:
@@ -305,7 +306,10 @@ def _off_only(driver: Driver) -> object:
     return set_persistence
 
 
-@pytest.mark.parametrize("code", [code for code in FmCode if code and code != FmCode.IN_USE])
+FAILURES = [code for code in FmCode if code and code != FmCode.IN_USE]
+
+
+@pytest.mark.parametrize("code", slow_but(FAILURES, *FAILURES[::5]))
 def test_an_activation_that_fails_leaves_the_gpus_as_they_were(plugin: Plugin, code: FmCode) -> None:
     hold, before = plugin.hold(), plugin.host.snapshots()
     fabric_mishap(plugin.host, "fmActivateFabricPartition", code=int(code))

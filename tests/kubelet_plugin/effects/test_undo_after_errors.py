@@ -132,7 +132,11 @@ def test_parts_of_a_gpu_are_gone_when_nvml_is_well_again(tmp_path: Path, call: s
 
 
 @pytest.mark.parametrize(
-    "call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode", "nvmlDeviceSetMigMode"]
+    "call",
+    slow_but(
+        ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode", "nvmlDeviceSetMigMode"],
+        "nvmlDeviceSetMigMode",
+    ),
 )
 def test_mig_mode_is_off_when_nvml_is_well_again(tmp_path: Path, call: str) -> None:
     claim = divided(a_node(tmp_path))
@@ -141,7 +145,13 @@ def test_mig_mode_is_off_when_nvml_is_well_again(tmp_path: Path, call: str) -> N
             assert not list(failing_call(claim, call, code, times)), (call, code, times)
 
 
-@pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetComputeMode", "nvmlDeviceSetComputeMode"])
+@pytest.mark.parametrize(
+    "call",
+    slow_but(
+        ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetComputeMode", "nvmlDeviceSetComputeMode"],
+        "nvmlDeviceSetComputeMode",
+    ),
+)
 def test_a_compute_mode_is_back_when_nvml_is_well_again(tmp_path: Path, call: str) -> None:
     claim = exclusive(a_node(tmp_path, gpus=2))
     for code in CODES:
@@ -149,7 +159,7 @@ def test_a_compute_mode_is_back_when_nvml_is_well_again(tmp_path: Path, call: st
             assert not list(failing_call(claim, call, code, times)), (call, code, times)
 
 
-@pytest.mark.parametrize("kind", [in_parts, divided, exclusive, sliced])
+@pytest.mark.parametrize("kind", slow_but([in_parts, divided, exclusive, sliced], divided, sliced))
 def test_a_gpu_that_answered_nothing_is_as_before_when_it_is_well_again(
     tmp_path: Path, kind: Callable[[Node], Claim]
 ) -> None:

@@ -322,8 +322,8 @@ async def test_after_a_failed_flush_the_file_is_written_as_a_whole(
 
 async def test_the_file_stays_short_and_a_start_reads_it(tmp_path: Path) -> None:
     store = JournalStore(tmp_path)
-    kept, moving = claims(2)
-    await store.commit(entering(kept))
+    staying, moving = claims(2)
+    await store.commit(entering(staying))
     lines = []
     for _ in range(120):
         await store.commit(entering(moving))
@@ -332,7 +332,7 @@ async def test_the_file_stays_short_and_a_start_reads_it(tmp_path: Path) -> None
 
     assert max(lines) > min(lines[1:]) + 100  # changes were added, not the whole file written
     assert max(lines) < 210
-    assert JournalStore(tmp_path).current == store.current == Journal({kept.claim.uid: kept})
+    assert JournalStore(tmp_path).current == store.current == Journal({staying.claim.uid: staying})
 
 
 async def test_a_journal_that_is_removed_just_before_a_change_is_added_does_not_shrink_to_it(

@@ -37,19 +37,38 @@ def _add(text: str) -> Callable[[ImexNode], None]:
     ("change", "expected"),
     [
         pytest.param(_add("SERVERPORT=1\n"), "unknown configuration key SERVERPORT", id="unknown key"),
-        pytest.param(_add("SERVER_PORT=70000\n"), "invalid value '70000' of SERVER_PORT", id="bad port"),
+        pytest.param(
+            _add("SERVER_PORT=70000\n"), "invalid value '70000' of SERVER_PORT", id="bad port", marks=pytest.mark.slow
+        ),
         pytest.param(_add("DAEMONIZE=no\n"), "invalid value 'no' of DAEMONIZE", id="bad switch"),
-        pytest.param(_add("IMEX_WAIT_FOR_QUORUM=SOME\n"), "invalid value 'SOME'", id="bad word"),
-        pytest.param(_add("BIND_INTERFACE_IP=here\n"), "invalid value 'here'", id="bad address"),
-        pytest.param(_add("LOG_LEVEL 4\n"), "is not KEY=VALUE", id="no setting"),
-        pytest.param(_add("IMEX_CMD_UNIX_DOMAIN_PATH=\n"), "IMEX_CMD_ENABLED needs", id="commands from nowhere"),
+        pytest.param(
+            _add("IMEX_WAIT_FOR_QUORUM=SOME\n"), "invalid value 'SOME'", id="bad word", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            _add("BIND_INTERFACE_IP=here\n"), "invalid value 'here'", id="bad address", marks=pytest.mark.slow
+        ),
+        pytest.param(_add("LOG_LEVEL 4\n"), "is not KEY=VALUE", id="no setting", marks=pytest.mark.slow),
+        pytest.param(
+            _add("IMEX_CMD_UNIX_DOMAIN_PATH=\n"),
+            "IMEX_CMD_ENABLED needs",
+            id="commands from nowhere",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(lambda node: node.place.config.unlink(), "cannot open configuration file", id="no configuration"),
         pytest.param(lambda node: node.place.nodes.unlink(), "cannot open node configuration file", id="no list"),
-        pytest.param(lambda node: node.list_nodes(), "has no nodes", id="empty list"),
-        pytest.param(lambda node: node.list_nodes("zero", "one", "one"), "has a node twice", id="a node twice"),
+        pytest.param(lambda node: node.list_nodes(), "has no nodes", id="empty list", marks=pytest.mark.slow),
+        pytest.param(
+            lambda node: node.list_nodes("zero", "one", "one"),
+            "has a node twice",
+            id="a node twice",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(lambda node: node.list_nodes("one", "two"), "is not among the nodes", id="not in the list"),
         pytest.param(
-            lambda node: node.know({"one": node.address + "9"}), "is not among the nodes", id="own name unknown"
+            lambda node: node.know({"one": node.address + "9"}),
+            "is not among the nodes",
+            id="own name unknown",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             lambda node: _add("BIND_INTERFACE_IP=203.0.113.7\n")(node) or node.list_nodes("203.0.113.7"),
