@@ -8,7 +8,6 @@ leads.
 
 import asyncio
 from collections.abc import Collection
-from contextlib import aclosing
 
 import structlog
 
@@ -22,7 +21,6 @@ from dra_driver.kube.workqueue import WorkQueue
 
 _log = structlog.get_logger(__name__)
 
-_PAGE = 100
 _AGAIN_S = 60.0
 """While claims wait, they are named again: the inventory may have been deleted and made again, or an earlier leader was
 late."""
@@ -75,24 +73,12 @@ class BindingClaims:
         for node, _ in (*(before or ()), *(after or ())):
             self._queue.add(node)
 
-    async def run(self) -> None:
+    async def run(self, named: Collection[str]) -> None:
+        """`named`: nodes whose inventories name claims. An earlier leader may have named some that no longer wait."""
         await self._synced.wait()
-        await self._look_at_named()
+        for node in named:
+            self._queue.add(node)
         await self._queue.work(self._write, self._workers)
-
-    async def _look_at_named(self) -> None:
-        """An earlier leader may have named claims that no longer wait. Tried until the inventories can be read."""
-        while True:
-            try:
-                async with aclosing(self._kube.pages(NODE_INVENTORIES, limit=_PAGE)) as pages:
-                    async for page in pages:
-                        for inventory in page.items:
-                            if (inventory.get("status") or {}).get("bindingClaims"):
-                                self._queue.add(inventory["metadata"]["name"])
-                return
-            except ClusterError as error:
-                _log.warning("inventories cannot be read", error=str(error))
-                await asyncio.sleep(error.retry_after_s or 1.0)
 
     async def _write(self, node: str) -> None:
         claims = self._of_nodes.get(node, {})

@@ -53,12 +53,15 @@ class PublishedSlices:
                 if self._classes is not None:
                     group.create_task(self._classes.run())
                 if self._binding is not None:
-                    group.create_task(self._binding.run())
+                    group.create_task(self._name_claims(self._publisher, self._binding))
                 # The first read of a large cluster leaves free memory that nothing uses again.
                 await self._publisher.first_pass.wait()
                 memory.settle()
         finally:
             self._publisher = None
+
+    async def _name_claims(self, publisher: PoolPublisher, binding: BindingClaims) -> None:
+        await binding.run(await publisher.naming_claims())
 
     def problem(self) -> str | None:
         """Why the slices cannot be updated at the moment, or None; for the readiness probe."""

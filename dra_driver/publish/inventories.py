@@ -49,6 +49,8 @@ class KeptInventory:
     size: int
     """Bytes of the spec as JSON. Of one that is too large, nothing is packed."""
     packed_status: bytes | None = None
+    names_claims: bool = False
+    """Whether the status names claims that wait for the node."""
 
     def node(self) -> NodeRef:
         """Raises InvalidInput."""
@@ -98,6 +100,7 @@ def kept_inventory(obj: JsonObject, driver: str) -> KeptInventory:
         packed=zlib.compress(text, level=1) if len(text) <= MOST_READ_BYTES else b"",
         size=len(text),
         packed_status=zlib.compress(to_json(obj["status"]), level=1) if obj.get("status") else None,
+        names_claims=bool((obj.get("status") or {}).get("bindingClaims")),
     )
 
 

@@ -268,6 +268,11 @@ class PoolPublisher:
             for name in names
         ]
 
+    async def naming_claims(self) -> list[str]:
+        """Nodes whose inventories name claims that wait for them, once the inventories are read."""
+        await self._inventories.synced.wait()
+        return [inventory.name for inventory in self._inventories.objects.values() if inventory.names_claims]
+
     async def run(self) -> None:
         """Keep the pools as they should be, until cancelled."""
         try:

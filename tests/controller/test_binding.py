@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from prometheus_client import CollectorRegistry
 from support.claims import a_claim, a_ref, a_result
 from support.objects import allocate, claim, result
 from support.observed_api import ObservedApiServer
 from support.shipped import create_definitions
 
 from controller.binding import BindingClaims, waiting_for_nodes
+from controller.slices import PublishedSlices
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.inventory import BindingClaim
 from dra_driver.api.meta import NODE_INVENTORIES, RESOURCE_CLAIMS, JsonObject
@@ -18,6 +20,8 @@ from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.live import Changed, LivePolicies
+from dra_driver.publish.metrics import PublishingCounters
+from dra_driver.publish.pools import Publication, PublishingListeners
 
 DRIVERS = (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
 BINDS = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
@@ -34,7 +38,7 @@ async def definitions(kube: Kube) -> None:
 async def naming(kube: Kube, again_s: float = 60.0) -> AsyncIterator[None]:
     binding = BindingClaims(kube, DRIVERS, workers=2, again_s=again_s)
     policies = LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, NOBODY, beside=binding)
-    tasks = [asyncio.create_task(work) for work in (*(mirror.run() for mirror in policies.mirrors), binding.run())]
+    tasks = [asyncio.create_task(work) for work in (*(mirror.run() for mirror in policies.mirrors), binding.run(()))]
     try:
         yield
     finally:
@@ -117,10 +121,21 @@ async def test_a_new_leader_corrects_what_an_earlier_one_named(kube: Kube) -> No
     gone = {"driver": GPU_DRIVER, "namespace": "default", "name": "gone", "uid": "uid-of-gone"}
     await a_node(kube, "node-a", gone)
     await allocated(kube, "waits", result("gpu-0", pool="node-b", **BINDS))
-    async with naming(kube):
+    binding = BindingClaims(kube, DRIVERS, workers=2)
+    publication = Publication(
+        driver=GPU_DRIVER,
+        policies=lambda kube, changed: LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, changed, beside=binding),
+    )
+    counters = PublishingCounters(CollectorRegistry())
+    slices = PublishedSlices(kube, publication, PublishingListeners(), counters, workers=2, binding=binding)
+    leading = asyncio.create_task(slices.run())
+    try:
         await named(kube, "node-a")
         await a_node(kube, "node-b")
         await named(kube, "node-b", (GPU_DRIVER, "waits"))
+    finally:
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
 
 
 async def test_an_inventory_that_was_made_again_names_the_claims_that_wait(kube: Kube) -> None:
