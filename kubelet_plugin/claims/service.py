@@ -258,6 +258,7 @@ class ClaimService:
         well_formed(ref)
         for sentence in (await self._healer.complete()).done:
             _log.warning("put right", what=sentence)
+            self._left.set()
         held = self._journal.current.held.get(ref.uid)
         sure = held is not None and _is_final(held) and await self._is_prepared(held, self._view.node())
         patience_s = 0.0 if sure else self._patience.api_s

@@ -253,6 +253,17 @@ class DomainClaims:
             domain = await self._domains.ready(uid, ref)
         return _named(domain, self._node.name)
 
+    async def _forget_released(self, *, but: str) -> None:
+        """A journal that lost its end has claims that were released since: without a file, and no longer allocated
+        here. Raises ClusterError, NodeNotReady."""
+        files = await asyncio.to_thread(self._cdi.claims)
+        for uid, known in self._journal.current.domains.items():
+            if uid not in files and uid != but and not await self._stands(known):
+                async with self._files:
+                    if self._journal.current.domains.get(uid) == known:
+                        await self._drop(uid)
+                        _log.warning("a claim was released before the journal was damaged", claim=str(known.claim))
+
     async def _lost(self) -> frozenset[str]:
         """UIDs of claims that have a file and are not in the journal. Raises NodeNotReady."""
         # The files first: another instance, which serves, has a claim in the journal before its file exists.
@@ -262,6 +273,8 @@ class DomainClaims:
     async def _restore_lost(self, *, but: str = "") -> None:
         """Enter claims again that the journal lost, and remove the files of those that are gone. `but`: UID of a claim
         that is being prepared. Raises NodeNotReady while the API server cannot be asked."""
+        with suppress(ClusterError):
+            await self._forget_released(but=but)
         lost = await self._lost() - {but}
         if not lost:
             return

@@ -20,7 +20,7 @@ from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import ComputeMode, FabricPartition, Records, TimeSlice
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.known_node import ContainerFiles, CurrentNode, KnownNode
-from kubelet_plugin.prepare.lifecycle import BindingStage, ClaimStanding, Entry, is_made, mig_uuids, standing_of
+from kubelet_plugin.prepare.lifecycle import BindingStage, ClaimStanding, Entry, Held, is_made, mig_uuids, standing_of
 from kubelet_plugin.prepare.plan import Plan, finished, plan_for
 from kubelet_plugin.prepare.repair import Action, ClaimFinding, Remedy, RepairReport, remedy_for
 from kubelet_plugin.prepare.store import JournalStore
@@ -322,13 +322,31 @@ class Healer:
     async def _complete(self) -> RepairReport:
         node, files = self._view.node(), await self._view.files()
         with_file = set(await self._executor.claims_with_file())
-        report = RepairReport()
-        for claim in await self._claims.allocated(node.driver, node.pool):
+        before = self._journal.current.held
+        allocated = await self._claims.allocated(node.driver, node.pool)
+        known = with_file.union(claim.metadata.uid for claim in allocated)
+        report = await self._forget({uid: entry for uid, entry in before.items() if uid not in known})
+        for claim in allocated:
             ref = ClaimRef(claim.metadata.namespace or "", claim.metadata.name, claim.metadata.uid)
             if ref.uid in with_file and ref.uid not in self._journal.current.held:
                 report += RepairReport((await self._enter_again(claim, ref, node, files),))
         await self._journal.commit(lambda journal: replace(journal, incomplete=False))
         return report + RepairReport(("the journal is complete again",))
+
+    async def _forget(self, entries: Held) -> RepairReport:
+        """A journal that lost its end has claims that were released since: without a file, and no longer allocated.
+        What they held may be another claim's by now, so nothing is undone for them. Holds of no claim are cleared
+        later."""
+
+        outdated = {uid: entry for uid, entry in entries.items() if not self._executor.turn(uid).locked()}
+        if outdated:
+            await self._journal.commit(lambda journal: replace(journal, held=_without(journal.held, outdated)))
+        return RepairReport(
+            tuple(
+                f"{entry.claim} (UID {uid}) was released before the journal was damaged"
+                for uid, entry in outdated.items()
+            )
+        )
 
     async def _enter_again(self, claim: ResourceClaim, ref: ClaimRef, node: KnownNode, files: ContainerFiles) -> str:
         """The outcome for a claim that the journal lost. Raises NodeNotReady when the disk refuses.
@@ -346,6 +364,10 @@ class Healer:
         except DeviceInUse as error:
             return f"{who} and cannot be entered again: {error}"
         return f"{who}: entered again"
+
+
+def _without(held: Held, outdated: Held) -> Held:
+    return {uid: entry for uid, entry in held.items() if outdated.get(uid) != entry}
 
 
 def _failed(subject: str, error: Exception) -> RepairReport:

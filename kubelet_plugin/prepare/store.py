@@ -51,6 +51,10 @@ class HoldLog:
     def __init__(self, folder: Path) -> None:
         self._path = folder / HOLD_LOG
 
+    @property
+    def exists(self) -> bool:
+        return is_there(self._path)
+
     def read(self) -> tuple[Records, int]:
         """The holds that are there, each as it was written last, and how many lines cannot be read.
 
@@ -159,7 +163,7 @@ class JournalFile:
         if seen is None or seen.signature != self._signature():
             # Not written yet, or by another instance. Setting this beside a running transaction is harmless: if it
             # overwrites the transaction's result, the signature differs the next time.
-            self._seen = seen = self._read()
+            self._seen = seen = self._looked_at()
         return seen.journal
 
     def presume_lost(self) -> None:
@@ -214,8 +218,10 @@ class JournalFile:
         lost = {hold: record for hold, record in logged.items() if hold not in stored}
         # The claims of these holds may be lost, too: no journal, or one that lost whole changes at its end.
         incomplete = journal.incomplete or bool(damage) or bool(lost)
-        # The log is written first: if the journal lost a line, the log has what is newer.
-        holds = {**journal.holds, **logged} if damage else {**lost, **journal.holds}
+        holds = {**lost, **journal.holds}
+        if damage and self._log.exists:
+            # The log is written first. A journal that lost its end has holds that are gone, and of others older facts.
+            holds = {**journal.holds, **logged} if bad else dict(logged)
         whole = replace(journal, damage=(), unfinished=None, holds=holds, incomplete=incomplete)
         if lines := [item.line for item in damage if item.line]:
             side = self._folder / DAMAGED
@@ -253,6 +259,19 @@ class JournalFile:
         self._has_failed = False
         self._seen, self._known = _Seen(self._signature(), journal, lines), journal
 
+    def _looked_at(self) -> _Seen:
+        """Without waiting. An unfinished change is another instance's at work, which has the lock, or damage."""
+        seen = self._read()
+        if seen.journal.unfinished is None:
+            return seen
+        try:
+            with self._locked(patience_s=0):
+                seen = self._read()
+        except NodeNotReady:
+            return seen
+        damaged = seen.journal.unfinished is not None
+        return replace(seen, journal=replace(seen.journal, incomplete=True)) if damaged else seen
+
     def _read(self) -> _Seen:
         # Replaced between the two: the signature is the older one, and the next look reads again.
         signature = self._signature()
@@ -279,7 +298,7 @@ class JournalFile:
         return (status.st_ino, status.st_mtime_ns, status.st_size)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, patience_s: float | None = None) -> Iterator[None]:
         path = self._folder / LOCK
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -287,7 +306,7 @@ class JournalFile:
         except OSError as error:
             raise NodeNotReady(f"cannot be opened: {error.strerror or error}", about=f"file {path}") from error
         try:
-            _wait_for_lock(descriptor, path)
+            _wait_for_lock(descriptor, path, _LOCK_TIMEOUT_S if patience_s is None else patience_s)
             yield
         finally:
             os.close(descriptor)
@@ -421,15 +440,15 @@ def _settle(future: asyncio.Future[Journal], outcome: Journal | Exception) -> No
         future.exception()  # its waiter may be cancelled before it looks
 
 
-def _wait_for_lock(descriptor: int, path: Path) -> None:
-    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+def _wait_for_lock(descriptor: int, path: Path, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise NodeNotReady(
-                    f"another instance of the plugin has held it for {_LOCK_TIMEOUT_S:g} s; is it hung?",
+                    f"another instance of the plugin has held it for {patience_s:g} s; is it hung?",
                     about=f"file {path}",
                 ) from None
             time.sleep(_LOCK_POLL_S)

@@ -454,6 +454,38 @@ async def test_a_journal_that_is_missing_while_the_disk_is_full_costs_no_claim_w
     assert set(bench.hardware.holds) == holds
 
 
+@pytest.mark.parametrize("started", [False, True], ids=["serving", "started again"])
+async def test_a_journal_that_lost_its_end_brings_no_released_claim_back_and_costs_none_its_part(
+    bench: HoldBench, started: bool
+) -> None:
+    """The part of a released claim is another claim's by now. Nobody may take it away in the old claim's name."""
+    old = bench.claim("old", PART)
+    async with bench.plugin() as service:
+        await prepare_one(service, old)
+        journal = bench.state / JOURNAL
+        before = journal.read_bytes()
+        await unprepare_one(service, old)
+        bench.api.remove(old)
+        new = bench.claim("new", PART)
+        await prepare_one(service, new)
+        file, there = bench.cdi.path(new.uid).read_text(), dict(bench.hardware.there)
+        bench.hardware.acts.clear()
+        halved = before + journal.read_bytes().removeprefix(before)[:50]
+        assert halved != before
+        if not started:
+            journal.write_bytes(halved)
+            await prepare_one(service, bench.claim("other", device_name(1)))
+            assert sorted(service.held) == sorted([new.uid, "uid-of-other"])
+            await service.sweep()
+    if started:
+        journal.write_bytes(halved)
+        async with bench.plugin() as service:
+            assert list(service.held) == [new.uid]
+    assert bench.cdi.path(new.uid).read_text() == file
+    assert bench.hardware.there == there
+    assert not any("undo" in str(act) for act in bench.hardware.acts)
+
+
 async def test_what_went_while_nobody_watched_is_made_again_at_start(bench: HoldBench) -> None:
     ref = bench.claim("train", device_name(2), share="a")
     async with bench.plugin() as service:

@@ -271,6 +271,22 @@ async def test_a_claim_that_the_journal_lost_is_entered_again_and_its_pods_lose_
     assert claim.claim == ref and claim.domain is not None and claim.domain.uid == "d"
 
 
+async def test_a_released_claim_that_a_damaged_journal_brings_back_keeps_no_other_domain_away(node: Node) -> None:
+    node.ready("d")
+    node.ready("e")
+    old, stands = node.claim("old", "d"), node.claim("stands", "d")
+    plugin = node.plugin()
+    await prepared(plugin, old)
+    before = (node.journal.folder / JOURNAL).read_bytes()
+    await plugin.unprepare([old])
+    node.api.remove(old)
+    (node.journal.folder / JOURNAL).write_bytes(before)
+    assert list(node.held) == [old.uid]
+    assert len(await prepared(plugin, node.claim("new", "e"))) == 1
+    assert old.uid not in node.held
+    refused(await prepared(plugin, stands), DeviceInUse)
+
+
 async def test_no_other_domain_comes_to_the_node_while_a_lost_claim_is_not_settled(node: Node) -> None:
     ref = await lost(node)
     node.ready("e")

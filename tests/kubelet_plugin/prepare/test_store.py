@@ -16,7 +16,7 @@ from support.claims import a_held_device, a_ref, an_entry
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.runtime import files
 from kubelet_plugin.prepare import store as store_module
-from kubelet_plugin.prepare.journal import Journal, Unreadable, encode
+from kubelet_plugin.prepare.journal import Journal, Unreadable, encode, encode_change
 from kubelet_plugin.prepare.lifecycle import Entry, admitted, released
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL, LOCK, Change, JournalFile, JournalStore
 
@@ -294,11 +294,26 @@ async def test_a_change_that_is_written_in_part_does_not_count(
 
     assert len(left) == (0 if can_be_cut else size)
     for each in (store, other):
-        assert (list(each.current.held), each.current.incomplete) == (["uid-of-one"], False)
+        # Whether it was acknowledged, and the file lost its end since, nobody can know.
+        assert (list(each.current.held), each.current.incomplete) == (["uid-of-one"], not can_be_cut)
+    assert list(tmp_path.glob("*.damaged")) == []
     await other.commit(entering(an_entry(a_ref("three"), a_held_device(2))))
     assert list(store.current.held) == ["uid-of-one", "uid-of-three"]
-    # Whether it was acknowledged, and the file lost its end since, nobody can know.
     assert store.current.incomplete is not can_be_cut
+
+
+async def test_half_of_a_change_that_another_instance_is_writing_is_no_damage(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path)
+    await store.commit(entering(an_entry(a_ref("one"))))
+    journal = tmp_path / JOURNAL
+    change = encode_change(store.current, Journal({}))
+    descriptor = os.open(tmp_path / LOCK, os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    journal.write_bytes(journal.read_bytes() + change[:-10])
+    assert (list(store.current.held), store.current.incomplete) == (["uid-of-one"], False)
+    journal.write_bytes(journal.read_bytes() + change[-10:])
+    os.close(descriptor)
+    assert (list(store.current.held), store.current.incomplete) == ([], False)
 
 
 async def test_after_a_failed_flush_the_file_is_written_as_a_whole(
