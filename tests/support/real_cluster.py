@@ -25,6 +25,8 @@ from dra_driver.api.meta import GPU_POLICIES
 from dra_driver.kubernetes import minor_of
 from dra_driver.names import GPU_DRIVER
 from kubelet_plugin.facts import health_file
+from kubelet_plugin.prepare.journal import Journal
+from kubelet_plugin.prepare.store import JournalFile
 
 KUBECONFIG = os.environ.get("GPU_DRA_TEST_KUBECONFIG", "")
 IMAGE = os.environ.get("GPU_DRA_TEST_IMAGE", "")
@@ -113,9 +115,8 @@ class Services:
         finally:
             process.kill()
 
-    def journal(self) -> str:
-        files = [path for path in (KUBELET_ROOT / "plugins" / "gpu.nvidia.com").glob("*journal*") if path.is_file()]
-        return "\n".join(path.read_text() for path in files)
+    def journal(self) -> Journal:
+        return JournalFile(KUBELET_ROOT / "plugins" / "gpu.nvidia.com").current()
 
 
 @contextmanager
@@ -230,4 +231,4 @@ def nothing_left(services: Services) -> None:
     until(lambda: not get("resourceclaims", "-A")["items"], "claims are gone")
     until(lambda: not list(CDI_ROOT.glob("*gpu.nvidia.com*")), "CDI files are gone")
     # The journal forgets a claim last, when its settings of the hardware are undone.
-    until(lambda: '"claim' not in services.journal().replace('"claims"', ""), "the journal holds no claim")
+    until(lambda: not (services.journal().held or services.journal().domains), "the journal holds no claim")
