@@ -18,6 +18,7 @@ import asyncio
 import fcntl
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -320,7 +321,8 @@ class JournalStore:
         self._file = JournalFile(folder)
         # A thread of its own: a hung NVML call in the common pool must not hold up the journal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._waiting: list[_Waiting] = []
+        self._waiting: deque[_Waiting] = deque()
+        """The loop's thread adds, the journal's takes: what comes until it runs shares its write."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -373,14 +375,22 @@ class JournalStore:
         self._thread.shutdown()
 
     def _write_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
-        batch, self._waiting = self._waiting, []
         try:
-            self._thread.submit(self._write, batch, loop)
+            self._thread.submit(self._write, loop)
         except RuntimeError as error:  # The journal is closed.
+            batch = self._taken()
             self._written(batch, [error] * len(batch), loop)
 
-    def _write(self, batch: Sequence["_Waiting"], loop: asyncio.AbstractEventLoop) -> None:
+    def _taken(self) -> list["_Waiting"]:
+        taken = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._waiting.popleft())
+        return taken
+
+    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
         """In the journal's thread."""
+        batch = self._taken()
         outcomes = _transacted(self._file, batch)
         loop.call_soon_threadsafe(self._written, batch, outcomes, loop)
 
