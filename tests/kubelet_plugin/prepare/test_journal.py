@@ -243,6 +243,16 @@ def test_what_a_newer_release_says_of_the_file_lasts_until_the_next_change() -> 
     assert object_of(again.splitlines()[0])["writer"] == "2.0"
 
 
+def test_a_line_that_is_missing_before_the_last_change_is_noticed() -> None:
+    one, two = Journal({}), two_claims()
+    header, first, _ = encode_change(one, two).splitlines(keepends=True)
+
+    decoded = decode(encode(one) + header + first + encode_change(two, two))
+
+    assert [damage.reason for damage in decoded.damage] == ["1 of 2 lines are missing"]
+    assert decoded.incomplete and list(decoded.held) == ["uid-of-one"]
+
+
 def test_a_line_too_many_is_damage() -> None:
     header, first, second = lines_of(two_claims())
 
