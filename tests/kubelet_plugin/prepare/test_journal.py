@@ -244,10 +244,10 @@ def test_what_a_newer_release_says_of_the_file_lasts_until_the_next_change() -> 
 
 
 def test_a_line_that_is_missing_before_the_last_change_is_noticed() -> None:
-    one, two = Journal({}), two_claims()
-    header, first, _ = encode_change(one, two).splitlines(keepends=True)
+    empty, both = Journal({}), two_claims()
+    header, first, _ = encode_change(empty, both).splitlines(keepends=True)
 
-    decoded = decode(encode(one) + header + first + encode_change(two, two))
+    decoded = decode(encode(empty) + header + first + encode_change(both, both))
 
     assert [damage.reason for damage in decoded.damage] == ["1 of 2 lines are missing"]
     assert decoded.incomplete and list(decoded.held) == ["uid-of-one"]
