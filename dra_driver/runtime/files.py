@@ -1,7 +1,7 @@
 """Durable files: a reader sees the old or the new content, and after a power failure one of the two exists. All durable
-state is written here: the journal and the CDI files of the node plugin. Content goes to a temporary file in the same
-folder, is flushed to the disk, renamed over the old file, and then the folder is flushed, because it contains the name.
-Every OSError becomes a `NodeNotReady` that names the file and the fix; no partial change remains. All calls block:
+state of the node plugin is written here. Content goes to a temporary file in the same folder, is flushed to the disk,
+renamed over the old file, and then the folder is flushed, because it contains the name. CDI files are written here
+without flushes. Every OSError becomes a `NodeNotReady` that names the file and the fix; no partial change remains. All calls block:
 services call them in a thread.
 """
 
@@ -100,7 +100,7 @@ def append_durably(path: Path, content: bytes, *, mode: int = 0o644, create: boo
     """Appends `content` to the file on a new line, with one flush; if the file is missing, creates it with `mode`, or
     raises. Raises NodeNotReady; then the file is as before, unless the disk refuses that, too."""
     with _translated(path, "cannot be written"):
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT * create | os.O_CLOEXEC, mode)
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0) | os.O_CLOEXEC, mode)
         try:
             size = os.fstat(fd).st_size
             torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"

@@ -11,7 +11,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -253,10 +253,9 @@ class DomainClaims:
             domain = await self._domains.ready(uid, ref)
         return _named(domain, self._node.name)
 
-    async def _forget_released(self, *, but: str) -> None:
-        """A journal that lost its end has claims that were released since: without a file, and no longer allocated
-        here. Raises ClusterError, NodeNotReady."""
-        files = await asyncio.to_thread(self._cdi.claims)
+    async def _forget_released(self, files: Collection[str], *, but: str) -> None:
+        """A journal that lost its end has claims that were released since: without one of `files`, and no longer
+        allocated here. Raises ClusterError, NodeNotReady."""
         for uid, known in self._journal.current.domains.items():
             if uid not in files and uid != but and not await self._stands(known):
                 async with self._files:
@@ -266,16 +265,17 @@ class DomainClaims:
 
     async def _lost(self) -> frozenset[str]:
         """UIDs of claims that have a file and are not in the journal. Raises NodeNotReady."""
-        # The files first: another instance, which serves, has a claim in the journal before its file exists.
         files = await asyncio.to_thread(self._cdi.claims)
         return files - self._journal.current.domains.keys()
 
     async def _restore_lost(self, *, but: str = "") -> None:
         """Enter claims again that the journal lost, and remove the files of those that are gone. `but`: UID of a claim
         that is being prepared. Raises NodeNotReady while the API server cannot be asked."""
+        # The files first: another instance, which serves, has a claim in the journal before its file exists.
+        files = await asyncio.to_thread(self._cdi.claims)
         with suppress(ClusterError):
-            await self._forget_released(but=but)
-        lost = await self._lost() - {but}
+            await self._forget_released(files, but=but)
+        lost = files - self._journal.current.domains.keys() - {but}
         if not lost:
             return
         try:

@@ -83,7 +83,8 @@ class Healer:
         return report
 
     async def complete(self) -> RepairReport:
-        """After damage: find the claims that the journal lost. Nothing to do otherwise.
+        """After damage: find the claims that the journal lost, and forget those that it has and that were released.
+        Nothing to do otherwise.
 
         Raises NodeNotReady while that cannot be known; until then nothing may be prepared.
         """

@@ -151,7 +151,7 @@ class JournalFile:
         self._compared = False
         """Whether the journal was compared with the log of holds since it was found damaged or missing."""
         self._has_failed = False
-        """Whether the last write failed: what is in the file may not be on the disk."""
+        """Whether the last write failed: the file, or its name, may not be on the disk."""
 
     @property
     def exists(self) -> bool:
@@ -252,6 +252,7 @@ class JournalFile:
         self._now_has(after, lines)
 
     def _replace(self, journal: Journal) -> None:
+        self._has_failed = True
         content = encode(journal)
         write_durably(self._path, content, mode=0o600)
         self._now_has(journal, content.count(b"\n"))
