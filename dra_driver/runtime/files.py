@@ -1,8 +1,8 @@
 """Durable files: a reader sees the old or the new content, and after a power failure one of the two exists. All durable
 state of the node plugin is written here. Content goes to a temporary file in the same folder, is flushed to the disk,
 renamed over the old file, and then the folder is flushed, because it contains the name. CDI files are written here
-without flushes. Every OSError becomes a `NodeNotReady` that names the file and the fix; no partial change remains. All calls block:
-services call them in a thread.
+without flushes. Every OSError becomes a `NodeNotReady` that names the file and the fix; no partial change remains. All
+calls block: services call them in a thread.
 """
 
 import contextlib
