@@ -45,6 +45,12 @@ def feature_gates() -> dict[str, bool]:
     return {}
 
 
+@pytest.fixture
+def server_type() -> type[SimulatedApiServer]:
+    """Of the simulated server; tests of webhooks have one that asks them."""
+    return SimulatedApiServer
+
+
 SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else [])]
 
 
@@ -68,6 +74,7 @@ async def api(
     real_server: Callable[..., RealApiServer],
     kubernetes: str,
     feature_gates: dict[str, bool],
+    server_type: type[SimulatedApiServer],
 ) -> AsyncIterator[Api]:
     """The API of a server of each kind."""
     if request.param == "real":
@@ -85,7 +92,7 @@ async def api(
         return
     gates = gates_on(minor_of(kubernetes), feature_gates)
     watch = WatchSettings(bookmark_interval_s=0.2)
-    server = SimulatedApiServer(version=kubernetes, feature_gates=gates, watch=watch)
+    server = server_type(version=kubernetes, feature_gates=gates, watch=watch)
     await server.start()
     async with Api(server.url, simulated=server) as api:
         api.minor = minor_of(kubernetes)

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from support.api import APPLY, Api
+from support.asking_api_server import AskingApiServer
 from support.webhooks import Webhook, a_webhook
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 
 type Json = dict[str, Any]
+
+
+@pytest.fixture
+def server_type() -> type[AskingApiServer]:
+    return AskingApiServer
 
 
 @pytest_asyncio.fixture

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 from support.api import APPLY, Api, Refused
+from support.asking_api_server import AskingApiServer
 from support.issuer import Issuer
 from support.reviews import BAD, GOOD, KINDS, an_object, config
 
@@ -32,6 +33,11 @@ TIMES = Lifetimes(whole=timedelta(days=400))
 """API servers know what time it is, so what is made in a past that lies 130 days back must still be good now."""
 PAST = timedelta(days=-130)
 PLURALS = {kind: f"{kind.lower()}s" if not kind.endswith("Class") else "deviceclasses" for kind in KINDS}
+
+
+@pytest.fixture
+def server_type() -> type[AskingApiServer]:
+    return AskingApiServer
 
 
 @dataclass

@@ -22,7 +22,6 @@ from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService
 from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge, through_maps
 from dra_driver.simulation.apiserver.requests import RequestTarget, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
-from dra_driver.simulation.apiserver.rules.admission import AnsweredQuestions, Unasked, ask
 from dra_driver.simulation.apiserver.store import StoredVersion, encode
 from dra_driver.simulation.apiserver.tables import Representation
 
@@ -31,7 +30,6 @@ _OF_CONTAINERS = {
     "log": containers.log,
     **dict.fromkeys(("attach", "ephemeralcontainers", "portforward"), containers.refuse),
 }
-_ASKED = web.RequestKey("asked", AnsweredQuestions)
 
 
 class Handlers:
@@ -59,13 +57,7 @@ class Handlers:
             return await _OF_CONTAINERS[target.subresource](request, pod, self.nodes)
         if request.method == "GET":
             return await self._read(request, target)
-        body = await read_body(request)
-        asked = request[_ASKED] = AnsweredQuestions()
-        while True:
-            try:
-                return self._write(request, target, body)
-            except Unasked as error:
-                asked.answers.update(await ask(error.questions))
+        return self._write(request, target, await read_body(request))
 
     def _write(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         if target.subresource not in ("", "status"):
@@ -231,7 +223,6 @@ def _write_options(request: web.Request) -> WriteOptions:
         dry_run=query.get("dryRun") == "All",
         field_validation=query.get("fieldValidation") or "Warn",
         field_manager=query.get("fieldManager", ""),
-        asked=request[_ASKED],
     )
 
 
@@ -246,7 +237,6 @@ def _delete_options(request: web.Request, body: object) -> DeleteOptions:
         uid=preconditions.get("uid"),
         resource_version=preconditions.get("resourceVersion"),
         dry_run=given.get("dryRun") in ("All", ["All"]),
-        asked=request[_ASKED],
     )
 
 

@@ -27,7 +27,6 @@ from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.patch import FieldPath, fields_of, merged, through_maps, without
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
-from dra_driver.simulation.apiserver.rules.admission import Admission, AdmittedChange, AnsweredQuestions
 from dra_driver.simulation.apiserver.rules.type_rules import Rules, Situation
 from dra_driver.simulation.apiserver.store import EVENTS_API, Store, StoredVersion, stored_event
 
@@ -45,14 +44,12 @@ _SERVER_OWNED = (
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Query parameters of a write. `warnings` collects what goes into Warning headers. `asked`: what admission webhooks
-    have said of it so far; None for what the server does itself, which no webhook is asked about."""
+    """Query parameters of a write. `warnings` collects what goes into Warning headers."""
 
     dry_run: bool = False
     field_validation: str = "Warn"
     field_manager: str = ""
     warnings: list[str] = field(default_factory=list)
-    asked: AnsweredQuestions | None = None
 
 
 class UnknownFields(ApiError):
@@ -71,7 +68,6 @@ class DeleteOptions:
     uid: str | None = None
     resource_version: str | None = None
     dry_run: bool = False
-    asked: AnsweredQuestions | None = None
 
 
 class ObjectService:
@@ -83,7 +79,6 @@ class ObjectService:
         self.rules = rules
         self.gates = gates
         self.minor = minor
-        self._admission = Admission(store, minor)
         self._applied: dict[str, dict[tuple[str, str], set[FieldPath]]] = {}
         """What each applier, by its name and subresource, said last of the object with this UID."""
 
@@ -105,7 +100,7 @@ class ObjectService:
         if metadata.get("resourceVersion"):
             raise ApiError(500, "resourceVersion should not be set on objects to be created", reason="")
         if not metadata.get("name") and metadata.get("generateName"):
-            self._generate_name(kind, metadata, namespace, options.asked)
+            metadata["name"] = self.generated_name(kind, metadata["generateName"], namespace)
         self._require_namespace(kind, namespace, metadata.get("name", ""))
         for name in _SERVER_OWNED:
             metadata.pop(name, None)
@@ -115,7 +110,7 @@ class ObjectService:
         self.rules.default(obj, situation)
         self.rules.prepare_create(obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_new(obj, situation))
-        self._admit(AdmittedChange(kind, "", "CREATE", obj, None, options.dry_run), options.asked, options.warnings)
+        self.admit(kind, "", obj, None, options)
         if self.store.get(kind.key, namespace, metadata["name"]) is not None:
             raise already_exists(kind.resource, metadata["name"])
         if options.dry_run:
@@ -171,9 +166,7 @@ class ObjectService:
         obj = self.rules.prepare_update(obj, old.obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_change(obj, old.obj, situation))
         obj["metadata"]["resourceVersion"] = before["resourceVersion"]
-        self._admit(
-            AdmittedChange(kind, subresource, "UPDATE", obj, old.obj, options.dry_run), options.asked, options.warnings
-        )
+        self.admit(kind, subresource, obj, old.obj, options)
         if obj == old.obj:
             return old
         if options.dry_run:
@@ -223,7 +216,7 @@ class ObjectService:
         old = self.get(kind, namespace, name)
         self._check_uid(kind, old, options.uid)
         self._check_version(kind, old, options.resource_version)
-        self._admit(AdmittedChange(kind, "", "DELETE", None, old.obj, options.dry_run), options.asked, [])
+        self.admit(kind, "", None, old.obj, options)
         if options.dry_run:
             return old, True
         obj = {**old.obj, "metadata": dict(old.obj["metadata"])}
@@ -340,25 +333,26 @@ class ObjectService:
             }
             raise ApiError(403, error.message, details={**(error.details or {}), "causes": [cause]})
 
-    def _admit(self, change: AdmittedChange, asked: AnsweredQuestions | None, warnings: list[str]) -> None:
-        if asked is not None:
-            self._admission.decide(change, asked, warnings)
-
-    def _generate_name(
-        self, kind: ResourceType, metadata: JsonObject, namespace: str, asked: AnsweredQuestions | None
+    def admit(
+        self,
+        kind: ResourceType,
+        subresource: str,
+        obj: JsonObject | None,
+        old: JsonObject | None,
+        options: WriteOptions | DeleteOptions,
     ) -> None:
-        """The same one again where webhooks were asked about it."""
-        if asked is not None and asked.name is not None:
-            metadata["name"] = asked.name
-            return
-        base = metadata["generateName"][:_LONGEST_BASE]
+        """Called with each change that is valid, before it is stored. `obj` None: a deletion; `old` None: a creation.
+
+        Here nothing else is asked; tests of webhooks ask them.
+        """
+
+    def generated_name(self, kind: ResourceType, base: str, namespace: str) -> str:
+        """A name that begins with `base` and that no object has."""
         for _ in range(8):
-            name = base + "".join(random.choices(_SUFFIX_ALPHABET, k=5))
+            name = base[:_LONGEST_BASE] + "".join(random.choices(_SUFFIX_ALPHABET, k=5))
             if self.store.get(kind.key, namespace, name) is None:
                 break
-        metadata["name"] = name
-        if asked is not None:
-            asked.name = name
+        return name
 
     def _refuse(self, kind: ResourceType, obj: JsonObject, problems: list[FieldProblem]) -> None:
         if problems:

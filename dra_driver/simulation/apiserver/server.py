@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from aiohttp import web
 
@@ -40,6 +41,8 @@ class SimulatedApiServer:
     name.
     """
 
+    objects_type: ClassVar[type[ObjectService]] = ObjectService
+
     def __init__(
         self,
         *,
@@ -58,7 +61,7 @@ class SimulatedApiServer:
         )
         judged = partial(selector_problem, server=cel)
         rules = Rules({**core_rules(), **workload_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
-        self.objects = ObjectService(self.store, self.registry, rules, gates, minor)
+        self.objects = self.objects_type(self.store, self.registry, rules, gates, minor)
         self.url = ""
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None

@@ -1,9 +1,9 @@
-"""ValidatingWebhookConfigurations: whom the server asks before it stores something, and what follows from the answers.
+"""A simulated API server that asks admission webhooks before it stores something: ValidatingWebhookConfigurations.
 
-A write finds out what it would store, and then whom that concerns (`questions`). Where there are questions without an
-answer it gives up with `Unasked`, the HTTP layer asks (`ask`), and the write starts again with the answers: so
-each write stays atomic, and what was judged is what is stored. Webhooks have a `url`; there is no network with Services
-here, and one that names a Service cannot be reached. Sources: admissionregistration.k8s.io/v1, admission.k8s.io/v1.
+A write finds out what it would store, and then whom that concerns. Where there are questions without an answer it gives
+up with `Unasked`, the server asks (`ask`), and the write starts again with the answers: so each write stays atomic, and
+what was judged is what is stored. Webhooks have a `url`; there is no network with Services here, and one that names a
+Service cannot be reached. Sources: admissionregistration.k8s.io/v1, admission.k8s.io/v1.
 """
 
 import asyncio
@@ -13,10 +13,12 @@ import json
 import ssl
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import LabelSelector
@@ -24,7 +26,9 @@ from dra_driver.apirules.status import ApiError, denied
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.functions import Server
 from dra_driver.simulation.apiserver.crds import compiled
+from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService, WriteOptions
 from dra_driver.simulation.apiserver.resource_types import ResourceType
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.simulation.apiserver.store import Store, StoredVersion
 
 _CONFIGURATIONS = ("admissionregistration.k8s.io", "validatingwebhookconfigurations")
@@ -274,3 +278,50 @@ async def _answer(webhook: JsonObject, review: JsonObject) -> Mapping[str, Any]:
     if not isinstance(response.get("allowed"), bool):
         raise ValueError("the response does not say whether the object is allowed")
     return response
+
+
+# -- the server
+
+_ASKED: ContextVar[AnsweredQuestions] = ContextVar("asked")
+"""Of the request that is answered now."""
+
+
+def _asked_now() -> AnsweredQuestions | None:
+    """None for what the server does by itself after a request, which is no task: no webhook is asked about that."""
+    return _ASKED.get(None) if asyncio.current_task() is not None else None
+
+
+class _AskingObjects(ObjectService):
+    def admit(
+        self,
+        kind: ResourceType,
+        subresource: str,
+        obj: JsonObject | None,
+        old: JsonObject | None,
+        options: WriteOptions | DeleteOptions,
+    ) -> None:
+        asked = _asked_now()
+        if asked is not None:
+            operation = "DELETE" if obj is None else "CREATE" if old is None else "UPDATE"
+            change = AdmittedChange(kind, subresource, operation, obj, old, options.dry_run)
+            warnings = options.warnings if isinstance(options, WriteOptions) else []
+            Admission(self.store, self.minor).decide(change, asked, warnings)
+
+    def generated_name(self, kind: ResourceType, base: str, namespace: str) -> str:
+        """The same one again where webhooks were asked about it."""
+        asked = _asked_now() or AnsweredQuestions()
+        asked.name = asked.name or super().generated_name(kind, base, namespace)
+        return asked.name
+
+
+class AskingApiServer(SimulatedApiServer):
+    objects_type = _AskingObjects
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        asked = AnsweredQuestions()
+        _ASKED.set(asked)
+        while True:
+            try:
+                return await super().answer(request)
+            except Unasked as error:
+                asked.answers.update(await ask(error.questions))
