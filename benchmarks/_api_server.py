@@ -12,6 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from support import real_api_server
 
+SIMULATED = Path(__file__).with_name("_simulated_api_server.py")
+"""Runs the simulated API server alone."""
+
 
 def version() -> str:
     """Of the API server that is started: `v1.36.2`, or `simulated`."""
@@ -34,7 +37,7 @@ async def api_server(folder: Path) -> AsyncIterator[Path]:
             await asyncio.to_thread(server.stop)
         return
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "dra_driver.simulation.apiserver", "--kubeconfig", str(kubeconfig)),
+        *(sys.executable, SIMULATED, "--kubeconfig", str(kubeconfig)),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 # The folder of a script is where Python looks first.
+from _api_server import SIMULATED
 from _kubelet import Kubelet, allocated_claim
 from _measured import memory_mib, write_record
 
@@ -120,10 +121,9 @@ class Bench:
         self.plugin_arguments = tuple(plugin_arguments)
         self.controller_arguments = tuple(controller_arguments)
         self.kubeconfig = folder / "kubeconfig"
-        python = sys.executable
         self.server = Process(
             "API server",
-            [python, "-m", "dra_driver.simulation.apiserver", "--port", "0", "--kubeconfig", str(self.kubeconfig)],
+            [sys.executable, str(SIMULATED), "--kubeconfig", str(self.kubeconfig)],
             folder / "apiserver.log",
         )
         self.controller: Process

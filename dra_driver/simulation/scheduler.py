@@ -12,7 +12,6 @@ every 5 s whether they are; this one looks when a claim changes.
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Never
@@ -40,9 +39,8 @@ from dra_driver.api.meta import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     JsonObject,
-    Resource,
 )
-from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_driver.api.resource import Allocation, DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Mirror, MirrorChange, Reflector, follow, key_of
@@ -69,11 +67,6 @@ _BINDING_TIMEOUT_S = 600.0
 """As kube-scheduler's default `bindingTimeout`."""
 MAX_CONSUMERS = 256
 """Of one claim; the API has no room for more."""
-
-_TAINT_RULES = tuple(
-    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
-)
-"""The versions that a server may have, newest first; it may have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +110,6 @@ class SimulatedScheduler:
         self._slices = Mirror(kube, RESOURCE_SLICES, keep=_published, on_change=self._slice_changed)
         self._catalog: Catalog | None = None
         """Of the slices as they are now; made when it is needed."""
-        self._taint_rules: Mirror[DeviceTaintRule] | None = None
-        """None where the server has no such rules."""
         self._allocations: dict[Key, tuple[JsonObject, Allocation | None]] = {}
         """Typed, each with the claim it was read from."""
         self._written_claims: dict[Key, JsonObject] = {}
@@ -130,22 +121,12 @@ class SimulatedScheduler:
 
     async def run(self) -> Never:
         mirrors: list[Mirror[Any]] = [self._pods, self._nodes, self._claims, self._classes, self._slices]
-        if (rules := await self._served_taint_rules()) is not None:
-            self._taint_rules = Mirror(self._kube, rules, keep=DeviceTaintRule.of, on_change=self._changed)
-            mirrors.append(self._taint_rules)
         _, minor = await self._kube.server_version()
         self._behavior = Behavior.of(minor)
         async with asyncio.TaskGroup() as group:
             await follow(mirrors, group)
             group.create_task(self._schedule_forever())
         raise AssertionError("reflectors and the scheduling loop run until they are cancelled")
-
-    async def _served_taint_rules(self) -> Resource | None:
-        for resource in _TAINT_RULES:
-            with suppress(NotFound):
-                await self._kube.list(resource)
-                return resource
-        return None
 
     # -- what changed
 
@@ -315,7 +296,6 @@ class SimulatedScheduler:
             self._catalog,
             {name: device_class for (_, name), device_class in self._classes.objects.items()},
             Usage.of(self._held()),
-            tuple(self._taint_rules.objects.values()) if self._taint_rules is not None else (),
         )
 
     def _held(self) -> Iterable[Allocation]:

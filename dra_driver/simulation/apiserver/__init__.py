@@ -1,7 +1,6 @@
 """A Kubernetes API server to develop, test and demonstrate against: one process, plain HTTP, nothing to install.
 
-`python -m dra_driver.simulation.apiserver` runs it alone. It answers kubectl, and tests/contracts/ hold it to the
-behavior of a real kube-apiserver.
+It answers kubectl, and tests/contracts/ hold it to the behavior of a real kube-apiserver.
 """
 
 from dra_driver.simulation.apiserver.server import SimulatedApiServer

@@ -104,18 +104,16 @@ def _builtin_types(minor: int) -> Iterator[ResourceType]:
     for api_version, rows in _table().items():
         group, _, version = api_version.rpartition("/")
         for plural, row in rows.items():
-            newer = row.get("fields since 37", ()) if minor >= 37 else ()
-            if minor >= row.get("since", 0):
-                yield ResourceType(
-                    Resource(group, version, plural, row["kind"], not row.get("cluster")),
-                    row["kind"].lower(),
-                    tuple(row.get("short", ())),
-                    tuple([row["category"]] if "category" in row else ()),
-                    frozenset(row.get("subresources", ())),
-                    (*row.get("fields", ()), *newer),
-                    builtin_schema(group, version, row["kind"], minor),
-                    marks=frozenset(row.get("is", ())),
-                )
+            yield ResourceType(
+                Resource(group, version, plural, row["kind"], not row.get("cluster")),
+                row["kind"].lower(),
+                tuple(row.get("short", ())),
+                tuple([row["category"]] if "category" in row else ()),
+                frozenset(row.get("subresources", ())),
+                tuple(row.get("fields", ())),
+                builtin_schema(group, version, row["kind"], minor),
+                marks=frozenset(row.get("is", ())),
+            )
 
 
 class TypeRegistry:

@@ -80,8 +80,7 @@ class Framework:
         if ended or failed:
             name = self.failed if failed else self.ended
             conditions.append((name, True, name, f"{states.count('failed')} of {wanted} failed"))
-        counts = _COUNTS.get(self.resource.kind)
-        return {"conditions": conditions_of(owner, now, *conditions)} | (counts(owner, children) if counts else {})
+        return {"conditions": conditions_of(owner, now, *conditions)}
 
 
 def _is_outdated(item: JsonObject, wanted: JsonObject) -> bool:
@@ -184,20 +183,6 @@ def _is_reached(dependency: JsonObject, children: Sequence[JsonObject]) -> bool:
     return bool(jobs) and all(_state(job) in enough for job in jobs)
 
 
-def _job_set_counts(owner: JsonObject, children: list[JsonObject]) -> JsonObject:
-    label = "jobset.sigs.k8s.io/replicatedjob-name"
-    counted = []
-    for group in owner["spec"].get("replicatedJobs") or ():
-        jobs = [item for item in children if item["metadata"]["labels"].get(label) == group["name"]]
-        states = [_state(job) for job in jobs]
-        names = {"ready": "ready", "succeeded": "ended", "failed": "failed"}
-        counts = {name: states.count(state) for name, state in names.items()}
-        suspended = sum(bool(job["spec"].get("suspend")) for job in jobs)
-        active = len(jobs) - suspended - counts["succeeded"] - counts["failed"]
-        counted.append({"name": group["name"], **counts, "active": active, "suspended": suspended})
-    return {"replicatedJobsStatus": counted, "restarts": 0}
-
-
 # -- LeaderWorkerSet
 
 
@@ -220,16 +205,6 @@ def _leader_worker_set(owner: JsonObject, _children: Sequence[JsonObject]) -> It
             yield pod
 
 
-def _leader_worker_counts(owner: JsonObject, children: list[JsonObject]) -> JsonObject:
-    groups: dict[str, list[bool]] = {}
-    for pod in children:
-        group = pod["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/group-index"]
-        groups.setdefault(group, []).append(is_ready(pod))
-    size = owner["spec"]["leaderWorkerTemplate"].get("size", 1)
-    ready = sum(len(pods) == size and all(pods) for pods in groups.values())
-    return {"replicas": len(groups), "readyReplicas": ready, "updatedReplicas": len(groups)}
-
-
 # -- Ray
 
 
@@ -250,15 +225,6 @@ def _ray_cluster(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator
 def _ray_workers(group: JsonObject) -> int:
     replicas: int = group.get("replicas", group.get("minReplicas", 0)) * group.get("numOfHosts", 1)
     return 0 if group.get("suspend") else replicas
-
-
-def _ray_counts(owner: JsonObject, children: list[JsonObject]) -> JsonObject:
-    desired = sum(map(_ray_workers, owner["spec"].get("workerGroupSpecs") or ()))
-    workers = [pod for pod in children if pod["metadata"]["labels"]["ray.io/node-type"] == "worker"]
-    ready = sum(map(is_ready, workers))
-    state = "ready" if ready == desired and len(children) == desired + 1 and all(map(is_ready, children)) else None
-    counts = {"desiredWorkerReplicas": desired, "readyWorkerReplicas": ready, "availableWorkerReplicas": len(workers)}
-    return {**counts, "state": state}
 
 
 def _of_ray_cluster(field: str) -> Children:
@@ -361,13 +327,6 @@ def _machine(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[Jso
     if spec.get("runStrategy") != "Halted" and spec.get("running") is not False:
         template = {"spec": launcher_of(spec)}
         yield pod_of(owner, template, f"virt-launcher-{name}", {"kubevirt.io": "virt-launcher"})
-
-
-_COUNTS: dict[str, Callable[[JsonObject, list[JsonObject]], JsonObject]] = {
-    "JobSet": _job_set_counts,
-    "LeaderWorkerSet": _leader_worker_counts,
-    "RayCluster": _ray_counts,
-}
 
 
 def _kubeflow(kind: str, field: str) -> Framework:

@@ -27,7 +27,7 @@ from kubelet_plugin.simulation.programs.node import (
 def attached(pipe: str, server: socket.socket) -> dict[str, object]:
     try:
         with connected(pipe) as ask:
-            answer = json.loads(ask("attach " + json.dumps({"uid": os.getuid()}, separators=(",", ":"))))
+            answer = json.loads(ask("attach"))
     except OSError as error:
         raise ValueError(f"no MPS daemon in {pipe}: {error}") from error
     if "error" in answer:

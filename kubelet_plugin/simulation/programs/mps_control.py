@@ -1,10 +1,10 @@
-"""nvidia-cuda-mps-control of a simulated node: the control daemon, its servers, and the program that gives it commands.
+"""nvidia-cuda-mps-control of a simulated node: the control daemon, its server, and the program that gives it commands.
 
-With `-d` or `-f` it is the daemon of its pipe directory: it holds a lock there, answers on a socket called `control`,
-and starts a server for each user when the first client comes. Without them it reads commands from its standard input.
-The daemon ends when its node reboots or its pipe directory is removed, as it would with the machine. A server is a
-process of its own, which outlives the daemon while it has clients, and holds each client to its limits. A client is a
-connection: it ends with the server.
+With `-f` it is the daemon of its pipe directory: it holds a lock there, answers on a socket called `control`, and
+starts a server when the first client comes. Without it, it reads commands from its standard input. The daemon ends when
+its node reboots or its pipe directory is removed, as it would with the machine. A server is a process of its own, which
+outlives the daemon while it has clients, and holds each client to its limits. A client is a connection: it ends with
+the server. All processes of the simulation are one user, so `-M`, for several, changes nothing.
 """
 
 import fcntl
@@ -37,16 +37,12 @@ class _Refused(Exception):
 def main(arguments: Sequence[str]) -> int:
     root, *options = arguments
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
-    known = {"-d", "-f", "-M", "-multiuser-server", "--multiuser-server"}
-    if set(options) - known:
-        sys.stderr.write(f"Unknown option: {next(iter(set(options) - known))}\n")
+    if unknown := set(options) - {"-f", "-M"}:
+        sys.stderr.write(f"Unknown option: {unknown.pop()}\n")
         return 1
-    if not {"-d", "-f"} & set(options):
+    if "-f" not in options:
         return _commands(pipe)
-    log = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
-    return _daemon(
-        RootedNode(root), pipe, log, multi_user=bool(set(options) - {"-d", "-f"}), background="-d" in options
-    )
+    return _daemon(RootedNode(root), pipe, os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps"))
 
 
 def _commands(pipe: str) -> int:
@@ -85,7 +81,7 @@ def connected(pipe: str) -> Iterator[Callable[[str], str]]:
         yield ask
 
 
-def _daemon(node: RootedNode, pipe: str, log: str, *, multi_user: bool, background: bool) -> int:
+def _daemon(node: RootedNode, pipe: str, log: str) -> int:
     os.umask(0)
     for folder in (pipe, log):
         os.makedirs(folder, exist_ok=True)
@@ -96,14 +92,7 @@ def _daemon(node: RootedNode, pipe: str, log: str, *, multi_user: bool, backgrou
     except BlockingIOError:
         sys.stderr.write("An instance of this daemon is already running\n")
         return 1
-    if background and os.fork():
-        os._exit(0)
-    if background:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-    return _Daemon(node, pipe, log, multi_user=multi_user).run()
+    return _Daemon(node, pipe, log).run()
 
 
 class _Limits(NamedTuple):
@@ -114,31 +103,20 @@ class _Limits(NamedTuple):
     most_clients: int
 
 
-class _Server(NamedTuple):
-    """A server that runs."""
-
-    pid: int
-    uid: int
-
-    @property
-    def socket(self) -> str:
-        return f"server-{self.pid}"
-
-
 class _Daemon:
-    def __init__(self, node: RootedNode, pipe: str, log: str, *, multi_user: bool) -> None:
+    def __init__(self, node: RootedNode, pipe: str, log: str) -> None:
         self._node = node
         self._pipe = pipe
         self._log_path = f"{log}/control.log"
         self._server_log = f"{log}/server.log"
-        self._multi_user = multi_user
         self._boots = node.boots()
         self._visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        self._servers: list[_Server] = []
+        self._server: int | None = None
+        """Its process id, while it runs."""
         self._threads = float(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"))
         self._memory: dict[str, int] = {}
         self._commands: Mapping[str, Callable[..., str]] = {
-            "get_server_list": lambda: "".join(f"{server.pid}\n" for server in self._servers),
+            "get_server_list": lambda: f"{self._server}\n" if self._server is not None else "",
             "get_default_active_thread_percentage": lambda: f"{self._threads:.1f}\n",
             "set_default_active_thread_percentage": self._set_threads,
             "set_default_device_pinned_mem_limit": self._set_memory,
@@ -221,34 +199,26 @@ class _Daemon:
             raise _Refused(f"no such device: {word}")
         return word
 
-    def _clients(self, server: _Server) -> list[int]:
+    def _has_clients(self) -> bool:
         try:
             with socket.socket(socket.AF_UNIX) as peer:
-                connect(peer, f"{self._pipe}/{server.socket}")
+                connect(peer, f"{self._pipe}/server-{self._server}")
                 peer.sendall(b'{"list": true}\n')
-                clients: list[int] = json.loads(peer.makefile().readline())
-                return clients
+                return bool(json.loads(peer.makefile().readline()))
         except (OSError, ValueError):
-            return []
+            return False
 
-    def _attach(self, text: str) -> str:
-        uid = int(json.loads(text)["uid"])
-        if not self._multi_user and any(server.uid != uid for server in self._servers):
-            if any(self._clients(server) for server in self._servers):
-                return json.dumps({"error": "another user's server is active"})
-            for server in list(self._servers):
-                self._shutdown(server)
-        for server in self._servers:
-            return json.dumps({"socket": server.socket, "server": server.pid})
-        try:
-            server = self._start(uid)
-        except _Refused as error:
-            self._log(f"Server failed to start: {error}")
-            return json.dumps({"error": str(error)})
-        return json.dumps({"socket": server.socket, "server": server.pid})
+    def _attach(self) -> str:
+        if self._server is None:
+            try:
+                self._start()
+            except _Refused as error:
+                self._log(f"Server failed to start: {error}")
+                return json.dumps({"error": str(error)})
+        return json.dumps({"socket": f"server-{self._server}", "server": self._server})
 
-    def _start(self, uid: int) -> _Server:
-        """A server for the user. Its devices must be there: CUDA starts with none otherwise."""
+    def _start(self) -> None:
+        """Its devices must be there: CUDA starts with none otherwise."""
         state = self._node.read()
         devices = visible_devices(state, self._visible)
         wanted = len([word for word in (self._visible or "").split(",") if word])
@@ -263,29 +233,22 @@ class _Daemon:
         os.close(writer)
         os.read(reader, 1)
         os.close(reader)
-        server = _Server(pid, uid)
-        self._servers.append(server)
-        self._log(f"Started server {pid} for user {uid}")
-        return server
-
-    def _shutdown(self, server: _Server) -> None:
-        os.kill(server.pid, 15)
-        os.waitpid(server.pid, 0)
-        self._servers.remove(server)
+        self._server = pid
+        self._log(f"Started server {pid}")
 
     def _reap(self) -> None:
-        for server in list(self._servers):
-            if os.waitpid(server.pid, os.WNOHANG)[0]:
-                self._log(f"Server {server.pid} exited")
-                self._servers.remove(server)
+        if self._server is not None and os.waitpid(self._server, os.WNOHANG)[0]:
+            self._log(f"Server {self._server} exited")
+            self._server = None
 
     def _end(self, patience_s: float) -> NoReturn:
-        """Servers are given `patience_s` to lose their clients, then they go with them."""
+        """The server is given `patience_s` to lose its clients, then it goes with them."""
         deadline = time.monotonic() + patience_s
-        while any(self._clients(server) for server in self._servers) and time.monotonic() < deadline:
+        while self._server is not None and self._has_clients() and time.monotonic() < deadline:
             time.sleep(0.02)
-        for server in list(self._servers):
-            self._shutdown(server)
+        if self._server is not None:
+            os.kill(self._server, signal.SIGTERM)
+            os.waitpid(self._server, 0)
         self._log("Exit")
         for name in (SOCKET, _PID_FILE):
             try:

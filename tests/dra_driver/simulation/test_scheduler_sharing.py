@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 from support.scheduling import Desk, desk, device
 
-from dra_driver.api.meta import RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
+from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 OWN = "device.attributes['gpu.nvidia.com']"
@@ -95,26 +95,3 @@ async def test_pods_share_a_device_until_its_capacity_is_given_away(cluster: Des
     assert all(re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", result["shareID"]) for result in results)
     await cluster.delete_pod("eight")
     await cluster.scheduled("late")
-
-
-async def test_a_taint_rule_keeps_pods_away_until_it_is_gone() -> None:
-    rules = Resource("resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", False)
-    server = SimulatedApiServer(version="v1.37.0")
-    await server.start()
-    async with Kube(Endpoint(server=server.url)) as kube, desk(server, kube) as cluster:
-        await cluster.device_class()
-        await cluster.node("node-1", device("gpu-0"))
-        spec = {
-            "deviceSelector": {"driver": "gpu.nvidia.com", "pool": "node-1"},
-            "taint": {"key": "repair", "value": "fan", "effect": "NoSchedule"},
-        }
-        rule = {"apiVersion": rules.api_version, "kind": rules.kind, "metadata": {"name": "fan"}, "spec": spec}
-        await kube.create(rules, rule)
-        cluster.start_claim_controller()
-        cluster.start_scheduler()
-        await cluster.claim("mine")
-        await cluster.pod("p", claims=("mine",))
-        assert "1 tainted repair=fan" in await cluster.waiting("p")
-        await kube.delete(rules, "fan")
-        await cluster.scheduled("p")
-    await server.stop()

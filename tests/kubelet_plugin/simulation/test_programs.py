@@ -1,6 +1,5 @@
 """The driver's programs on a simulated node, run as processes."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.cuda_client import COMMAND
 from support.mishaps import unload_driver
+from support.mps import Client
 
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
@@ -73,32 +73,8 @@ def _until(true: object, seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-class _Client:
-    """A client that is attached, or was refused with `error`."""
-
-    def __init__(self, host: SimulatedHost, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=_environment(host) | environment,
-        )
-        assert self.process.stdout is not None and self.process.stderr is not None
-        line = self.process.stdout.readline()
-        self.granted = json.loads(line) if line else {}
-        self.error = "" if line else self.process.stderr.read()
-
-    def died(self) -> str:
-        """What it says when it ends of itself, with a failure."""
-        assert self.process.wait(10) == 1
-        self.end()
-        return self.error
-
-    def end(self) -> int:
-        _, self.error = self.process.communicate(timeout=10)
-        return self.process.returncode
+def _client(host: SimulatedHost, **environment: str) -> Client:
+    return Client(host, str(host.root / "pipe"), environment)
 
 
 def test_a_time_slice_is_set_and_kept_by_the_hardware(host: SimulatedHost) -> None:
@@ -167,9 +143,9 @@ def test_limits_are_checked_and_reach_the_clients(host: SimulatedHost) -> None:
     assert _ask(host, "set_default_active_thread_percentage 50") == (0, "")
     assert _ask(host, "set_default_device_pinned_mem_limit 0 1024M") == (0, "")
     uuid = host.state.gpus[1].uuid
-    client = _Client(host)
+    client = _client(host)
     assert (client.granted["threads"], client.granted["memory"]) == (50.0, {uuid: 1 << 30})
-    lower = _Client(host, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="20", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G")
+    lower = _client(host, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="20", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G")
     assert (lower.granted["threads"], lower.granted["memory"]) == (20.0, {uuid: 1 << 30})
     assert (client.end(), lower.end()) == (0, 0)
     assert "out of memory" in _cuda(host, "--seconds", "0", "--allocate", "2G")[1]
@@ -178,9 +154,9 @@ def test_limits_are_checked_and_reach_the_clients(host: SimulatedHost) -> None:
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.slow
 def test_a_device_serves_48_clients_and_refuses_one_more(host: SimulatedHost) -> None:
-    clients = [_Client(host) for _ in range(48)]
+    clients = [_client(host) for _ in range(48)]
     assert all(client.granted for client in clients)
-    assert "limit of 48 clients" in _Client(host).error
+    assert "limit of 48 clients" in _client(host).error
     assert clients.pop().end() == 0
     _until(lambda: _cuda(host, "--seconds", "0")[0] == 0)
     for client in clients:
@@ -191,18 +167,18 @@ def test_a_device_serves_48_clients_and_refuses_one_more(host: SimulatedHost) ->
 def test_a_killed_daemon_leaves_its_server_to_the_clients_it_has(
     host: SimulatedHost, daemon: subprocess.Popen[bytes]
 ) -> None:
-    client = _Client(host)
+    client = _client(host)
     server = client.granted["server"]
     daemon.kill()
     daemon.wait()
-    assert "no MPS daemon" in _Client(host).error
+    assert "no MPS daemon" in _client(host).error
     assert client.process.poll() is None
     os.kill(server, signal.SIGKILL)
     assert "server died" in client.died()
 
 
 def test_quitting_ends_the_clients_too(host: SimulatedHost, daemon: subprocess.Popen[bytes]) -> None:
-    client = _Client(host)
+    client = _client(host)
     assert _ask(host, "quit -t 0.1")[0] == 0
     assert daemon.wait(10) == 0
     assert "server died" in client.died()

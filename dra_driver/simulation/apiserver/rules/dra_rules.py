@@ -9,8 +9,8 @@ from dra_driver.apirules.dra_claims import (
     problems_of_class_spec,
     problems_of_status,
 )
-from dra_driver.apirules.dra_fields import admin_access_denied, conditions, same
-from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
+from dra_driver.apirules.dra_fields import admin_access_denied, same
+from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice
 from dra_driver.apirules.metadata import template_problems
 from dra_driver.apirules.status import FieldProblem, invalid
 from dra_driver.cel.device import compile_selector
@@ -30,7 +30,6 @@ def dra_rules(cel: CelCheck) -> dict[TypeKey, TypeRules]:
         (_GROUP, "resourceclaims"): ClaimRules(cel),
         (_GROUP, "resourceclaimtemplates"): TemplateRules(cel),
         (_GROUP, "deviceclasses"): ClassRules(cel),
-        (_GROUP, "devicetaintrules"): TaintRuleRules(),
     }
 
 
@@ -130,28 +129,6 @@ class ClassRules(SelectorRules):
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         return problems_of_class_spec(obj["spec"], self._cel)
-
-
-class TaintRuleRules(TypeRules):
-    """DeviceTaintRule. A new effect starts a new time."""
-
-    def default(self, obj: JsonObject, situation: Situation) -> None:
-        if isinstance(obj.get("spec", {}).get("taint"), dict):
-            obj["spec"]["taint"].setdefault("timeAdded", situation.now)
-
-    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        if old is None:
-            return
-        taint, before = obj["spec"]["taint"], old["spec"]["taint"]
-        changed = any(taint.get(name) != before.get(name) for name in ("key", "value", "effect"))
-        if changed and taint.get("timeAdded") == before.get("timeAdded"):
-            taint["timeAdded"] = situation.now
-
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
-        return problems_of_taint_rule(obj["spec"], old and old["spec"])
-
-    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
-        return conditions(obj["status"].get("conditions") or (), 8, "status.conditions")
 
 
 def _admin_allowed(obj: JsonObject, situation: Situation) -> bool:

@@ -1,12 +1,9 @@
 """Gates and limits by version: what a server of another minor version has on, refuses to switch, and accepts."""
 
 import pytest
-from support.api import Api
-from support.dra_objects import SLICES, device, resource_slice
 
 from dra_driver.apirules.dra_slices import SliceLimits
 from dra_driver.kubernetes import FeatureGates
-from dra_driver.simulation.apiserver import SimulatedApiServer
 
 
 @pytest.mark.parametrize(
@@ -41,15 +38,3 @@ def test_limits_of_older_versions() -> None:
     assert SliceLimits.of(34).counters_apart is False
     assert SliceLimits.of(35).attribute_values is None
     assert SliceLimits.of(36) == SliceLimits.of(37) == SliceLimits()
-
-
-async def test_a_1_37_server_has_taint_rules_in_v1_and_selects_slices_by_pool() -> None:
-    server = SimulatedApiServer(version="v1.37.0")
-    await server.start()
-    async with Api(server.url) as api:
-        rules = "/apis/resource.k8s.io/v1/devicetaintrules"
-        await api.post(rules, {"metadata": {"name": "a"}, "spec": {"taint": {"key": "k", "effect": "None"}}})
-        await api.post(SLICES, resource_slice("a", device()))
-        listed = await api.get(SLICES, fieldSelector="spec.pool.name=node-1")
-        assert [slice_["metadata"]["name"] for slice_ in listed["items"]] == ["a"]
-    await server.stop()

@@ -118,10 +118,10 @@ async def test_only_deletions_in_the_background_are_simulated(api_server: Observ
         await api.delete("/api/v1/nodes/a", {"propagationPolicy": "Background"})
 
 
-async def test_it_runs_alone_and_writes_a_kubeconfig(tmp_path: Path) -> None:
+async def test_it_runs_alone_for_benchmarks_and_writes_a_kubeconfig(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dra_driver.simulation.apiserver", "--kubeconfig", str(kubeconfig),
+        sys.executable, "benchmarks/_simulated_api_server.py", "--kubeconfig", str(kubeconfig),
         "--kubernetes-version", "v1.35.1", stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None

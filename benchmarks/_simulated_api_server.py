@@ -1,4 +1,4 @@
-"""Runs the simulated API server alone: `python -m dra_driver.simulation.apiserver --port 8001 --kubeconfig FILE`."""
+"""Runs the simulated API server alone: `python benchmarks/_simulated_api_server.py --kubeconfig FILE`."""
 
 import argparse
 import asyncio
@@ -10,7 +10,7 @@ from dra_driver.simulation.apiserver.server import DEFAULT_VERSION, SimulatedApi
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m dra_driver.simulation.apiserver", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
     parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig for kubectl to this file")
     parser.add_argument("--kubernetes-version", default=DEFAULT_VERSION, help="version to be (default: %(default)s)")
