@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from dra_driver.api.meta import Model, ObjectMeta
-from dra_driver.names import DeviceId
+from dra_driver.names import ClaimRef, DeviceId
 
 
 class Attribute(Model):
@@ -249,6 +249,19 @@ class ResourceClaim(Model):
     def results(self) -> list[AllocatedDevice]:
         """The devices that it has; empty if it is not allocated."""
         return self.status.allocation.devices.results if self.status.allocation is not None else []
+
+    def results_of(self, driver: str, pool: str | None = None) -> list[AllocatedDevice]:
+        """Those of one driver, or of one of its pools."""
+        return [item for item in self.results if item.driver == driver and pool in (None, item.pool)]
+
+    @property
+    def pods(self) -> list[Consumer]:
+        """Those for which it is reserved. What stands for several, as a PodGroup does, does not name them."""
+        return [item for item in self.status.reserved_for if item.resource == "pods" and not item.api_group]
+
+    @property
+    def ref(self) -> ClaimRef:
+        return ClaimRef(self.metadata.namespace or "", self.metadata.name, self.metadata.uid)
 
 
 class ResourceClaimTemplateSpec(Model):

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event, InvolvedObject, moment
 from dra_driver.api.meta import condition_of
-from dra_driver.api.resource import AllocatedDevice, ResourceClaim
+from dra_driver.api.resource import ResourceClaim
 from dra_driver.doctor.cluster import ClusterView
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
 from dra_driver.domains.names import DOMAIN_LABEL
@@ -22,12 +22,6 @@ _RECENT = timedelta(minutes=30)
 _DOMAIN_UNSEEN, _DOMAIN_UNREADY = timedelta(minutes=2), timedelta(minutes=10)
 _NO_PODS = "NoNodes"
 """The reason of a domain that no pod uses, so that nothing waits for it."""
-
-
-def _our_devices(cluster: ClusterView, claim: ResourceClaim) -> list[AllocatedDevice]:
-    allocation = claim.status.allocation
-    results = allocation.devices.results if allocation is not None else []
-    return [result for result in results if result.driver == cluster.driver]
 
 
 def _about(claim: ResourceClaim) -> str:
@@ -51,7 +45,7 @@ def claims(cluster: ClusterView) -> Judgment:
     held = 0
     waiting = _waiting_for_nodes(cluster)
     for claim in cluster.claims.items:
-        devices = _our_devices(cluster, claim)
+        devices = claim.results_of(cluster.driver)
         if not devices:
             continue
         held += 1
@@ -73,7 +67,7 @@ def claims(cluster: ClusterView) -> Judgment:
 def claim_deletions(cluster: ClusterView) -> Judgment:
     for claim in cluster.claims.items:
         since = moment(claim.metadata.deletion_timestamp)
-        devices = _our_devices(cluster, claim)
+        devices = claim.results_of(cluster.driver)
         if since is not None and devices and cluster.time - since >= _DELETION:
             users = and_more([user.name for user in claim.status.reserved_for], 5)
             yield wrong(

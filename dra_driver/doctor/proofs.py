@@ -366,14 +366,13 @@ def _report(message: str) -> CudaReport | None:
 
 def _claimed(outcome: ProofOutcome, slices: Iterable[ResourceSlice], driver: str) -> Collection[str] | None:
     """UUIDs of the claim's devices, from the slices or as the plugin reported them. None if not all are known."""
-    allocation = outcome.claim.status.allocation
-    results = allocation.devices.results if allocation is not None else []
     devices = {
         (slice_.spec.pool.name, device.name): ProofDevice(device, None)
         for slice_ in slices
         if slice_.spec.driver == driver
         for device in slice_.spec.devices or ()
     }
+    results = outcome.claim.results
     held = [devices.get((result.pool, result.device)) for result in results]
     uuids = [uuid for device in held if device is not None and (uuid := device.text("uuid", driver))]
     return next((known for known in (uuids, outcome.reported) if len(known) == len(results)), None)

@@ -31,13 +31,12 @@ def channel_uses(claim: ResourceClaim, driver: str) -> tuple[ChannelUse, ...]:
     allocation = claim.status.allocation
     if allocation is None:
         return ()
-    ref = ClaimRef(claim.metadata.namespace or "", claim.metadata.name, claim.metadata.uid)
-    pods = tuple(sorted(consumer.name for consumer in claim.status.reserved_for if consumer.resource == "pods"))
+    pods = tuple(sorted(pod.name for pod in claim.pods))
     results = set()
-    for result in allocation.devices.results:
-        uid = _domain_of(result, allocation.devices.config, driver) if result.driver == driver else None
+    for result in claim.results_of(driver):
+        uid = _domain_of(result, allocation.devices.config, driver)
         if uid is not None and not result.admin_access:
-            results.add(ChannelUse(result.pool, uid, ref, pods))
+            results.add(ChannelUse(result.pool, uid, claim.ref, pods))
     return tuple(sorted(results))
 
 

@@ -15,7 +15,6 @@ import structlog
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.claim_reads import names_of_pods
 from kubelet_plugin.prepare.listener import AllocatedTo, Call, ClaimListener, Operation
 
 _log = structlog.get_logger(__name__)
@@ -61,11 +60,8 @@ class ClaimNotes:
             self._waiting = None
 
     def read(self, claim: ResourceClaim, driver: str) -> None:
-        self.pods = names_of_pods(claim)
-        results = claim.status.allocation.devices.results if claim.status.allocation is not None else []
-        self.devices = tuple(
-            AllocatedTo(result.pool, result.device, result.share_id) for result in results if result.driver == driver
-        )
+        self.pods = tuple(pod.name for pod in claim.pods)
+        self.devices = tuple(map(AllocatedTo.of, claim.results_of(driver)))
 
 
 type Act[T] = Callable[[ClaimRef, ClaimNotes], Coroutine[None, None, T]]
@@ -94,6 +90,11 @@ class Operations:
                 each.give_up()
             raise
         return dict(task.result() for task in tasks)
+
+    async def ahead[T](self, claim: ClaimRef, act: Act[T]) -> DriverError | None:
+        """Prepare a claim whose pod waits for binding conditions, as the kubelet will ask. None when it is prepared."""
+        answer = (await self.each("prepare", [claim], act, ahead=True))[claim.uid]
+        return answer if isinstance(answer, DriverError) else None
 
     def begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
         """Start work that is finished even if its caller gives up."""

@@ -223,15 +223,11 @@ class ClaimService:
         return await self._operations.each("prepare", claims, partial(self._prepare, files=files))
 
     async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
-        """Prepare a claim whose pod waits for binding conditions, as the kubelet will ask. None when it is prepared."""
-        files = _Once(self._view.files)
-        act = partial(self._prepare, files=files)
-        answer = (await self._operations.each("prepare", [claim], act, ahead=True))[claim.uid]
-        return answer if isinstance(answer, DriverError) else None
+        """See `PreparesAhead` in `kubelet_plugin.reporting.binding`."""
+        return await self._operations.ahead(claim, partial(self._prepare, files=_Once(self._view.files)))
 
     async def release_given_up(self) -> bool:
-        """Release what was prepared ahead for claims that the scheduler has given up. Whether there was any claim that
-        the kubelet had not asked for. Never raises."""
+        """See `PreparesAhead` in `kubelet_plugin.reporting.binding`."""
         try:
             if all(entry.binding is not BindingStage.AHEAD for entry in self._journal.current.held.values()):
                 return False
@@ -280,7 +276,8 @@ class ClaimService:
                 raise explained(error, ref) from error
             claim = checked(claim, ref)
             notes.read(claim, self._driver)
-            if prepared and entry is not None and self._stands(entry, claim, node):
+            stands = entry is not None and standing_of(entry, claim, node.driver, node.boot_id) is ClaimStanding.STANDS
+            if prepared and entry is not None and stands:
                 return await self._repeated(entry, notes)
             with timed(self._listener.step_ended, "look_at_node"):
                 plan = await self._plan(ref, claim, node, files, ahead=notes.ahead)
@@ -318,9 +315,6 @@ class ClaimService:
             return False
         files = await self._executor.file_digests(entry.claim.uid)
         return state_of(entry, files, self._journal.current.holds) is JournalState.PREPARED
-
-    def _stands(self, entry: Entry, claim: ResourceClaim, node: KnownNode) -> bool:
-        return standing_of(entry, claim, node.driver, node.boot_id) is ClaimStanding.STANDS
 
     async def _carry_out(self, plan: Plan) -> Plan:
         """Raises HeldByOther when another claim has the hardware and keeps it."""

@@ -138,13 +138,11 @@ class DomainClaims:
         return await self._operations.each("prepare", claims, self._prepare)
 
     async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
-        """Prepare a claim whose pod waits for binding conditions, as the kubelet will ask. None when it is prepared."""
-        answer = (await self._operations.each("prepare", [claim], self._prepare, ahead=True))[claim.uid]
-        return answer if isinstance(answer, DriverError) else None
+        """See `PreparesAhead` in `kubelet_plugin.reporting.binding`."""
+        return await self._operations.ahead(claim, self._prepare)
 
     async def release_given_up(self) -> bool:
-        """Release what was prepared ahead for claims that the scheduler has given up. Whether there was any claim that
-        the kubelet had not asked for. Never raises."""
+        """See `PreparesAhead` in `kubelet_plugin.reporting.binding`."""
         try:
             domains = self._journal.current.domains
             ahead = {uid: known for uid, known in domains.items() if known.binding is BindingStage.AHEAD}
@@ -214,12 +212,17 @@ class DomainClaims:
 
     async def _stands(self, known: DomainClaim) -> bool:
         """Whether the claim is allocated what it was prepared with. Raises ClusterError."""
-        claim = await self._claims.read(known.claim)
-        if claim is None or claim.metadata.uid != known.claim.uid or not self._is_here(claim):
-            return False
+        claim = await self._allocated_here(known)
         with suppress(InvalidInput):
-            return wanted_devices(claim, self._node.name) == known.devices
+            return claim is not None and wanted_devices(claim, self._node.name) == known.devices
         return False
+
+    async def _allocated_here(self, known: DomainClaim) -> ResourceClaim | None:
+        """The claim's object; None if it is gone, or is no longer allocated here. Raises ClusterError."""
+        claim = await self._claims.read(known.claim)
+        if claim is None or claim.metadata.uid != known.claim.uid:
+            return None
+        return claim if claim.results_of(COMPUTE_DOMAIN_DRIVER, self._node.name) else None
 
     async def _unprepare(self, ref: ClaimRef, notes: ClaimNotes) -> None:
         self._waiting.pop(ref.uid, None)
@@ -299,7 +302,7 @@ class DomainClaims:
 
     async def _restored(self, claim: ResourceClaim) -> DomainClaim | None:
         """What the claim was given; None when that can no longer be known. Raises ClusterError."""
-        ref = ClaimRef(claim.metadata.namespace or "", claim.metadata.name, claim.metadata.uid)
+        ref = claim.ref
         try:
             devices = wanted_devices(claim, self._node.name)
             uid = _domain_uid(devices)
@@ -349,17 +352,8 @@ class DomainClaims:
 
     async def _stale(self) -> frozenset[str]:
         """UIDs of claims whose object is gone, or is no longer allocated here."""
-        stale = set()
-        for uid, known in self._journal.current.domains.items():
-            claim = await self._claims.read(known.claim)
-            if claim is None or claim.metadata.uid != uid or not self._is_here(claim):
-                stale.add(uid)
-        return frozenset(stale)
-
-    def _is_here(self, claim: ResourceClaim) -> bool:
-        allocation = claim.status.allocation
-        results = allocation.devices.results if allocation is not None else []
-        return any((result.driver, result.pool) == (COMPUTE_DOMAIN_DRIVER, self._node.name) for result in results)
+        domains = self._journal.current.domains
+        return frozenset([uid for uid, known in domains.items() if await self._allocated_here(known) is None])
 
     async def _release_stale(self, uids: frozenset[str]) -> None:
         for uid in sorted(uids):

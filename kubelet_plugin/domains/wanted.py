@@ -32,9 +32,7 @@ def wanted_devices(claim: ResourceClaim, pool: str) -> tuple[DomainDevice, ...]:
         raise InvalidInput("is not allocated, so there is nothing to prepare", about=about)
     configs = listed_configs(claim.status.allocation.devices.config, COMPUTE_DOMAIN_DRIVER)
     devices: dict[str, DomainDevice] = {}
-    for result in claim.status.allocation.devices.results:
-        if (result.driver, result.pool) != (COMPUTE_DOMAIN_DRIVER, pool):
-            continue
+    for result in claim.results_of(COMPUTE_DOMAIN_DRIVER, pool):
         request = RequestName.of(result.request)
         try:
             device = _wanted(result.device, request, configs, admin=bool(result.admin_access))
@@ -106,9 +104,7 @@ def asked_for(uid: str) -> Callable[[Journal], Journal]:
 
 def binding_stage(claim: ResourceClaim, pool: str, *, ahead: bool) -> BindingStage:
     """`ahead`: it is prepared before the kubelet asks."""
-    results = claim.status.allocation.devices.results if claim.status.allocation is not None else []
-    ours = (result for result in results if (result.driver, result.pool) == (COMPUTE_DOMAIN_DRIVER, pool))
-    if not any(result.binding_conditions for result in ours):
+    if not any(result.binding_conditions for result in claim.results_of(COMPUTE_DOMAIN_DRIVER, pool)):
         return BindingStage.NONE
     return BindingStage.AHEAD if ahead else BindingStage.ASKED
 

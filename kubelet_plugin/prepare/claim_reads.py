@@ -44,7 +44,7 @@ class PodsOfClaims:
     def saw(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
         self._names.pop(uid, None)
-        self._names[uid] = names_of_pods(claim)
+        self._names[uid] = tuple(pod.name for pod in claim.pods)
         if any(owner.kind == "Pod" for owner in claim.metadata.owner_references):
             self._shared.discard(uid)
         else:
@@ -75,15 +75,6 @@ def is_of_group(claim: ResourceClaim) -> bool:
     """Whether it is reserved for what stands for several pods, as a PodGroup does. Source: KEP-5729."""
     return any(
         consumer.resource == "podgroups" and consumer.api_group == _SCHEDULING for consumer in claim.status.reserved_for
-    )
-
-
-def names_of_pods(claim: ResourceClaim) -> tuple[str, ...]:
-    """What stands for several pods, as a PodGroup does, does not name them."""
-    return tuple(
-        consumer.name
-        for consumer in claim.status.reserved_for
-        if consumer.resource == "pods" and not consumer.api_group
     )
 
 

@@ -328,7 +328,7 @@ class Healer:
         known = with_file.union(claim.metadata.uid for claim in allocated)
         report = await self._forget({uid: entry for uid, entry in before.items() if uid not in known})
         for claim in allocated:
-            ref = ClaimRef(claim.metadata.namespace or "", claim.metadata.name, claim.metadata.uid)
+            ref = claim.ref
             if ref.uid in with_file and ref.uid not in self._journal.current.held:
                 report += RepairReport((await self._enter_again(claim, ref, node, files),))
         await self._journal.commit(lambda journal: replace(journal, incomplete=False))

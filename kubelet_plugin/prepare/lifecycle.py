@@ -381,8 +381,7 @@ def standing_of(entry: Entry, claim: ResourceClaim | None, driver: str, boot_id:
         return ClaimStanding.RECREATED
     if claim.status.allocation is None:
         return ClaimStanding.DEALLOCATED
-    results = claim.status.allocation.devices.results
-    allocated = Counter(_allocated(result) for result in results if result.driver == driver)
+    allocated = Counter(map(_allocated, claim.results_of(driver)))
     if allocated != Counter(_allotted(device) for device in entry.devices):
         return ClaimStanding.MOVED
     if entry.boot_id != boot_id and not claim.status.reserved_for:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from dra_driver.api.resource import AllocatedDevice
 from dra_driver.errors import DriverError
 from dra_driver.names import GPU_DRIVER, ClaimRef
 
@@ -23,6 +24,10 @@ class AllocatedTo:
     pool: str
     device: str
     share_id: str | None = None
+
+    @classmethod
+    def of(cls, result: AllocatedDevice) -> "AllocatedTo":
+        return cls(result.pool, result.device, result.share_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

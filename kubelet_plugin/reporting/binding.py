@@ -50,10 +50,11 @@ class PreparesAhead(Protocol):
     """What is needed of the service of claims."""
 
     async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
-        """None when the claim is prepared."""
+        """Prepare a claim whose pod waits for binding conditions, as the kubelet will ask. None when it is prepared."""
 
     async def release_given_up(self) -> bool:
-        """Whether there was any claim that the kubelet had not asked for."""
+        """Release what was prepared ahead for claims that the scheduler has given up. Whether there was any claim that
+        the kubelet had not asked for. Never raises."""
 
 
 type Outcome = Callable[[Collection[str], DriverError | None], None]
@@ -159,7 +160,8 @@ class NodeBinding:
         allocation = await self._allocation(ref)
         if allocation is None:
             return None
-        results = [result for result in allocation.devices.results if self._is_here(result)]
+        here = (self._driver, self._node)
+        results = [result for result in allocation.devices.results if (result.driver, result.pool) == here]
         if not any(result.binding_conditions for result in results):
             return None
         if wait is None or wait.allocation != allocation:
@@ -179,9 +181,6 @@ class NodeBinding:
         claim = await self._claims.read(ref)
         return None if claim is None or claim.metadata.uid != ref.uid else claim.status.allocation
 
-    def _is_here(self, result: AllocatedDevice) -> bool:
-        return (result.driver, result.pool) == (self._driver, self._node)
-
     async def _prepare(self, ref: ClaimRef, results: Collection[AllocatedDevice], wait: _Wait) -> None:
         error = await self._service.prepare_ahead(ref)
         names = [result.device for result in results if result.binding_conditions]
@@ -197,8 +196,7 @@ class NodeBinding:
             self._outcome(names, error)
         if answer is BindingAnswer.GIVE_UP:
             _log.warning("gave up a claim whose pod waits for this node", claim=str(ref), error=str(error))
-        devices = tuple(AllocatedTo(result.pool, result.device, result.share_id) for result in results)
-        wait.refusal = refusal_of(ref, devices, error, answer)
+        wait.refusal = refusal_of(ref, tuple(map(AllocatedTo.of, results)), error, answer)
         self._answers.waits_for_binding(wait.refusal)
 
     def _answer(self, error: DriverError, wait: _Wait) -> BindingAnswer:

@@ -23,7 +23,6 @@ import structlog
 
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition
-from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.health import affecting, judged
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.kube.events import EventRecorder, Regarding
@@ -361,12 +360,13 @@ class PodEvents(ClaimListener):
         if claim is None or claim.metadata.uid != ref.uid:
             self._refused.pop(ref.uid, None)
             return ()
+        pods = tuple(Regarding.pod(ref.namespace, pod.name, pod.uid) for pod in claim.pods)
         if not is_of_group(claim):
-            return pods_of(claim)
+            return pods
         members = await self._pod_source.members.of(ref)
         self._pod_source.users.joined(ref.uid, [name for name, _ in members])
         # kubectl describe does not show an Event without the pod's UID.
-        return (*pods_of(claim), *(Regarding.pod(ref.namespace, name, uid) for name, uid in members if uid))
+        return (*pods, *(Regarding.pod(ref.namespace, name, uid) for name, uid in members if uid))
 
     async def _write(self, ref: ClaimRef, pod: Regarding, news: PodNews) -> None:
         action = "Prepare" if news.reason in _OF_PREPARE else "Watch"
@@ -383,15 +383,6 @@ def _refusal(claim: ClaimRef, error: DriverError, waited_s: float) -> ClaimTroub
     if waited_s >= LONG_S:
         return ClaimTrouble(Reason.POD_PREPARE_WAITS, subject, f"has not been prepared for minutes: {text}")
     return None
-
-
-def pods_of(claim: ResourceClaim) -> tuple[Regarding, ...]:
-    """The pods for which a claim is reserved. What stands for several, as a PodGroup does, does not name them."""
-    return tuple(
-        Regarding.pod(claim.metadata.namespace or "", consumer.name, consumer.uid)
-        for consumer in claim.status.reserved_for
-        if consumer.resource == "pods" and not consumer.api_group
-    )
 
 
 def _plain(troubles: Sequence[KnownTrouble]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from support.objects import claim
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import ResourceClaim
-from kubelet_plugin.prepare.claim_reads import PodsOfClaims, is_of_group, names_of_pods
+from kubelet_plugin.prepare.claim_reads import PodsOfClaims, is_of_group
 
 
 def pod(name: str) -> JsonObject:
@@ -60,4 +60,4 @@ def test_a_group_is_known_by_type_and_api() -> None:
 
 def test_only_pods_of_the_core_api_are_pods() -> None:
     others = [{**pod("a"), "apiGroup": "example.com"}, {"resource": "nodes", "name": "b", "uid": "b"}]
-    assert names_of_pods(reserved("c", *others, pod("d"))) == ("d",)
+    assert [item.name for item in reserved("c", *others, pod("d")).pods] == ["d"]
