@@ -72,8 +72,7 @@ _NO_CHANNEL = KeptClaim()
 
 class DomainsInCluster:
     """`changed` is called with the UID of each domain that changed, `look_after` with the UID and seconds of a domain
-    to check later; they must not block. The caller must run each of `mirrors`; `synced` returns when all have been read
-    once."""
+    to check later; they must not block. The caller must `follow` the `mirrors`."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class DomainsInCluster:
         """Daemons by the UID of their domain, with the creation time of their pods."""
         self._foreign: dict[Key, float] = {}
         """Foreign objects under a name that the driver needs, and when they were found."""
-        self.domains = Mirror(kube, COMPUTE_DOMAINS, keep=_domain, on_change=self._domain_changed)
+        self.domains = Mirror(kube, COMPUTE_DOMAINS, keep=ComputeDomain.or_why_not, on_change=self._domain_changed)
         self._claims = Mirror(kube, RESOURCE_CLAIMS, keep=self._kept_claim, on_change=self._claim_changed)
         self.nodes = Mirror(kube, NODES, keep=_node, on_change=self._node_changed)
         self._inventories = Mirror(kube, NODE_INVENTORIES, keep=_inventory, on_change=self._fabric_changed)
@@ -125,10 +124,6 @@ class DomainsInCluster:
     @property
     def mirrors(self) -> "tuple[Mirror[Any], ...]":
         return (self.domains, self._claims, self.nodes, self._inventories, self.daemon_sets, self.templates, self._pods)
-
-    async def synced(self) -> None:
-        for mirror in self.mirrors:
-            await mirror.synced.wait()
 
     @property
     def failures(self) -> tuple[ClusterError, ...]:
@@ -358,14 +353,6 @@ class _Inventory:
 
 
 _NO_INVENTORY = _Inventory(NodeFabric(problem="the node has not reported its hardware yet", reason="NoInventory"))
-
-
-def _domain(obj: JsonObject) -> ComputeDomain | InvalidInput:
-    metadata = obj["metadata"]
-    try:
-        return ComputeDomain.of(obj, about=f"ComputeDomain {metadata.get('namespace')}/{metadata['name']}")
-    except InvalidInput as error:
-        return error
 
 
 def _node(obj: JsonObject) -> KeptNode:

@@ -24,7 +24,7 @@ from dra_driver.domains.status import READY
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EventRecorder, News, Regarding
-from dra_driver.kube.watch import Key
+from dra_driver.kube.watch import Key, follow
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.names import CONFIG_API_VERSION
 from dra_driver.runtime.tracing import NAMESPACE, OFF, Tracer
@@ -87,9 +87,7 @@ class DomainKeeper:
         self._cluster, self._rests_until = cluster, {}
         try:
             async with asyncio.TaskGroup() as tasks:
-                for mirror in cluster.mirrors:
-                    tasks.create_task(mirror.run())
-                await cluster.synced()
+                await follow(cluster.mirrors, tasks)
                 for uid in cluster.uids():
                     self._queue.add(uid)
                 tasks.create_task(self._sweep_again_and_again(cluster))

@@ -23,7 +23,6 @@ from controller.webhook.trust import (
     Issuing,
     Watched,
     server_trust,
-    until,
 )
 from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -35,6 +34,7 @@ from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kubernetes import KNOWN
+from dra_driver.runtime.tasks import until
 
 _log = structlog.get_logger(__name__)
 

@@ -7,7 +7,6 @@ webhook off.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NoReturn
@@ -38,6 +37,7 @@ from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject, Resource
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Reflector
+from dra_driver.runtime.tasks import until
 
 _log = structlog.get_logger(__name__)
 
@@ -220,10 +220,3 @@ async def lead(
             if not again:
                 await until(news, look_s)
     raise AssertionError
-
-
-async def until(news: asyncio.Event, at_most_s: float) -> None:
-    """Waits until something changed, or for that time."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(at_most_s):
-            await news.wait()

@@ -5,11 +5,12 @@ controller writes the status. The domain's daemons read their peers from it, and
 it. The spec is immutable.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
-from dra_driver.api.meta import Condition, Model, ObjectMeta
+from dra_driver.api.meta import Condition, JsonObject, Model, ObjectMeta
+from dra_driver.errors import InvalidInput
 
 
 class TemplateName(Model):
@@ -60,3 +61,12 @@ class ComputeDomain(Model):
     metadata: ObjectMeta
     spec: ComputeDomainSpec
     status: ComputeDomainStatus = Field(default_factory=ComputeDomainStatus)
+
+    @classmethod
+    def or_why_not(cls, obj: JsonObject) -> Self | InvalidInput:
+        """For a mirror, whose readers tell an invalid object from a missing one."""
+        metadata = obj["metadata"]
+        try:
+            return cls.of(obj, about=f"ComputeDomain {metadata.get('namespace')}/{metadata['name']}")
+        except InvalidInput as error:
+            return error

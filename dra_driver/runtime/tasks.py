@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import structlog
@@ -44,6 +45,14 @@ def exit_after(seconds: float) -> None:
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
+
+
+async def until(event: asyncio.Event, at_most_s: float | None) -> bool:
+    """Waits until the event is set, or for that time; None: for ever. Whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            return await event.wait()
+    return False
 
 
 async def forever(name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> NoReturn:

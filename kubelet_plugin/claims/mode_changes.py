@@ -12,7 +12,6 @@ than keep it idle for a program that may never end; until the plugin sees that t
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -20,6 +19,7 @@ import structlog
 from dra_driver.api.inventory import GpuFacts, ModeObstacle
 from dra_driver.errors import DeviceInUse, DriverError, HardwareError
 from dra_driver.kube.watch import Backoff
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.facts.hardware import RELEASED
 from kubelet_plugin.facts.monitor import MonitoredFacts
@@ -109,9 +109,7 @@ class ModeChanges:
                 busy = self._is_busy()
             except DriverError as error:
                 _log.warning("MIG modes cannot be looked after now", error=str(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._patience.tick_s if busy else None):
-                    await self._wake.wait()
+            await until(self._wake, self._patience.tick_s if busy else None)
             self._wake.clear()
 
     def _is_busy(self) -> bool:

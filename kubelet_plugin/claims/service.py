@@ -31,6 +31,7 @@ from dra_driver.devices.model import Offer
 from dra_driver.errors import ClusterError, DriverError, NodeNotReady, UnknownDevice
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.claims.operations import ClaimNotes, Operations
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import MonitoredFacts
@@ -164,10 +165,8 @@ class ClaimService:
                 self._settings_lost.clear()
                 self._note_report(await self._healer.reassert_settings())
             if self._pending:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(retry_s):
-                        await self._settings_lost.wait()
-                        continue
+                if await until(self._settings_lost, retry_s):
+                    continue
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
             else:
                 retry_s = _FIRST_RETRY_S
@@ -182,10 +181,8 @@ class ClaimService:
         """Until it is time for a sweep, or something of a claim was left behind, or got lost."""
         due = time.monotonic() + self._patience.sweep_s
         while (rest := due - time.monotonic()) > 0 and self._view.lost() == self._swept:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(rest, _LOST_S)):
-                    await self._left.wait()
-                    return
+            if await until(self._left, min(rest, _LOST_S)):
+                return
 
     async def sweep(self) -> RepairReport:
         """Release claims that kubelet will never unprepare, and heal what was damaged meanwhile. Never raises."""

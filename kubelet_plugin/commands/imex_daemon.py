@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import COMPUTE_DOMAINS
 from dra_driver.domains.peers import knows_names
 from dra_driver.kube.client import Kube, endpoint_from
@@ -20,7 +21,7 @@ from kubelet_plugin.hardware.driver_root import kernel_module_version
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.imex.probe import ProbeFolder
 from kubelet_plugin.imex.settings import ImexSettings, read_settings
-from kubelet_plugin.imex.supervisor import SupervisedProgram, Supervisor, decoded
+from kubelet_plugin.imex.supervisor import SupervisedProgram, Supervisor
 
 PROGRAM = "nvidia-imex"
 
@@ -47,7 +48,7 @@ async def run(settings: ImexSettings) -> None:
         domain = Mirror(
             kube,
             COMPUTE_DOMAINS,
-            keep=decoded,
+            keep=ComputeDomain.or_why_not,
             namespace=settings.namespace,
             field_selector=f"metadata.name={settings.name}",
             on_change=supervisor.saw,

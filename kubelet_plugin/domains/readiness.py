@@ -18,13 +18,14 @@ from datetime import UTC, datetime
 import structlog
 
 from dra_driver.api.computedomain import ComputeDomain, DomainNode
-from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
+from dra_driver.api.meta import COMPUTE_DOMAINS
 from dra_driver.domains.status import READY
 from dra_driver.errors import DomainNotReady, DriverError, Gone, InvalidInput, NodeNotReady, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror
 from dra_driver.names import ClaimRef
 from dra_driver.phrases import and_more
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.domains.wanted import is_channel
 from kubelet_plugin.prepare.journal import DomainClaim, DomainName, Journals
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
@@ -272,8 +273,7 @@ class DomainWatch(ClaimListener):
                     await _end(follower)
                     self._place, followed = None, uid
                     follower = None if domain is None else asyncio.create_task(self._follow(domain))
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), _LOOK_EVERY_S)
+                await until(self._wake, _LOOK_EVERY_S)
         finally:
             await _end(follower)
 
@@ -290,7 +290,7 @@ class DomainWatch(ClaimListener):
         mirror = Mirror(
             self._kube,
             COMPUTE_DOMAINS,
-            keep=_parsed,
+            keep=ComputeDomain.or_why_not,
             namespace=domain.namespace,
             field_selector=f"metadata.name={domain.name}",
             on_change=lambda change: self._saw(change.after, domain.uid),
@@ -317,10 +317,3 @@ async def _end(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _parsed(obj: JsonObject) -> ComputeDomain | InvalidInput:
-    try:
-        return ComputeDomain.of(obj)
-    except InvalidInput as error:
-        return error

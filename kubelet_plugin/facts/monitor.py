@@ -22,6 +22,7 @@ from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition,
 from dra_driver.api.meta import wire_time
 from dra_driver.devices.health import Severity, judged, worst, xid_condition
 from dra_driver.errors import NodeNotReady
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.health_file import HealthFile, Memory
 from kubelet_plugin.facts.validation import Command, fault_of
@@ -140,12 +141,8 @@ class HealthMonitor:
             self._update()
             await self._check_gpus()
             await self._save()
-            try:
-                async with asyncio.timeout(TICK_S):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
-            self._news.clear()
+            if await until(self._news, TICK_S):
+                self._news.clear()
 
     def heard(self, event: GpuEvent) -> None:
         """An event of `kubelet_plugin.facts.watcher`. A look shows whether the GPU is lost, or has another layout."""

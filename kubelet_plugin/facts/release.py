@@ -29,6 +29,7 @@ from dra_driver.api.meta import JsonObject, Model, wire_time
 from dra_driver.errors import DriverError, HardwareError, InvalidInput
 from dra_driver.names import RELEASE_GPUS as KEY
 from dra_driver.runtime.files import read_if_present, remove, write_durably
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts
 from kubelet_plugin.facts.own_node import OwnNode
@@ -189,9 +190,7 @@ class GpuRelease:
     async def run(self) -> None:
         while True:
             await self.settle()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_S):
-                    await self.wake.wait()
+            await until(self.wake, _TICK_S)
             self.wake.clear()
 
     async def settle(self) -> None:

@@ -17,11 +17,11 @@ from typing import Never
 import structlog
 
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.meta import JsonObject
 from dra_driver.domains.peers import Peers, PeerUpdate, hosts, node_list, peers_of, step_after
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.watch import Backoff, MirrorChange
 from dra_driver.runtime.files import write_durably
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.imex.probe import IDLE, RUNS, WAITS, ProbeFolder, config_text
 from kubelet_plugin.imex.settings import ImexSettings
 
@@ -137,8 +137,7 @@ class SupervisedProgram:
         self._problem_until_s = asyncio.get_running_loop().time() + self._noticed_s
         wait_s = self._backoff.next_s()
         _log.error("does not run", program=self._command[0], reason=problem, retry_s=round(wait_s, 1))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._again.wait(), wait_s)
+        await until(self._again, wait_s)
 
     async def _stop(self) -> None:
         process, self._process = self._process, None
@@ -156,14 +155,6 @@ class SupervisedProgram:
 
 
 _WRITE_AGAIN_S = 5.0
-
-
-def decoded(obj: JsonObject) -> ComputeDomain | InvalidInput:
-    """What a mirror keeps of a domain."""
-    try:
-        return ComputeDomain.of(obj)
-    except InvalidInput as error:
-        return error
 
 
 class Supervisor:

@@ -27,6 +27,7 @@ from dra_driver.api.resource import AllocatedDevice, Allocation
 from dra_driver.devices.model import Offer
 from dra_driver.errors import ClusterError, DomainNotReady, DriverError, InvalidInput, NodeNotReady
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.node_watch import NodeWatch
 from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.prepare.claim_reads import ClaimReader
@@ -137,8 +138,7 @@ class NodeBinding:
         while True:
             self._given_up.clear()
             unasked = await self._service.release_given_up()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._given_up.wait(), _GIVEN_UP_S if unasked or self._followed else None)
+            await until(self._given_up, _GIVEN_UP_S if unasked or self._followed else None)
 
     async def _follow(self, ref: ClaimRef) -> None:
         """Prepare the claim as long as it is named."""

@@ -10,7 +10,6 @@ after a restart (`kubelet_plugin.reporting.reported`).
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -28,6 +27,7 @@ from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unr
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import ClaimRef
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.holds import ComputeInstance, Records
@@ -327,9 +327,8 @@ class DeviceStatusWriter(ClaimListener):
                 await asyncio.sleep(backoff.next_s())
                 continue
             backoff.reset()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._look_every_s)
-                await asyncio.wait_for(self._urgent.wait(), self._together_s)
+            if await until(self._changed, self._look_every_s):
+                await until(self._urgent, self._together_s)
 
     async def _meet(self) -> None:
         """Find out what the API server has of the claims that are held or were reported. Raises Unreachable,

@@ -15,7 +15,6 @@ pod's turn causes none; a fault that comes and goes counts as one until it has b
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -29,6 +28,7 @@ from dra_driver.kube.events import EventRecorder, Regarding
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.phrases import and_more
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY, SeenFacts
 from kubelet_plugin.prepare.claim_reads import ClaimReader, PodsOfClaims, is_of_group
@@ -301,8 +301,7 @@ class PodEvents(ClaimListener):
                 continue
             backoff.reset()
             ending = any(item.away_since is not None for known in self._known.values() for item in known)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _LOOK_AGAIN_S if ending else _LOOK_EVERY_S)
+            if await until(self._changed, _LOOK_AGAIN_S if ending else _LOOK_EVERY_S):
                 await asyncio.sleep(_TOGETHER_S)
 
     async def look(self) -> None:
