@@ -20,7 +20,6 @@ from controller.webhook.review_server import ReviewServer
 from controller.webhook.trust import (
     LOOK_S,
     CertificateKeeper,
-    Issuing,
     Watched,
     server_trust,
 )
@@ -101,8 +100,7 @@ class WebhookReplica:
         self._classes: Mirror[DeviceClass | None] = Mirror(
             kube, DEVICE_CLASSES, keep=_typed, on_change=self._class_changed
         )
-        issuing = Issuing(plan.names, plan.times) if plan.issued_here else None
-        self._certificates = CertificateKeeper(kube, self._secret, issuing, now)
+        self._certificates = CertificateKeeper(kube, self._secret, plan, now)
         self._served = Served()
         self._judge = Reviewer(Knowledge(driver=driver, policies=(policy,), gates=gates), knows_server=False)
         self._judged_kib = 0

@@ -6,15 +6,13 @@ webhook off.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import NoReturn
 
 import structlog
 
 from controller.webhook.certificates import (
-    Lifetimes,
     ServerTrust,
     ServingCertificate,
     certificate_in,
@@ -61,37 +59,26 @@ def server_trust(configuration: Watched) -> ServerTrust:
     return ServerTrust(is_armed(configuration.object), trusted_in(configuration.object))
 
 
-@dataclass(frozen=True, slots=True)
-class Issuing:
-    """How the controller issues certificates. `names` are the host names that the API server uses."""
-
-    names: Sequence[str]
-    times: Lifetimes
-
-
 class CertificateKeeper:
-    """Reads the Secret and renews its certificate. `issuing` None: another program renews it, such as cert-manager."""
+    """Reads the Secret and renews its certificate, unless another program does that, such as cert-manager."""
 
-    def __init__(self, kube: Kube, secret: Watched, issuing: Issuing | None, now: Callable[[], datetime]) -> None:
+    def __init__(self, kube: Kube, secret: Watched, plan: WebhookPlan, now: Callable[[], datetime]) -> None:
         self.problem: str | None = None
         """Why the Secret cannot be used."""
         self._kube = kube
         self._secret = secret
-        self._issuing = issuing
+        self._plan = plan
         self._now = now
 
     async def certificate(self) -> ServingCertificate | None:
         """The certificate in the Secret, renewed if due. None if there is none, or if another replica wrote first: then
         the watch will report a change of the Secret. Raises ClusterError."""
         serving_certificate, self.problem = self._read()
-        secret, issuing = self._secret.object, self._issuing
-        if (
-            secret is None
-            or issuing is None
-            or not is_due(serving_certificate, issuing.names, self._now(), issuing.times)
-        ):
+        secret, plan = self._secret.object, self._plan
+        due = plan.issued_here and is_due(serving_certificate, plan.names, self._now(), plan.times)
+        if secret is None or not due:
             return serving_certificate
-        made = new_certificate(issuing.names, self._now(), issuing.times)
+        made = new_certificate(plan.names, self._now(), plan.times)
         # Items of a list have no kind.
         wanted = {**secret, "apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "data": secret_data(made)}
         try:
@@ -200,7 +187,7 @@ async def lead(
     news = asyncio.Event()
     secret = Watched(kube, SECRETS, plan.secret_name, news.set, plan.secret_namespace)
     configuration = Watched(kube, CONFIGURATIONS, plan.wish.name, news.set)
-    certificates = CertificateKeeper(kube, secret, Issuing(plan.names, plan.times) if plan.issued_here else None, now)
+    certificates = CertificateKeeper(kube, secret, plan, now)
     keeper = ConfigurationKeeper(kube, configuration, plan.wish, now)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(secret.run())

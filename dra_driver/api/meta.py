@@ -198,6 +198,11 @@ def wire_time(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def micro_time(time: datetime) -> str:
+    """The same with microseconds, as in leases, Events and registrations."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 # -- selectors
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")

@@ -19,7 +19,7 @@ from typing import Literal
 
 import structlog
 
-from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.api.meta import JsonObject, Resource, micro_time
 from dra_driver.errors import AlreadyExists, ClusterError, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff
@@ -235,7 +235,7 @@ class EventRecorder:
             await self._kube.create(EVENTS_V1, self._object(news, name))
 
     async def _continue(self, news: News, recent: _Recent) -> None:
-        count, last = recent.count, _micro_time(recent.last)
+        count, last = recent.count, micro_time(recent.last)
         series = {"series": {"count": count, "lastObservedTime": last}}
         try:
             await self._kube.merge_patch(
@@ -267,7 +267,7 @@ class EventRecorder:
             "apiVersion": EVENTS_V1.api_version,
             "kind": "Event",
             "metadata": {"name": name, "namespace": news.regarding.namespace or "default"},
-            "eventTime": _micro_time(self._now()),
+            "eventTime": micro_time(self._now()),
             "reportingController": self._controller,
             "reportingInstance": self._instance,
             "action": news.action,
@@ -339,10 +339,6 @@ def _digest(*parts: str) -> str:
 
 def _clock() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _micro_time(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _shortened(note: str) -> str:

@@ -15,7 +15,7 @@ from typing import Literal, NoReturn
 
 import structlog
 
-from dra_driver.api.meta import LEASES, JsonObject
+from dra_driver.api.meta import LEASES, JsonObject, micro_time
 from dra_driver.errors import ClusterError, Conflict, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 
@@ -179,7 +179,7 @@ class LeaderElection:
     def _lease(self, before: JsonObject | None) -> JsonObject:
         """The lease with this process as its holder; `before` is the replaced object."""
         spec: JsonObject = (before or {}).get("spec") or {}
-        now = self._now().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        now = micro_time(self._now())
         ours = spec.get("holderIdentity") == self._identity
         metadata = before["metadata"] if before is not None else {"name": self._name, "namespace": self._namespace}
         return {

@@ -24,9 +24,10 @@ from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.facts.hardware import RELEASED
 from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.offers import NodeRules
+from kubelet_plugin.hardware.mig import Mode
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldState, SwitchedMode
-from kubelet_plugin.prepare.mode_steps import ModeStep, SeenMode, in_use, next_step, refused
+from kubelet_plugin.prepare.mode_steps import ModeStep, in_use, next_step, refused
 from kubelet_plugin.prepare.transitions import claims_on, mode_change_begun, mode_change_ended, mode_changes
 
 _log = structlog.get_logger(__name__)
@@ -125,11 +126,11 @@ class ModeChanges:
             mig = gpu.mig
             if mig is None or mig.switchable or gpu.virtualization is not None:
                 continue
-            if await self._settle_gpu(gpu, SeenMode(mig.enabled, mig.pending)):
+            if await self._settle_gpu(gpu, Mode(mig.enabled, mig.pending)):
                 self._report({uuid: blocked.obstacle for uuid, blocked in self._blocked.items()})
                 await self._facts.observe()
 
-    async def _settle_gpu(self, gpu: GpuFacts, mode: SeenMode) -> bool:
+    async def _settle_gpu(self, gpu: GpuFacts, mode: Mode) -> bool:
         """Whether the facts of the GPU may be others now."""
         hold = SwitchedMode(GpuIdentity(gpu.uuid, gpu.pci_bus_id))
         if (blocked := self._blocked.get(gpu.uuid)) is not None:

@@ -106,8 +106,7 @@ class TimeSlices:
                 raise
 
     def _is_divided(self, gpu: GpuIdentity) -> bool:
-        mode = self._nvml.use(gpu, lambda nvml: nvml.mig(gpu.uuid).mode())
-        return mode is not None and mode.on
+        return self._nvml.use(gpu, lambda nvml: nvml.mig(gpu.uuid).is_on())
 
     def _set(self, gpu: GpuIdentity, interval: int) -> None:
         words = ("compute-policy", "-i", gpu.uuid, "--set-timeslice", str(interval))

@@ -128,7 +128,7 @@ class GpuInstances:
 
     def before(self, hold: GpuInstance, records: Records) -> Made:
         def look(nvml: Nvml) -> Made:
-            _check_free(hold, _instances_if_on(nvml.mig(hold.gpu.uuid)), records)
+            _check_free(hold, nvml.mig(hold.gpu.uuid).instances_if_on(), records)
             return Made()
 
         return self._nvml.use(hold.gpu, look)
@@ -191,7 +191,7 @@ class ComputeInstances:
 
         def create(nvml: Nvml) -> Made:
             gpu = nvml.mig(hold.parent.gpu.uuid)
-            parent = _at_place(hold.parent, _instances_if_on(gpu))
+            parent = _at_place(hold.parent, gpu.instances_if_on())
             if parent is None:
                 raise _lost(f"the GPU instance of its MIG device ({_described(hold.parent)})", hold.parent.gpu)
             device = _ours(hold, parent, records[hold])
@@ -322,8 +322,7 @@ def _was(mode: Mode) -> Made:
 
 
 def _check_mode_is_on(gpu: MigGpu, hold: GpuInstance) -> None:
-    mode = gpu.mode()
-    if mode is None or not mode.on:
+    if not gpu.is_on():
         raise _lost(f"{_described(hold)} cannot be made: the MIG mode that it needs", hold.gpu, "switched it off")
 
 
@@ -394,11 +393,6 @@ def _at_place(hold: GpuInstance, instances: Iterable[LiveGpuInstance]) -> LiveGp
     return next(
         (instance for instance in instances if (instance.profile, instance.start, instance.size) == wanted), None
     )
-
-
-def _instances_if_on(gpu: MigGpu) -> tuple[LiveGpuInstance, ...]:
-    mode = gpu.mode()
-    return gpu.instances() if mode is not None and mode.on else ()
 
 
 def _ours(hold: ComputeInstance, parent: LiveGpuInstance, record: HoldRecord) -> LiveComputeInstance | None:

@@ -63,13 +63,7 @@ class ModeResets:
 
     def instances(self, gpu: GpuIdentity) -> tuple[str, ...]:
         """GPU instances on it. Raises HardwareError."""
-
-        def look(nvml: Nvml) -> tuple[str, ...]:
-            mig = nvml.mig(gpu.uuid)
-            mode = mig.mode()
-            return tuple(map(str, mig.instances())) if mode is not None and mode.on else ()
-
-        return self._nvml.use(gpu, look)
+        return self._nvml.use(gpu, lambda nvml: tuple(map(str, nvml.mig(gpu.uuid).instances_if_on())))
 
     def switch(self, gpu: GpuIdentity, *, on: bool) -> None:
         """Switch the mode, or find it switched. Raises HardwareError; then the change may be pending.

@@ -28,7 +28,7 @@ def capability_nodes(host: HostFiles, about: str, gpu_minor: int, gi: int, ci: i
             about=about,
         )
     names = (f"gi{gi}/access", f"gi{gi}/ci{ci}/access")
-    return tuple(_node(major, *_capability(host, about, gpu_minor, name)) for name in names)
+    return tuple(_cap_node(major, *_capability(host, about, gpu_minor, name)) for name in names)
 
 
 def management_node(host: HostFiles) -> DeviceNode:
@@ -39,18 +39,16 @@ def management_node(host: HostFiles) -> DeviceNode:
             f"{_MANAGEMENT} is not there or says no minor: an IMEX daemon cannot run with the driver on this node",
             about="IMEX",
         )
-    return _node(major, *capability)
+    return _cap_node(major, *capability)
 
 
-def _node(major: int, minor: int, mode: int) -> DeviceNode:
-    return DeviceNode(
-        path=f"/dev/{_CLASS}/nvidia-cap{minor}",
-        type="c",
-        major=major,
-        minor=minor,
-        file_mode=mode,
-        permissions="rw",
-    )
+def _cap_node(major: int, minor: int, mode: int) -> DeviceNode:
+    return numbered_node(f"/dev/{_CLASS}/nvidia-cap{minor}", major, minor, mode)
+
+
+def numbered_node(path: str, major: int, minor: int, mode: int) -> DeviceNode:
+    """A character device that the host need not have, to read and write."""
+    return DeviceNode(path=path, type="c", major=major, minor=minor, file_mode=mode, permissions="rw")
 
 
 def _capability(host: HostFiles, about: str, gpu_minor: int, name: str) -> tuple[int, int]:
@@ -70,8 +68,8 @@ def _capability(host: HostFiles, about: str, gpu_minor: int, name: str) -> tuple
 
 def _shown(host: HostFiles, path: str, default_mode: int) -> tuple[int, int] | None:
     """Minor and permission bits in the kernel's file of a capability; None where there is none."""
-    fields = dict(line.split(":", 1) for line in (host.read_text(path) or "").splitlines() if ":" in line)
-    minor, mode = (whole_number(fields.get(name, "").strip()) for name in ("DeviceFileMinor", "DeviceFileMode"))
+    fields = host.fields(path)
+    minor, mode = (whole_number(fields.get(name, "")) for name in ("DeviceFileMinor", "DeviceFileMode"))
     return None if minor is None else (minor, default_mode if mode is None else mode)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dra_driver.api.inventory import IMEX_READY, IMEX_SUBJECT, ImexFacts, Problem
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
+from kubelet_plugin.hardware.capabilities import numbered_node
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.layouts import program_below
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -75,17 +76,7 @@ def channel_nodes(host: HostFiles, numbers: Iterable[int]) -> tuple[DeviceNode, 
             f"the kernel has no device class {_CHANNELS} in /proc/devices: the driver here has no IMEX channels",
             about="IMEX",
         )
-    return tuple(
-        DeviceNode(
-            path=f"/dev/{_CHANNELS}/channel{number}",
-            type="c",
-            major=major,
-            minor=number,
-            file_mode=_WORLD,
-            permissions="rw",
-        )
-        for number in numbers
-    )
+    return tuple(numbered_node(f"/dev/{_CHANNELS}/channel{number}", major, number, _WORLD) for number in numbers)
 
 
 def all_channels(host: HostFiles) -> range:
@@ -120,8 +111,5 @@ class HostDaemon:
 
 
 def _channel_count(host: HostFiles) -> int:
-    for line in (host.read_text(_PARAMS) or "").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "ImexChannelCount" and value.strip().isdigit():
-            return int(value)
-    return 0
+    count = host.fields(_PARAMS).get("ImexChannelCount", "")
+    return int(count) if count.isdigit() else 0

@@ -13,6 +13,7 @@ import ctypes
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pynvml
@@ -118,8 +119,11 @@ class MigGpu:
     """One GPU, in one NVML session. `about` is what errors are about. Tables are read once."""
 
     def __init__(self, calls: Calls, about: str, handle: Any) -> None:
-        self._calls = calls
         self._about = about
+        self._library = calls.library
+        self._call: Callable[..., Any] = partial(calls.call, about)
+        self._supported: Callable[..., Any] = partial(calls.supported, about)
+        self._described: Callable[..., Any] = partial(calls.described, about)
         self._handle = handle
         self.denied = False
         """Whether the driver would tell root what profiles there are, and did not tell us."""
@@ -143,24 +147,28 @@ class MigGpu:
 
     def mode(self) -> Mode | None:
         """None of a GPU that cannot be divided. Raises HardwareError."""
-        answer = self._calls.supported(self._about, self._calls.library.nvmlDeviceGetMigMode, self._handle)
+        answer = self._supported(self._library.nvmlDeviceGetMigMode, self._handle)
         return Mode(answer[0] == 1, answer[1] == 1) if answer is not None else None
+
+    def is_on(self) -> bool:
+        """Whether MIG mode is on now. Raises HardwareError."""
+        mode = self.mode()
+        return mode is not None and mode.on
 
     def switchable(self) -> bool:
         """Whether the mode changes without a reset. Field 184 says so; a driver that does not know it is asked for the
         generation. A guest with a part of a GPU changes nothing."""
         if self._is_guest():
             return False
-        library = self._calls.library
-        values = self._calls.described(self._about, library.nvmlDeviceGetFieldValues, self._handle, [_RESETLESS_MIG])
+        values = self._described(self._library.nvmlDeviceGetFieldValues, self._handle, [_RESETLESS_MIG])
         if values is not None and values[0].nvmlReturn == 0:
             return bool(values[0].value.uiVal)
-        architecture = self._calls.described(self._about, library.nvmlDeviceGetArchitecture, self._handle)
+        architecture = self._described(self._library.nvmlDeviceGetArchitecture, self._handle)
         return architecture is not None and _HOPPER <= architecture != _UNKNOWN_ARCHITECTURE
 
     def set_mode(self, on: bool) -> int:
         """Change it; returns the activation status: 0, or the NVML code of why it is pending. Raises HardwareError."""
-        return int(self._calls.call(self._about, self._calls.library.nvmlDeviceSetMigMode, self._handle, int(on)))
+        return int(self._call(self._library.nvmlDeviceSetMigMode, self._handle, int(on)))
 
     def instances(self) -> tuple[LiveGpuInstance, ...]:
         """All GPU instances with what is in them, by start. Raises HardwareError, also where root is needed."""
@@ -175,13 +183,17 @@ class MigGpu:
             sorted(instances.values(), key=lambda live_gpu_instance: (live_gpu_instance.start, live_gpu_instance.id))
         )
 
+    def instances_if_on(self) -> tuple[LiveGpuInstance, ...]:
+        """None while MIG mode is off: NVML refuses the question then. Source: nvmlDeviceGetGpuInstances."""
+        return self.instances() if self.is_on() else ()
+
     def instance_at(self, profile_id: int, start: int, wanted: Collection[int] = ()) -> LiveGpuInstance | None:
         """The GPU instance of a profile at a place, None only if there is none. `wanted` are the sizes of compute
         instances that must not be missed in it.
 
         Raises HardwareError for each missing answer, unlike `instances`: what is not seen here is forgotten.
         """
-        mode = self._calls.call(self._about, self._calls.library.nvmlDeviceGetMigMode, self._handle)
+        mode = self._call(self._library.nvmlDeviceGetMigMode, self._handle)
         if mode[0] != 1:
             return None
         profile = next((item for item in self._read_profiles(needed=True) if item.facts.id == profile_id), None)
@@ -189,7 +201,7 @@ class MigGpu:
             self._profiles = ()
             raise self._unanswered(f"GPU instance profile {profile_id}")
         for handle in self._listed(profile, sure=True):
-            info = self._calls.call(self._about, self._calls.library.nvmlGpuInstanceGetInfo, handle)
+            info = self._call(self._library.nvmlGpuInstanceGetInfo, handle)
             if info.placement.start == start:
                 facts = profile.facts
                 devices = self._devices(handle, facts.name, facts.slices, sure=wanted)
@@ -207,13 +219,13 @@ class MigGpu:
     def create_gpu_instance(self, profile_id: int, start: int, size: int) -> int:
         """At this place; returns its id. Raises HardwareError: INSUFFICIENT_RESOURCES when something is in the way."""
         placement = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
-        create = self._calls.library.nvmlDeviceCreateGpuInstanceWithPlacement
-        handle = self._calls.call(self._about, create, self._handle, profile_id, ctypes.byref(placement))
-        return int(self._calls.call(self._about, self._calls.library.nvmlGpuInstanceGetInfo, handle).id)
+        create = self._library.nvmlDeviceCreateGpuInstanceWithPlacement
+        handle = self._call(create, self._handle, profile_id, ctypes.byref(placement))
+        return int(self._call(self._library.nvmlGpuInstanceGetInfo, handle).id)
 
     def destroy_gpu_instance(self, instance: LiveGpuInstance) -> None:
         """Raises HardwareError: IN_USE while there are MIG devices in it."""
-        self._calls.call(self._about, self._calls.library.nvmlGpuInstanceDestroy, instance.handle)
+        self._call(self._library.nvmlGpuInstanceDestroy, instance.handle)
 
     def create_compute_instance(self, parent: LiveGpuInstance, slices: int | None, start: int) -> LiveComputeInstance:
         """In `parent`: all of it, or `slices` compute slices from `start`. Raises HardwareError.
@@ -221,47 +233,43 @@ class MigGpu:
         One that was made and cannot be asked for its UUID is destroyed again, because it could not be found later.
         """
         profile_id = self._compute_profile_id(parent, slices)
-        library = self._calls.library
         if slices is None:
-            handle = self._calls.call(
-                self._about, library.nvmlGpuInstanceCreateComputeInstance, parent.handle, profile_id
-            )
+            handle = self._call(self._library.nvmlGpuInstanceCreateComputeInstance, parent.handle, profile_id)
         else:
             placement = pynvml.c_nvmlComputeInstancePlacement_t(start, slices)
-            create = library.nvmlGpuInstanceCreateComputeInstanceWithPlacement
-            handle = self._calls.call(self._about, create, parent.handle, profile_id, ctypes.byref(placement))
+            create = self._library.nvmlGpuInstanceCreateComputeInstanceWithPlacement
+            handle = self._call(create, parent.handle, profile_id, ctypes.byref(placement))
         try:
             return self._device(handle, parent.profile, parent.slices, self._compute_profiles_of(parent))
         except HardwareError:
-            self._calls.described(self._about, library.nvmlComputeInstanceDestroy, handle)
+            self._described(self._library.nvmlComputeInstanceDestroy, handle)
             raise
 
     def destroy_compute_instance(self, device: LiveComputeInstance) -> None:
         """Raises HardwareError: IN_USE while programs use it."""
-        self._calls.call(self._about, self._calls.library.nvmlComputeInstanceDestroy, device.handle)
+        self._call(self._library.nvmlComputeInstanceDestroy, device.handle)
 
     def minor(self) -> int:
         """N of /dev/nvidiaN now: a mode change may have given it another."""
-        return int(self._calls.call(self._about, self._calls.library.nvmlDeviceGetMinorNumber, self._handle))
+        return int(self._call(self._library.nvmlDeviceGetMinorNumber, self._handle))
 
     def processes(self) -> tuple[str, ...]:
         """Programs that use the GPU or a part of it, as far as the driver names them: `4711 (python3)`."""
-        library = self._calls.library
         results: set[int] = set()
         for listing in (
-            library.nvmlDeviceGetComputeRunningProcesses_v3,
-            library.nvmlDeviceGetGraphicsRunningProcesses_v3,
+            self._library.nvmlDeviceGetComputeRunningProcesses_v3,
+            self._library.nvmlDeviceGetGraphicsRunningProcesses_v3,
         ):
-            results.update(item.pid for item in self._calls.described(self._about, listing, self._handle) or ())
+            results.update(item.pid for item in self._described(listing, self._handle) or ())
         return tuple(self._process(pid) for pid in sorted(results))
 
     def _process(self, pid: int) -> str:
-        name = self._calls.described(self._about, self._calls.library.nvmlSystemGetProcessName, pid)
+        name = self._described(self._library.nvmlSystemGetProcessName, pid)
         return f"{pid} ({name})" if name else str(pid)
 
     def _is_guest(self) -> bool:
-        mode = self._calls.supported(self._about, self._calls.library.nvmlDeviceGetVirtualizationMode, self._handle)
-        return mode == _VGPU_GUEST
+        mode = self._supported(self._library.nvmlDeviceGetVirtualizationMode, self._handle)
+        return bool(mode == _VGPU_GUEST)
 
     def _read_profiles(self, *, needed: bool = False) -> tuple[_Profile, ...]:
         """The table of this GPU; empty when the driver does not tell, or not to us. Raises HardwareError; when the
@@ -276,12 +284,12 @@ class MigGpu:
         return self._profiles
 
     def _all_profiles(self) -> Iterator[_Profile]:
-        memory = self._calls.supported(self._about, self._calls.library.nvmlDeviceGetMemoryInfo, self._handle)
+        memory = self._supported(self._library.nvmlDeviceGetMemoryInfo, self._handle)
         total = int(memory.total) if memory is not None else 0
         ids: set[int] = set()
         names: set[str] = set()
         for enumeration in range(_GPU_PROFILES):
-            ask = self._calls.library.nvmlDeviceGetGpuInstanceProfileInfo
+            ask = self._library.nvmlDeviceGetGpuInstanceProfileInfo
             info = self._profile_info(ask, self._handle, enumeration)
             if info is None or info.id in ids:
                 continue
@@ -295,7 +303,7 @@ class MigGpu:
         """None when there is no such profile. Older drivers do not know the question with a name in the answer."""
         for version in (2, 1):
             try:
-                return self._calls.call(self._about, ask, *question, version)
+                return self._call(ask, *question, version)
             except HardwareError as error:
                 if error.code not in _SKIPPED:
                     raise
@@ -322,10 +330,10 @@ class MigGpu:
         )
 
     def _placements(self, profile_id: int) -> list[tuple[int, int]]:
-        ask = self._calls.library.nvmlDeviceGetGpuInstancePossiblePlacements
+        ask = self._library.nvmlDeviceGetGpuInstancePossiblePlacements
         count = ctypes.c_uint()
         try:
-            self._calls.call(self._about, ask, self._handle, profile_id, None, ctypes.byref(count))
+            self._call(ask, self._handle, profile_id, None, ctypes.byref(count))
         except HardwareError as error:
             if error.code in _SKIPPED:
                 return []
@@ -333,26 +341,18 @@ class MigGpu:
                 raise
         placements = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
         if count.value:
-            self._calls.call(self._about, ask, self._handle, profile_id, placements, ctypes.byref(count))
+            self._call(ask, self._handle, profile_id, placements, ctypes.byref(count))
         return [(item.start, item.size) for item in placements[: count.value]]
 
     def _listed(self, profile: _Profile, *, sure: bool = False) -> list[Any]:
         """Handles of the GPU instances of one profile. Raises HardwareError; if `sure`, for every failure."""
         handles = (pynvml.c_nvmlGpuInstance_t * max(profile.facts.max_instances, _MOST_INSTANCES))()
-        count = ctypes.c_uint(len(handles))
-        ask = self._calls.library.nvmlDeviceGetGpuInstances
-        try:
-            self._calls.call(self._about, ask, self._handle, profile.facts.id, handles, ctypes.byref(count))
-        except HardwareError as error:
-            if error.code in _GONE and not sure:
-                return []
-            raise
-        return list(handles[: count.value])
+        return self._filled(handles, self._library.nvmlDeviceGetGpuInstances, self._handle, profile.facts.id, sure=sure)
 
     def _instance(self, handle: Any, profiles: tuple[_Profile, ...]) -> LiveGpuInstance | None:
         """None when it was destroyed meanwhile."""
         try:
-            info = self._calls.call(self._about, self._calls.library.nvmlGpuInstanceGetInfo, handle)
+            info = self._call(self._library.nvmlGpuInstanceGetInfo, handle)
             profile = next((item.facts for item in profiles if item.facts.id == info.profileId), None)
             name, slices = (profile.name, profile.slices) if profile else (f"unknown-{info.profileId}", None)
             return LiveGpuInstance(
@@ -392,10 +392,14 @@ class MigGpu:
 
     def _compute_handles(self, gpu_instance: Any, profile_id: int, *, sure: bool) -> list[Any]:
         handles = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)()
+        ask = self._library.nvmlGpuInstanceGetComputeInstances
+        return self._filled(handles, ask, gpu_instance, profile_id, sure=sure)
+
+    def _filled(self, handles: Any, ask: Callable[..., Any], *question: Any, sure: bool) -> list[Any]:
+        """As many of the handles as the library fills in; unless `sure`, none where it has none to fill in."""
         count = ctypes.c_uint(len(handles))
-        ask = self._calls.library.nvmlGpuInstanceGetComputeInstances
         try:
-            self._calls.call(self._about, ask, gpu_instance, profile_id, handles, ctypes.byref(count))
+            self._call(ask, *question, handles, ctypes.byref(count))
         except HardwareError as error:
             if error.code in _GONE and not sure:
                 return []
@@ -405,13 +409,13 @@ class MigGpu:
     def _device(
         self, handle: Any, profile: str, parent_slices: int | None, compute_profiles: tuple[_ComputeProfile, ...]
     ) -> LiveComputeInstance:
-        info = self._calls.call(self._about, self._calls.library.nvmlComputeInstanceGetInfo_v2, handle)
-        uuid = self._calls.call(self._about, self._calls.library.nvmlDeviceGetUUID, info.device)
+        info = self._call(self._library.nvmlComputeInstanceGetInfo_v2, handle)
+        uuid = self._call(self._library.nvmlDeviceGetUUID, info.device)
         kind = next(
             (compute_profile for compute_profile in compute_profiles if compute_profile.id == info.profileId), None
         )
         slices = kind.slices if kind is not None else info.placement.size
-        attributes = self._calls.described(self._about, self._calls.library.nvmlDeviceGetAttributes_v2, info.device)
+        attributes = self._described(self._library.nvmlDeviceGetAttributes_v2, info.device)
         facts = ComputeInstanceFacts(
             id=info.id,
             uuid=uuid,
@@ -444,7 +448,7 @@ class MigGpu:
         if profile not in self._compute_profiles:
             profiles: dict[int, _ComputeProfile] = {}
             for enumeration in range(_COMPUTE_PROFILES):
-                ask = self._calls.library.nvmlGpuInstanceGetComputeInstanceProfileInfo
+                ask = self._library.nvmlGpuInstanceGetComputeInstanceProfileInfo
                 info = self._profile_info(ask, gpu_instance, enumeration, _SHARED_ENGINES)
                 if info is not None:
                     kind = _ComputeProfile(info.id, info.sliceCount, info.multiprocessorCount)

@@ -168,6 +168,11 @@ class HostFiles:
         except OSError:
             return None
 
+    def fields(self, host_path: str) -> dict[str, str]:
+        """A file of the kernel with lines of `Name: value`; empty when it cannot be read."""
+        pairs = (line.partition(":") for line in (self.read_text(host_path) or "").splitlines())
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
     def boot_id(self) -> str:
         """Differs after every boot. Raises NodeNotReady when the kernel's file is not there."""
         boot_id = self.read_text("/proc/sys/kernel/random/boot_id")

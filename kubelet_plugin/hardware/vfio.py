@@ -207,10 +207,7 @@ def uuid_at(host: HostFiles, address: str) -> str | None:
 
 
 def _information(host: HostFiles, address: str) -> dict[str, str]:
-    """`/proc/driver/nvidia/gpus/<address>/information`: lines of `Name: \t value`."""
-    lines = (host.read_text(f"/proc/driver/nvidia/gpus/{address}/information") or "").splitlines()
-    pairs = (line.partition(":") for line in lines)
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    return host.fields(f"/proc/driver/nvidia/gpus/{address}/information")
 
 
 def has_instances(host: HostFiles, minor: int) -> bool:

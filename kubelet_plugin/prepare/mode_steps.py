@@ -6,11 +6,11 @@ the steps continues what a killed process left, or takes it back.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import Enum
 
 from dra_driver.api.inventory import GpuFacts, ModeObstacle
 from dra_driver.phrases import and_more
+from kubelet_plugin.hardware.mig import Mode
 from kubelet_plugin.prepare.holds import HoldState
 
 _MOST_USERS = 8
@@ -32,15 +32,7 @@ class ModeStep(Enum):
     SETTLE = "settle"
 
 
-@dataclass(frozen=True, slots=True)
-class SeenMode:
-    """MIG mode now, and after the next reset."""
-
-    on: bool
-    pending: bool
-
-
-def next_step(record: HoldState | None, asked: bool | None, mode: SeenMode) -> ModeStep:
+def next_step(record: HoldState | None, asked: bool | None, mode: Mode) -> ModeStep:
     """`record` is the state of the journal's record: None if this driver has not switched the mode on. `asked` is the
     mode that the publisher lets the plugin switch to now; None: none.
 
@@ -48,7 +40,7 @@ def next_step(record: HoldState | None, asked: bool | None, mode: SeenMode) -> M
     """
     if record is None:
         return ModeStep.SWITCH_ON if asked is True and not mode.on else ModeStep.NOTHING
-    if asked is not None and mode != SeenMode(asked, asked):
+    if asked is not None and mode != Mode(asked, asked):
         return ModeStep.SWITCH_ON if asked else ModeStep.SWITCH_OFF
     if record is HoldState.MADE and (mode.on or mode.pending):
         return ModeStep.NOTHING

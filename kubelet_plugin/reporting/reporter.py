@@ -31,7 +31,7 @@ from dra_driver.api.inventory import (
     confirmation_annotation,
     summary_of,
 )
-from dra_driver.api.meta import NODE_INVENTORIES, NODES, JsonObject, Model
+from dra_driver.api.meta import NODE_INVENTORIES, NODES, JsonObject, Model, micro_time
 from dra_driver.errors import Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Reflector
@@ -322,7 +322,7 @@ def _wire(
         problems=list(facts.problems),
         warnings=list(facts.warnings),
         registrations=[
-            Registration(driver=driver, time=_wire_time(when)) for driver, when in sorted(registered.items())
+            Registration(driver=driver, time=micro_time(when)) for driver, when in sorted(registered.items())
         ],
         prepares_for_binding=prepares_for_binding,
         summary=summary_of(facts.driver, facts.gpus, facts.problems),
@@ -346,11 +346,7 @@ def _registrations(observed: JsonObject | None, latest: datetime) -> dict[str, d
 def _is_asked(observed: JsonObject | None, driver: str, current: datetime) -> bool:
     """Whether a publisher doubts the time that is true now: see `confirmation_annotation`."""
     annotations = (observed or {}).get("metadata", {}).get("annotations") or {}
-    return bool(annotations.get(confirmation_annotation(driver)) == _wire_time(current))
-
-
-def _wire_time(when: datetime) -> str:
-    return when.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return bool(annotations.get(confirmation_annotation(driver)) == micro_time(current))
 
 
 def _is_older(item: JsonObject, other: JsonObject) -> bool:

@@ -115,8 +115,8 @@ class DraServer:
         return grpc.method_handlers_generic_handler(
             DRA_V1,
             {
-                "NodePrepareResources": _unary(prepare, dra_v1_pb2.NodePrepareResourcesRequest),
-                "NodeUnprepareResources": _unary(unprepare, dra_v1_pb2.NodeUnprepareResourcesRequest),
+                "NodePrepareResources": unary(prepare, dra_v1_pb2.NodePrepareResourcesRequest),
+                "NodeUnprepareResources": unary(unprepare, dra_v1_pb2.NodeUnprepareResourcesRequest),
             },
         )
 
@@ -140,7 +140,8 @@ class DraServer:
         return grpc.method_handlers_generic_handler(version.service, {"NodeWatchResources": handler})
 
 
-def _unary(method: Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]], request: Any) -> grpc.RpcMethodHandler:
+def unary(method: Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]], request: Any) -> grpc.RpcMethodHandler:
+    """A method with one answer; `request` is the type of its message."""
     return grpc.unary_unary_rpc_method_handler(
         method, request_deserializer=request.FromString, response_serializer=_serialize
     )

@@ -15,7 +15,7 @@ import structlog
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
-from kubelet_plugin.rpc.dra_server import DraServer
+from kubelet_plugin.rpc.dra_server import DraServer, unary
 from kubelet_plugin.rpc.sockets import Sockets, is_lost, listen, remove_dead, remove_socket
 
 _log = structlog.get_logger(__name__)
@@ -101,19 +101,11 @@ class RegistrationServer:
             self._is_registered, self._reason = True, ""
             return registration_pb2.RegistrationStatusResponse()
 
-        methods: dict[str, tuple[Any, Any]] = {
-            "GetInfo": (get_info, registration_pb2.InfoRequest),
-            "NotifyRegistrationStatus": (notify, registration_pb2.RegistrationStatus),
-        }
         return grpc.method_handlers_generic_handler(
             kubelet_api.REGISTRATION,
             {
-                name: grpc.unary_unary_rpc_method_handler(
-                    method,
-                    request_deserializer=request.FromString,
-                    response_serializer=lambda message: message.SerializeToString(),
-                )
-                for name, (method, request) in methods.items()
+                "GetInfo": unary(get_info, registration_pb2.InfoRequest),
+                "NotifyRegistrationStatus": unary(notify, registration_pb2.RegistrationStatus),
             },
         )
 

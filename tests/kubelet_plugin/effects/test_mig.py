@@ -20,11 +20,10 @@ from kubelet_plugin.effects.mig import (
     GpuInstances,
     MigModes,
     _destroying,
-    _instances_if_on,
 )
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts
 from kubelet_plugin.hardware.calls import NvmlCode
-from kubelet_plugin.hardware.mig import Mode
+from kubelet_plugin.hardware.mig import MigGpu, Mode
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -806,7 +805,9 @@ class TestAnswersOfNvml:
         """NVML refuses the question then. Source: nvmlDeviceGetGpuInstances."""
 
         class Off:
+            is_on = MigGpu.is_on
+
             def mode(self) -> Mode:
                 return Mode(on=False, pending=False)
 
-        assert _instances_if_on(cast(Any, Off())) == ()
+        assert MigGpu.instances_if_on(cast(Any, Off())) == ()

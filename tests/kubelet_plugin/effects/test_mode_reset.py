@@ -11,7 +11,7 @@ import pytest
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.hardware.calls import NvmlCode
-from kubelet_plugin.hardware.mig import Mode
+from kubelet_plugin.hardware.mig import MigGpu, Mode
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity
 
@@ -42,6 +42,9 @@ class OneGpu:
         assert self.now is not None
         self.done.append(f"set {on}")
         self.now = Mode(on if self.nvml_resets else self.now.on, on)
+
+    is_on = MigGpu.is_on
+    instances_if_on = MigGpu.instances_if_on
 
     def instances(self) -> list[str]:
         return ["1g.5gb"]

@@ -9,10 +9,11 @@ from support.claims import BOOT, a_held_device, a_ref, an_entry
 from support.inventories import gpu
 
 from dra_driver.errors import DeviceInUse, NodeNotReady
+from kubelet_plugin.hardware.mig import Mode
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, MigMode, SwitchedMode
 from kubelet_plugin.prepare.journal import Journal, decode, encode
 from kubelet_plugin.prepare.lifecycle import ModeChanging, left_behind
-from kubelet_plugin.prepare.mode_steps import ModeStep, SeenMode, in_use, next_step, refused
+from kubelet_plugin.prepare.mode_steps import ModeStep, in_use, next_step, refused
 from kubelet_plugin.prepare.transitions import (
     claims_on,
     mode_change_begun,
@@ -23,10 +24,10 @@ from kubelet_plugin.prepare.transitions import (
 
 INTENT, MADE, UNDOING = HoldState.INTENT, HoldState.MADE, HoldState.UNDOING
 ON, OFF, GOING_ON, GOING_OFF = (
-    SeenMode(True, True),
-    SeenMode(False, False),
-    SeenMode(False, True),
-    SeenMode(True, False),
+    Mode(True, True),
+    Mode(False, False),
+    Mode(False, True),
+    Mode(True, False),
 )
 
 DEVICE = a_held_device(0)
@@ -60,13 +61,13 @@ modes = st.sampled_from([ON, OFF, GOING_ON, GOING_OFF])
         (UNDOING, None, GOING_OFF, ModeStep.SETTLE),
     ],
 )
-def test_the_next_step(record: HoldState | None, asked: bool | None, mode: SeenMode, step: ModeStep) -> None:
+def test_the_next_step(record: HoldState | None, asked: bool | None, mode: Mode, step: ModeStep) -> None:
     assert next_step(record, asked, mode) is step
 
 
 @given(record=records, asked=st.none() | st.booleans(), mode=modes)
 def test_nothing_is_switched_that_was_not_asked_for_and_no_intent_stays(
-    record: HoldState | None, asked: bool | None, mode: SeenMode
+    record: HoldState | None, asked: bool | None, mode: Mode
 ) -> None:
     step = next_step(record, asked, mode)
     if step in (ModeStep.SWITCH_ON, ModeStep.SWITCH_OFF):
@@ -78,13 +79,13 @@ def test_nothing_is_switched_that_was_not_asked_for_and_no_intent_stays(
 
 
 @given(record=records, asked=st.none() | st.booleans(), mode=modes)
-def test_done_step_after_step_it_comes_to_rest(record: HoldState | None, asked: bool | None, mode: SeenMode) -> None:
+def test_done_step_after_step_it_comes_to_rest(record: HoldState | None, asked: bool | None, mode: Mode) -> None:
     for _ in range(4):
         step = next_step(record, asked, mode)
         if step is ModeStep.NOTHING:
             return
         on = mode.on if step is ModeStep.SETTLE else step is ModeStep.SWITCH_ON
-        mode, record = SeenMode(on, on), MADE if on else None
+        mode, record = Mode(on, on), MADE if on else None
     raise AssertionError("it goes round and round")
 
 
