@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from support.claims import a_claim, a_gpu, a_ref, a_result, node_facts
+from support.claims import FakeFacts, a_claim, a_gpu, a_ref, a_result, node_facts
 from support.prepared import Bench, prepare_one
 
-from dra_driver.errors import Unreachable
+from dra_driver.errors import NodeNotReady, Unreachable
 from dra_driver.names import ClaimRef
+from kubelet_plugin.facts.hardware import NodeFacts
 
 AWAY = Unreachable("cannot reach the API server: connection refused")
 
@@ -53,3 +54,24 @@ async def test_a_claim_that_stands_again_at_the_second_question_is_not_released(
     assert len(questions) == 2
     assert any("stands again" in sentence for sentence in report.done)
     assert bench.claims_with_file == {ref.uid}
+
+
+class UnseenFacts(FakeFacts):
+    """The hardware hangs since the plugin started: nothing was seen yet."""
+
+    @property  # type: ignore[override]
+    def facts(self) -> NodeFacts:
+        raise NodeNotReady("the hardware has not been looked at yet", about="driver")
+
+    @facts.setter
+    def facts(self, facts: NodeFacts) -> None:
+        pass
+
+
+async def test_a_claim_that_comes_before_the_hardware_was_seen_is_told_so(bench: Bench) -> None:
+    ref = bench.api.put(a_claim(a_ref(), a_result(0)))
+    bench.facts = UnseenFacts()
+    async with bench.plugin() as service:
+        answers = await service.prepare([ref])
+    assert isinstance(answers[ref.uid], NodeNotReady)
+    assert "has not been looked at yet" in str(answers[ref.uid])
