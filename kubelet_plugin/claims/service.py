@@ -216,7 +216,7 @@ class ClaimService:
         """The devices of each claim, or why not, by claim UID. A repeated call gives the same answer."""
         files = _Once(self._view.files)
         if not self._all_held(claims):
-            with suppress(NodeNotReady):  # which a claim that needs them is told
+            with suppress(NodeNotReady):  # a claim that needs them gets the reason
                 files.begin()  # while the claims are read
         return await self._operations.each("prepare", claims, partial(self._prepare, files=files))
 
