@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from controller.computedomains.keeper import DomainCollector
 from controller.webhook.service import WebhookMetrics
-from docs.from_code import attributes, errors, figures, hardware, lists, policy, security, settings
+from docs.from_code import attributes, errors, figures, hardware, lists, policy, rights, settings
 from docs.from_code.tables import code, table
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
@@ -150,7 +150,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "domain-events": lists.domain_events,
     "domain-reasons": lists.domain_reasons,
     "errors": errors.error_kinds,
-    "escalations": security.escalations,
+    "escalations": rights.escalations,
     "events": lists.events,
     "exclusions": lists.exclusions,
     "feature-gates": lists.feature_gates,
@@ -173,8 +173,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "profile-class": lists.profile_class,
     "proofs": lists.proofs,
     "publishingpolicy-example": policy.publishingpolicy_example,
-    "refusals": security.refusals,
-    "rights": security.rights,
+    "refusals": rights.refusals,
+    "rights": rights.rights,
     "settings": settings.settings,
     "sources": hardware.source_list,
     "xids": attributes.xids,

@@ -1,21 +1,81 @@
 """For hardware.md: the source of each number of a simulated model, and the list of sources.
 
-The sources are those of the simulation's files (`kubelet_plugin.simulation.profiles`). If several sources confirm a
-number, it is in the column of the best one: read on hardware, then NVIDIA's own, then other models.
+The sources are those of the simulation's files (`kubelet_plugin.simulation.profiles`): `sources.yaml` lists them, and a
+model's file has a map `sources`, for each source the fields that it confirms; `calculated` is the source of what has
+not been published. If several sources confirm a number, it is in the column of the best one: read on hardware, then
+NVIDIA's own, then other models.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
-from docs.from_code.sources import CALCULATED, COLUMNS, confirmed, known_sources, sourced_fields, sources_of
+import yaml
+
 from docs.from_code.tables import check_names, table
 from kubelet_plugin.simulation.profiles import (
     MigTable,
     Profile,
+    Sources,
     load_mig_table,
     load_profile,
     mig_table_names,
     profile_names,
 )
+
+CALCULATED = "calculated"
+
+_LISTED = frozenset({"name", "id", "max", "mib", "sm", "engines"})
+"""Of these `nvidia-smi mig -lgip` has a line for each profile: its name is the key of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`by`: `hardware`, read on hardware by others; `nvidia`; `model`, another model of the hardware; or only `us`."""
+
+    by: str
+    title: str
+    url: str | None = None
+
+
+@cache
+def known_sources() -> Mapping[str, Source]:
+    """The sources of `sources.yaml` by name, in the order of the file."""
+    text = files("kubelet_plugin.simulation").joinpath("sources.yaml").read_text(encoding="utf-8")
+    return {name: Source(**source) for name, source in yaml.safe_load(text).items()}
+
+
+def confirmed(sources: Sources, field: str) -> tuple[str, ...]:
+    """The names of the sources of a field; empty when it has none, or is calculated."""
+    return tuple(name for name, fields in sources.items() if field in fields and name != CALCULATED)
+
+
+def sourced_fields(profile: Profile) -> tuple[str, ...]:
+    """What needs a source: fields of the GPU, and those of the node, each for all GPUs together."""
+    node = {
+        "machine": profile.machine != "x86_64",
+        "driver": True,
+        "missing": bool(profile.driver.missing),
+        "fabric": profile.fabric is not None,
+        "addresses": True,
+        "roots": True,
+        "numa": True,
+        "minors": True,
+        "modules": any(place.module is not None for place in profile.gpus),
+    }
+    return (*profile.gpu.model_fields_set, *(name for name, is_set in node.items() if is_set))
+
+
+def sources_of(mig: MigTable, profile: str, column: str) -> tuple[str, ...]:
+    """Where a number comes from: what is said of this number, else of the listed profile, else of the column."""
+    for key in (f"{profile}.{column}", *([profile] if column in _LISTED else []), column):
+        if names := confirmed(mig.sources, key):
+            return names
+        if key in mig.sources.get(CALCULATED, ()):
+            return (CALCULATED,)
+    return ()
+
 
 KINDS = {
     "hardware": "Read on hardware by others",
@@ -39,6 +99,7 @@ MIG_COLUMNS = {
     "name": "names", "kind": "NVML's enumeration", "id": "ids", "max": "how many fit", "mib": "memory",
     "sm": "multiprocessors", "engines": "engines", "placements": "placements",
 }  # fmt: skip
+"""What of a MIG profile has a source: for all profiles, for one (`1g.10gb.mib`), or for all that one line lists."""
 
 type Cell = tuple[str, str, Sequence[str]]
 """A field's name, its MIG profiles unless it is for all, and the names of its sources."""
@@ -77,7 +138,7 @@ def _profile_cells(profile: Profile) -> list[Cell]:
 def _mig_cells(mig: MigTable) -> list[Cell]:
     """One entry if all numbers of a column have the same sources, otherwise one for each group of profiles."""
     cells: list[Cell] = []
-    for column in COLUMNS:
+    for column in MIG_COLUMNS:
         rows: dict[tuple[str, ...], list[str]] = {}
         for profile in mig.profiles:
             rows.setdefault(sources_of(mig, profile.name, column), []).append(profile.name)

@@ -1,9 +1,9 @@
 """What kinds of nodes can be simulated: profiles of nodes, and MIG tables of GPU models.
 
 Files in `profiles/` and `mig/` have a map `sources`: for each source in `sources.yaml`, the fields that it confirms
-(`docs/from_code/sources.py`); tests compare the numbers with the sources themselves. A node's state names its MIG table
-and does not repeat it, because the state is read before every answer. Columns of a table are those of the driver's own
-listing of profiles.
+(`docs/from_code/hardware.py`); tests compare the numbers with the sources themselves. A node's state names its MIG
+table and does not repeat it, because the state is read before every answer. Columns of a table are those of the
+driver's own listing of profiles.
 """
 
 from collections.abc import Mapping

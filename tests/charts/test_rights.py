@@ -1,6 +1,6 @@
 """Each line of the table of rights, by the chart's roles and policies: without a server always, and on a real one.
 
-`docs.from_code.rights.table` has the lines; docs/security.md shows them.
+`docs.from_code.rights` has the lines; docs/security.md shows them.
 """
 
 import re
@@ -32,8 +32,7 @@ from support.rights import (
     with_daemons,
 )
 
-from docs.from_code.rights.line import IGNORED, NODE_AUTHORIZER, RBAC, VALIDATION, Account, Line, Setup
-from docs.from_code.rights.table import lines
+from docs.from_code.rights import IGNORED, NODE_AUTHORIZER, RBAC, VALIDATION, Account, Line, Setup, lines
 from dra_driver.api.meta import RESOURCE_CLAIMS
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.events import EventRecorder, News, Regarding

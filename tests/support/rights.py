@@ -1,4 +1,4 @@
-"""The lines of `docs.from_code.rights.table` as requests on objects that are there: judged here, or sent."""
+"""The lines of `docs.from_code.rights` as requests on objects that are there: judged here, or sent."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from support.policies import refusing, user_info
 
 from controller.classes import wanted_class
 from controller.settings import read_settings
-from docs.from_code.rights.line import IGNORED, NODE_AUTHORIZER, RBAC, VALIDATION, Account, Line
+from docs.from_code.rights import IGNORED, NODE_AUTHORIZER, RBAC, VALIDATION, Account, Line
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.objects import daemon_set, daemon_template, workload_template
 from dra_driver.kubernetes import GATES

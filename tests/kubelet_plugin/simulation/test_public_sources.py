@@ -12,7 +12,7 @@ from support import public_sources
 from support.public_sources import Board
 
 import kubelet_plugin.hardware
-from docs.from_code.sources import confirmed
+from docs.from_code.hardware import confirmed
 from kubelet_plugin.simulation.profiles import Profile, load_profile, profile_names
 
 CAPTURES = {

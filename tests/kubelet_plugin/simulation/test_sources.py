@@ -1,22 +1,17 @@
 """Every number of a simulated model names its source, or that it was calculated."""
 
+from collections.abc import Collection, Iterable, Iterator
 from importlib.resources import files
 from typing import Any
 
 import pytest
 import yaml
 
-from docs.from_code.sources import (
-    CALCULATED,
-    COLUMNS,
-    known_sources,
-    problems_of_profile,
-    problems_of_table,
-    sources_of,
-)
+from docs.from_code.hardware import CALCULATED, MIG_COLUMNS, confirmed, known_sources, sourced_fields, sources_of
 from kubelet_plugin.simulation.profiles import (
     MigTable,
     Profile,
+    Sources,
     load_mig_table,
     load_profile,
     mig_table_names,
@@ -30,6 +25,32 @@ def document(folder: str, name: str) -> dict[str, Any]:
     return content
 
 
+def problems_of_profile(profile: Profile) -> list[str]:
+    return list(_problems(profile.sources, sourced_fields(profile)))
+
+
+def problems_of_table(table: MigTable) -> list[str]:
+    rows = [profile.name for profile in table.profiles]
+    cells = [f"{row}.{column}" for row in rows for column in MIG_COLUMNS]
+    missing = [cell for cell in cells if not sources_of(table, *cell.rsplit(".", 1))]
+    return [
+        *_problems(table.sources, (), {*rows, *MIG_COLUMNS, *cells}),
+        *(f"{cell} has no source; write one, or `calculated`" for cell in missing),
+    ]
+
+
+def _problems(sources: Sources, fields: Iterable[str], more: Collection[str] = ()) -> Iterator[str]:
+    """Each of `fields` needs a source; `more` may have one."""
+    wanted = set(fields)
+    named = {field for names in sources.values() for field in names}
+    yield from (f"there is no source {name} in sources.yaml" for name in sorted(set(sources) - set(known_sources())))
+    yield from (f"there is no field {field} in this file" for field in sorted(named - wanted - set(more)))
+    yield from (f"{field} has no source; write one, or `calculated`" for field in sorted(wanted - named))
+    for field in sorted(set(sources.get(CALCULATED, ()))):
+        if confirmed(sources, field):
+            yield f"{field} is calculated and has a source, too; remove one of them"
+
+
 def test_every_number_has_a_source_and_every_source_is_used() -> None:
     problems = {name: problems_of_profile(load_profile(name)) for name in profile_names()}
     problems |= {name: problems_of_table(load_mig_table(name)) for name in mig_table_names()}
@@ -38,7 +59,10 @@ def test_every_number_has_a_source_and_every_source_is_used() -> None:
     for name in mig_table_names():
         mig = load_mig_table(name)
         used |= {
-            source for profile in mig.profiles for column in COLUMNS for source in sources_of(mig, profile.name, column)
+            source
+            for profile in mig.profiles
+            for column in MIG_COLUMNS
+            for source in sources_of(mig, profile.name, column)
         }
     assert used == set(known_sources())
 
