@@ -79,11 +79,7 @@ class _Top:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._board = Board(GPU_DRIVER, CURRENT)
         self._screen: Screen | None = Screen()
-        self.following = Following(
-            cluster.kube,
-            FOLLOWED,
-            on_change=lambda kind, change: self._board.learn(kind, change.key, change.before, change.after),
-        )
+        self.following = Following(cluster.kube, FOLLOWED, on_change=self._board.learn)
 
     def press(self, key: str) -> None:
         assert self._screen is not None

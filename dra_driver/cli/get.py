@@ -21,10 +21,10 @@ from dra_driver.api.meta import (
 )
 from dra_driver.cli.completion import names_of
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
-from dra_driver.cli.tables import device_sheets, sheets
-from dra_driver.cli.tables.device_sheets import Asked, GetAnswer
+from dra_driver.cli.tables import sheets
 from dra_driver.cli.tables.following import Following, read_objects
 from dra_driver.cli.tables.seen import READ_AS, SHOWN, Objects, Selection
+from dra_driver.cli.tables.sheets import Asked, GetAnswer
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.jsonpath import filled, read_template
 from dra_driver.kube.client import Kube
@@ -69,7 +69,7 @@ _WITHOUT_PODS = tuple(kind for kind in SHOWN if kind != PODS)
 """A table of nodes names no pods, and pods are most of what a large cluster has."""
 KINDS = (
     Kind(("nodes", "node", "no"), NODES, _WITHOUT_PODS, sheets.nodes, _PUBLISHED, drawn=(PODS,)),
-    Kind(("devices", "device", "gpus", "gpu"), NODES, SHOWN, device_sheets.devices, _PUBLISHED, "device"),
+    Kind(("devices", "device", "gpus", "gpu"), NODES, SHOWN, sheets.devices, _PUBLISHED, "device"),
     Kind(
         ("claims", "claim", "resourceclaims", "resourceclaim"), RESOURCE_CLAIMS, (RESOURCE_SLICES, PODS), sheets.claims
     ),

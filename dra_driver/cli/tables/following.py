@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
+from dra_driver.api.core import Key
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.cli.reading.session import FORBIDDEN
 from dra_driver.cli.tables.seen import READ_AS, Objects, Selection
@@ -48,7 +49,8 @@ async def read_objects(
 
 
 class Following:
-    """Follows objects of these kinds. `on_change` is called for each change and must not block."""
+    """Follows objects of these kinds. `on_change` is called for each change, with the object before and after it, and
+    must not block."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class Following:
         read_as: Mapping[Resource, Callable[[JsonObject], Any]],
         *,
         selected: Mapping[Resource, Selection] = MappingProxyType({}),
-        on_change: Callable[[Resource, MirrorChange[Any]], None] = lambda kind, change: None,
+        on_change: Callable[[Resource, Key, Any, Any], None] = lambda kind, key, before, after: None,
     ) -> None:
         self.changed = asyncio.Event()
         self.mirrors: dict[Resource, Mirror[Any]] = {}
@@ -64,7 +66,7 @@ class Following:
             namespace, labels = selected.get(kind, (None, None))
 
             def noted(change: MirrorChange[Any], kind: Resource = kind) -> None:
-                on_change(kind, change)
+                on_change(kind, change.key, change.before, change.after)
                 self.changed.set()
 
             self.mirrors[kind] = Mirror(

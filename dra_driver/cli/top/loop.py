@@ -77,11 +77,7 @@ class _Top:
         """Until the user ends it. Raises ClusterError when slices or claims cannot be read."""
         _, minor = await self._kube.server_version()
         board = Board(self._driver, minor)
-        following = Following(
-            self._kube,
-            FOLLOWED,
-            on_change=lambda kind, change: board.learn(kind, change.key, change.before, change.after),
-        )
+        following = Following(self._kube, FOLLOWED, on_change=board.learn)
         tasks = [asyncio.create_task(task) for task in (self._explain(), self._ask_exporters(board), self._tick())]
         try:
             with Live(console=self._console, screen=True, auto_refresh=False) as live, _keys(self._press):

@@ -6,7 +6,7 @@ from dra_driver.cli.tables.usage import why_waiting
 from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.pages import SORTS, PageAddress, Place
-from dra_driver.cli.ui.parts import Html, HtmlPage, element, joined, listing
+from dra_driver.cli.ui.parts import Html, HtmlPage, element, listing
 
 _META = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
 
@@ -38,17 +38,18 @@ def document(page: HtmlPage, address: PageAddress, version: str) -> str:
             element("div", *(piece.html for piece in page.parts[1:]), id="view", data_state=page.state),
         ),
     )
-    head = joined(
-        [
-            Html(_META),
-            element("base", href="../" * address.depth) if address.depth else None,
-            element("title", page.title),
-            element("link", rel="icon", href="data:,"),
-            element("link", rel="stylesheet", href=f"static/{version}/ui.css"),
-            element("script", src=f"static/{version}/ui.js", defer=True),
-        ]
+    files = (
+        element("link", rel="icon", href="data:,"),
+        element("link", rel="stylesheet", href=f"static/{version}/ui.css"),
+        element("script", src=f"static/{version}/ui.js", defer=True),
     )
-    return f"<!doctype html>{element('html', element('head', head), body, lang='en')}"
+    return _whole(page.title, body, *files, base="../" * address.depth)
+
+
+def _whole(title: str, body: Html, *head: Html, base: str = "") -> str:
+    """`base` is what the addresses of the page begin with."""
+    parts = (Html(_META), element("base", href=base) if base else None, element("title", title), *head)
+    return f"<!doctype html>{element('html', element('head', *parts), body, lang='en')}"
 
 
 def _filter(address: PageAddress) -> Html:
@@ -83,8 +84,7 @@ def refusal_document(text: str, ask: str | None, style: str, enter: str) -> str:
     field = element("label", ask or "", " ", element("input", type="password", name="secret", required=True))
     form = element("form", field, element("button", "Show"), method="post", action=enter)
     main = element("main", element("h1", "GPUs"), element("p", text, role="alert"), form if ask is not None else None)
-    head = joined([Html(_META), element("title", "GPUs"), element("link", rel="stylesheet", href=style)])
-    return f"<!doctype html>{element('html', element('head', head), element('body', main), lang='en')}"
+    return _whole("GPUs", element("body", main), element("link", rel="stylesheet", href=style))
 
 
 def static_page(known: KnownGpus, style: str, now: datetime) -> str:
@@ -104,5 +104,4 @@ def static_page(known: KnownGpus, style: str, now: datetime) -> str:
             element("ul", *(drawing.node_row(node, links=False).html for node in known.nodes.values()), class_="nodes"),
         ),
     )
-    head = joined([Html(_META), element("title", "GPUs"), Html(f"<style>{style}</style>")])
-    return f"<!doctype html>{element('html', element('head', head), body, lang='en')}"
+    return _whole("GPUs", body, Html(f"<style>{style}</style>"))

@@ -44,7 +44,6 @@ from dra_driver.errors import ClusterError, DriverError, NotFound
 from dra_driver.explain.explain import Scope, explain_pod
 from dra_driver.explain.wording import sentences, summary
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import MirrorChange
 
 _TOGETHER_S = 0.3
 """Changes that come within this time are shown together."""
@@ -159,9 +158,9 @@ class WatchedCluster:
         _, minor = await self._kube.server_version()
         board = Board(self._driver, minor)
 
-        def learn(kind: Resource, change: MirrorChange[Any]) -> None:
+        def learn(kind: Resource, *change: Any) -> None:
             if kind in FOLLOWED:
-                board.learn(kind, change.key, change.before, change.after)
+                board.learn(kind, *change)
 
         following = Following(self._kube, _KINDS, on_change=learn)
         async with following.running():
