@@ -34,28 +34,22 @@ from dra_driver.terminal import HostRootOption, messages
 
 _WIDTH = 140
 
-ArchiveOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--archive",
-        metavar="FILE",
-        help="The archive to make; default: gpu-dra-bundle-TIME.tar.gz in this folder.",
-        show_default=False,
-    ),
-]
-LinesOption = Annotated[int, typer.Option("--lines", min=1, help="The last lines of each log.")]
-AnonymizeOption = Annotated[
-    bool,
-    typer.Option(
-        "--anonymize", help="Replace names of nodes, namespaces, pods and claims, UUIDs, serial numbers and addresses."
-    ),
-]
-
 
 def bundle(
-    archive: ArchiveOption = None,
-    lines: LinesOption = 5000,
-    anonymize: AnonymizeOption = False,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive", metavar="FILE", help="The archive to make; default: gpu-dra-bundle-TIME.tar.gz in this folder."
+        ),
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", min=1, help="The last lines of each log.")] = 5000,
+    anonymize: Annotated[
+        bool,
+        typer.Option(
+            "--anonymize",
+            help="Replace names of nodes, namespaces, pods and claims, UUIDs, serial numbers and addresses.",
+        ),
+    ] = False,
     node: NodeOption = False,
     driver: DriverOption = None,
     host_root: HostRootOption = Path("/"),

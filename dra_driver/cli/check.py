@@ -42,38 +42,30 @@ class CheckFormat(StrEnum):
     GITHUB = "github"
 
 
-FilesArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="FILES", help="YAML or JSON files, folders with such files, or - for standard input."),
-]
-OutputOption = Annotated[
-    CheckFormat,
-    typer.Option("--output", "-o", help="sarif is for code scanning, github for annotations in GitHub Actions."),
-]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")]
-VersionOption = Annotated[
-    str | None,
-    typer.Option("--kubernetes", metavar="1.36", help="The version to check for; with --live it is asked for."),
-]
-ProfilesOption = Annotated[
-    str,
-    typer.Option(
-        "--profiles",
-        metavar="MODEL,…",
-        help="The GPU models that there are, by the names of simulated nodes (dgx-h100, t4, …): what fits none of them "
-        "is an error. Without it all models are looked at, and it is a warning.",
-    ),
-]
-LiveOption = Annotated[bool, typer.Option("--live", help="Against the nodes, classes and claims of a cluster.")]
-
-
 def check(
-    files: FilesArgument,
-    output: OutputOption = CheckFormat.TABLE,
-    strict: StrictOption = False,
-    kubernetes: VersionOption = None,
-    profiles: ProfilesOption = "",
-    live: LiveOption = False,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILES", help="YAML or JSON files, folders with such files, or - for standard input."),
+    ],
+    output: Annotated[
+        CheckFormat,
+        typer.Option("--output", "-o", help="sarif is for code scanning, github for annotations in GitHub Actions."),
+    ] = CheckFormat.TABLE,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    kubernetes: Annotated[
+        str | None,
+        typer.Option("--kubernetes", metavar="1.36", help="The version to check for; with --live it is asked for."),
+    ] = None,
+    profiles: Annotated[
+        str,
+        typer.Option(
+            "--profiles",
+            metavar="MODEL,…",
+            help="The GPU models that there are, by the names of simulated nodes (dgx-h100, t4, …): what fits none of "
+            "them is an error. Without it all models are looked at, and it is a warning.",
+        ),
+    ] = "",
+    live: Annotated[bool, typer.Option("--live", help="Against the nodes, classes and claims of a cluster.")] = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:

@@ -34,15 +34,9 @@ _QUIET_S = 2.0
 _NEWS_S = 5.0
 _WIDEST = 140
 
-FromOption = Annotated[
-    Path | None,
-    typer.Option("--from", metavar="BUNDLE", help="Check a bundle made by `dractl bundle` instead of a cluster."),
-]
 NodeOption = Annotated[
     bool, typer.Option("--node", help="Check this machine instead of a cluster; run as root for complete results.")
 ]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Treat warnings and unknown results as problems.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show also what is ok, and what was skipped.")]
 DriverOption = Annotated[
     str | None,
     typer.Option("--driver", help="The driver's name; default: what the plugin's DaemonSet says, else gpu.nvidia.com."),
@@ -67,37 +61,18 @@ SimulateOption = Annotated[
         "--simulate", metavar="PROFILE|FILE[:N]", help="With --node: the hardware below --host-root is simulated."
     ),
 ]
-ProveOption = Annotated[
-    bool,
-    typer.Option("--prove", help="Try what containers need: on this machine with --node, and in pods on a node."),
-]
-AlsoOption = Annotated[
-    list[ProofChange] | None,
-    typer.Option("--also", help="With --prove: try this, too, which changes the node for a moment; may be repeated."),
-]
-OnOption = Annotated[
-    str | None,
-    typer.Option(
-        "--on", metavar="NODE", help="With --prove: the node that pods are made on; default: this machine, with --node."
-    ),
-]
-ImageOption = Annotated[
-    str | None, typer.Option("--image", help="With --prove: image of the pods; default: that of the node's plugin.")
-]
-PatienceOption = Annotated[
-    float, typer.Option("--timeout", min=1.0, help="With --prove: seconds that each pod is waited for.")
-]
-ArchiveOption = Annotated[
-    Path | None,
-    typer.Option("--archive", metavar="FILE", help="With --prove: the archive to make; default: gpu-dra-proof.tar.gz."),
-]
 
 
 def doctor(
-    from_: FromOption = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="BUNDLE", help="Check a bundle made by `dractl bundle` instead of a cluster."),
+    ] = None,
     node: NodeOption = False,
-    strict: StrictOption = False,
-    verbose: VerboseOption = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings and unknown results as problems.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show also what is ok, and what was skipped.")
+    ] = False,
     output: OutputOption = Format.TABLE,
     driver: DriverOption = None,
     host_root: HostRootOption = Path("/"),
@@ -106,12 +81,36 @@ def doctor(
     driver_root: DriverRootOption = None,
     cdi_hook: CdiHookOption = None,
     simulate: SimulateOption = None,
-    prove: ProveOption = False,
-    also: AlsoOption = None,
-    on: OnOption = None,
-    image: ImageOption = None,
-    timeout: PatienceOption = 90.0,
-    archive: ArchiveOption = None,
+    prove: Annotated[
+        bool,
+        typer.Option("--prove", help="Try what containers need: on this machine with --node, and in pods on a node."),
+    ] = False,
+    also: Annotated[
+        list[ProofChange] | None,
+        typer.Option(
+            "--also", help="With --prove: try this, too, which changes the node for a moment; may be repeated."
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="NODE",
+            help="With --prove: the node that pods are made on; default: this machine, with --node.",
+        ),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", help="With --prove: image of the pods; default: that of the node's plugin.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1.0, help="With --prove: seconds that each pod is waited for.")
+    ] = 90.0,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive", metavar="FILE", help="With --prove: the archive to make; default: gpu-dra-proof.tar.gz."
+        ),
+    ] = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:

@@ -104,65 +104,46 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
     return names_of(resource, incomplete, ctx.params.get("kubeconfig"), ctx.params.get("context"))
 
 
-KindArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="nodes|devices|claims|policies|domains",
-        help="What to show; also in the singular, or as node/NAME.",
-        autocompletion=_words,
-    ),
-]
-NamesArgument = Annotated[
-    list[str] | None, typer.Argument(help="Only these; default: all.", autocompletion=_names, show_default=False)
-]
-FormOption = Annotated[
-    str,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="|".join(_FORMS),
-        help="How to print the data; wide has more columns, html is a page with a map, jsonpath selects of json.",
-        autocompletion=lambda: _FORMS,
-    ),
-]
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Then print each row that changes, until Ctrl-C.")]
-NamespaceOption = Annotated[
-    str | None,
-    typer.Option("--namespace", "-n", help="Claims and domains of this namespace; default: all.", show_default=False),
-]
-AllNamespacesOption = Annotated[
-    bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces, which is the default.")
-]
-SelectorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--selector",
-        "-l",
-        help="By labels, as kubectl; of nodes and devices, the labels of the node.",
-        show_default=False,
-    ),
-]
-EveryOption = Annotated[bool, typer.Option("--all", help="Every published device: partitions and shares, too.")]
-FreeOption = Annotated[bool, typer.Option("--free", help="Only devices of which a claim could have something.")]
-NodeOption = Annotated[str | None, typer.Option("--node", help="Only devices of this node.", show_default=False)]
-DriversOption = Annotated[
-    list[str],
-    typer.Option("--driver", help="Drivers whose devices to show, that of the GPUs first; may be repeated."),
-]
-
-
 def get(
-    kind: KindArgument,
-    names: NamesArgument = None,
-    output: FormOption = Form.TABLE,
-    watch: WatchOption = False,
-    namespace: NamespaceOption = None,
-    all_namespaces: AllNamespacesOption = False,
-    labels: SelectorOption = None,
-    every: EveryOption = False,
-    free: FreeOption = False,
-    node: NodeOption = None,
-    drivers: DriversOption = _DRIVERS,
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="nodes|devices|claims|policies|domains",
+            help="What to show; also in the singular, or as node/NAME.",
+            autocompletion=_words,
+        ),
+    ],
+    names: Annotated[list[str] | None, typer.Argument(help="Only these; default: all.", autocompletion=_names)] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="|".join(_FORMS),
+            help="How to print the data; wide has more columns, html is a page with a map, jsonpath selects of json.",
+            autocompletion=lambda: _FORMS,
+        ),
+    ] = Form.TABLE,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Then print each row that changes, until Ctrl-C.")
+    ] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Claims and domains of this namespace; default: all.")
+    ] = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces, which is the default.")
+    ] = False,
+    labels: Annotated[
+        str | None,
+        typer.Option("--selector", "-l", help="By labels, as kubectl; of nodes and devices, the labels of the node."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every published device: partitions and shares, too.")] = False,
+    free: Annotated[bool, typer.Option("--free", help="Only devices of which a claim could have something.")] = False,
+    node: Annotated[str | None, typer.Option("--node", help="Only devices of this node.")] = None,
+    drivers: Annotated[
+        list[str],
+        typer.Option("--driver", help="Drivers whose devices to show, that of the GPUs first; may be repeated."),
+    ] = _DRIVERS,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:

@@ -58,21 +58,8 @@ NameArgument = Annotated[
     typer.Argument(metavar="[NAME]", help="Its name; default: one that says what it is.", show_default=False),
 ]
 GpuOption = Annotated[str | None, option("Model: h100, l40s, rtx-pro-6000.", "--gpu", metavar="MODEL")]
-PreferOption = Annotated[
-    str | None, option("Models in order, the best first: h200,h100,a100.", "--prefer", metavar="MODEL,…")
-]
-CountOption = Annotated[int | None, option("How many; default: 1.", "--count")]
-SameOption = Annotated[Same | None, option("What several devices have in common.", "--same")]
 MemoryOption = Annotated[str | None, option("At least so much memory each: 40Gi.", "--memory", metavar="AMOUNT")]
 MigOption = Annotated[str | None, option("A MIG device: 1g.10gb, 1c.3g.40gb.", "--mig", metavar="PROFILE")]
-ShareOption = Annotated[
-    str | None,
-    option("A part of a device that others share: cores=50,memory=8Gi or shares=1.", "--share", metavar="AMOUNTS"),
-]
-NicOption = Annotated[bool, option("With a network device of DRANET beside each GPU.", "--with-nic")]
-NicClassOption = Annotated[
-    str, typer.Option("--nic-class", metavar="CLASS", help="The DeviceClass of DRANET's network devices.")
-]
 MpsOption = Annotated[bool, option("Programs of the claim run at the same time, by MPS.", "--mps")]
 MpsLimitsOption = Annotated[
     str | None, option("MPS, each program limited: threads=50,memory=8Gi.", "--mps-limits", metavar="LIMITS")
@@ -81,21 +68,12 @@ TimeSliceOption = Annotated[
     Literal["default", "short", "medium", "long"] | None, option("Programs of the claim take turns.", "--time-slice")
 ]
 IsolatedOption = Annotated[bool, option("Devices that are isolated from other claims.", "--isolated")]
-AdminOption = Annotated[bool, option("All GPUs of a node, for monitoring, without holding them.", "--admin")]
 VmOption = Annotated[bool, option("A GPU for a virtual machine.", "--vm")]
-TolerateOption = Annotated[
-    list[str] | None, option("Also devices with this taint; may be repeated.", "--tolerate", metavar="KEY[=VALUE]")
-]
-PodOption = Annotated[bool, option("With a pod that uses it.", "--pod")]
 ImageOption = Annotated[
     str | None, option("The image that pods run; default: one that shows the devices and ends.", "--image")
 ]
 CommandOption = Annotated[
     str | None, option("What containers run instead of the program of the image: 'python train.py'.", "--command")
-]
-ReplicasOption = Annotated[
-    int,
-    typer.Option("--replicas", min=1, max=MOST_NODES, help="Pods of a workload, each with devices of its own."),
 ]
 TextOption = Annotated[
     Literal["yaml", "json"], typer.Option("--output", "-o", help="YAML with comments, or JSON without.")
@@ -142,23 +120,34 @@ def request(
     context: typer.Context,
     name: NameArgument = None,
     gpu: GpuOption = None,
-    prefer: PreferOption = None,
-    count: CountOption = None,
-    same: SameOption = None,
+    prefer: Annotated[
+        str | None, option("Models in order, the best first: h200,h100,a100.", "--prefer", metavar="MODEL,…")
+    ] = None,
+    count: Annotated[int | None, option("How many; default: 1.", "--count")] = None,
+    same: Annotated[Same | None, option("What several devices have in common.", "--same")] = None,
     memory: MemoryOption = None,
     mig: MigOption = None,
-    share: ShareOption = None,
-    with_nic: NicOption = False,
-    nic_class: NicClassOption = DRANET_CLASS,
+    share: Annotated[
+        str | None,
+        option("A part of a device that others share: cores=50,memory=8Gi or shares=1.", "--share", metavar="AMOUNTS"),
+    ] = None,
+    with_nic: Annotated[bool, option("With a network device of DRANET beside each GPU.", "--with-nic")] = False,
+    nic_class: Annotated[
+        str, typer.Option("--nic-class", metavar="CLASS", help="The DeviceClass of DRANET's network devices.")
+    ] = DRANET_CLASS,
     mps: MpsOption = False,
     mps_limits: MpsLimitsOption = None,
     time_slice: TimeSliceOption = None,
     isolated: IsolatedOption = False,
-    admin: AdminOption = False,
+    admin: Annotated[bool, option("All GPUs of a node, for monitoring, without holding them.", "--admin")] = False,
     vm: VmOption = False,
-    tolerate: TolerateOption = None,
-    pod: PodOption = False,
-    replicas: ReplicasOption = 1,
+    tolerate: Annotated[
+        list[str] | None, option("Also devices with this taint; may be repeated.", "--tolerate", metavar="KEY[=VALUE]")
+    ] = None,
+    pod: Annotated[bool, option("With a pod that uses it.", "--pod")] = False,
+    replicas: Annotated[
+        int, typer.Option("--replicas", min=1, max=MOST_NODES, help="Pods of a workload, each with devices of its own.")
+    ] = 1,
     image: ImageOption = None,
     command: CommandOption = None,
     output: TextOption = "yaml",

@@ -33,12 +33,6 @@ Examples:
 
 app = typer.Typer(help=_HELP, no_args_is_help=True)
 
-FilesOption = Annotated[
-    list[str], typer.Option("--file", "-f", help="GpuPolicies or a PublishingPolicy: a file, a folder, or -.")
-]
-DeleteOption = Annotated[
-    list[str], typer.Option("--delete", metavar="NAME", help="A GpuPolicy of the cluster, as if it were deleted.")
-]
 _MOST_LINES = 20
 _MOST_NODES = 2
 _WIDTH = 100
@@ -46,8 +40,12 @@ _WIDTH = 100
 
 @app.command("preview")
 def preview_policies(
-    files: FilesOption = [],
-    delete: DeleteOption = [],
+    files: Annotated[
+        list[str], typer.Option("--file", "-f", help="GpuPolicies or a PublishingPolicy: a file, a folder, or -.")
+    ] = [],
+    delete: Annotated[
+        list[str], typer.Option("--delete", metavar="NAME", help="A GpuPolicy of the cluster, as if it were deleted.")
+    ] = [],
     models: ModelsOption = None,
     label: LabelOption = [],
     output: OutputOption = Format.TABLE,

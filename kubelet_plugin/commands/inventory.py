@@ -53,38 +53,32 @@ _NODE_UID = "<the node's UID>"
 _CLAIM_UID = "00000000-0000-0000-0000-000000000000"
 """Stands for the UID of a claim that has all GPUs."""
 
-HostOption = Annotated[
-    str,
-    typer.Option(
-        "--host",
-        metavar="real|PROFILE|FILE[:N]",
-        help=f"This machine, a file of `dractl record`, or a simulated one (the N-th of its kind):"
-        f" {', '.join(profile_names())}.",
-    ),
-]
-
-
-DriverRootOption = Annotated[
-    str | None,
-    typer.Option("--driver-root", metavar="PATH", help="Where the driver lies on this machine, instead of searching."),
-]
-
-
-PolicyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--policy",
-        metavar="FILE",
-        help="GpuPolicies or a PublishingPolicy; without one, every GPU is published as it is.",
-    ),
-]
-
 
 def inventory(
-    host: HostOption = _REAL,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            metavar="real|PROFILE|FILE[:N]",
+            help=f"This machine, a file of `dractl record`, or a simulated one (the N-th of its kind):"
+            f" {', '.join(profile_names())}.",
+        ),
+    ] = _REAL,
     host_root: HostRootOption = Path("/"),
-    driver_root: DriverRootOption = None,
-    policy: PolicyOption = None,
+    driver_root: Annotated[
+        str | None,
+        typer.Option(
+            "--driver-root", metavar="PATH", help="Where the driver lies on this machine, instead of searching."
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="GpuPolicies or a PublishingPolicy; without one, every GPU is published as it is.",
+        ),
+    ] = None,
     label: LabelOption = [],
     output: OutputOption = Format.TABLE,
 ) -> None:

@@ -22,26 +22,23 @@ from kubelet_plugin.simulation.recorded.format import Record, write_record
 _QUIET_S = 2.0
 _SHOWN_NOTES = 10
 
-ArchiveOption = Annotated[Path, typer.Option("--archive", metavar="FILE", help="The archive to make.")]
-KeepNamesOption = Annotated[
-    bool,
-    typer.Option("--keep-names", help="Keep UUIDs, serial numbers, addresses and the machine's name as they are."),
-]
-DriverRootOption = Annotated[
-    str | None, typer.Option("--driver-root", help="Folder of the NVIDIA driver; default: it is looked for.")
-]
-SimulateOption = Annotated[
-    str | None,
-    typer.Option("--simulate", metavar="PROFILE|FILE[:N]", help="The hardware below --host-root is simulated."),
-]
-
 
 def record(
-    archive: ArchiveOption = Path("gpu-dra-record.tar.gz"),
-    keep_names: KeepNamesOption = False,
+    archive: Annotated[Path, typer.Option("--archive", metavar="FILE", help="The archive to make.")] = Path(
+        "gpu-dra-record.tar.gz"
+    ),
+    keep_names: Annotated[
+        bool,
+        typer.Option("--keep-names", help="Keep UUIDs, serial numbers, addresses and the machine's name as they are."),
+    ] = False,
     host_root: HostRootOption = Path("/"),
-    driver_root: DriverRootOption = None,
-    simulate: SimulateOption = None,
+    driver_root: Annotated[
+        str | None, typer.Option("--driver-root", help="Folder of the NVIDIA driver; default: it is looked for.")
+    ] = None,
+    simulate: Annotated[
+        str | None,
+        typer.Option("--simulate", metavar="PROFILE|FILE[:N]", help="The hardware below --host-root is simulated."),
+    ] = None,
 ) -> None:
     """Record this node: every answer of NVML, sysfs, device nodes, names of the driver's files, versions.
 

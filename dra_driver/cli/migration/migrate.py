@@ -49,68 +49,6 @@ class ReportFormat(StrEnum):
     JSON = "json"
 
 
-PathsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[PATHS]",
-        help="YAML or JSON files, folders with such files (kustomize folders, too), or - for standard input.",
-        show_default=False,
-    ),
-]
-ClusterOption = Annotated[
-    bool,
-    option("Without PATHS: the workloads of a cluster. With PATHS: what is around them is asked of it.", "--cluster"),
-]
-NamespaceOption = Annotated[
-    str | None, option("With --cluster and no PATHS: workloads of this namespace only.", "--namespace", "-n")
-]
-WithOption = Annotated[
-    list[str] | None,
-    option(
-        "More files, read for what they say and never changed: the device plugin's configuration, ClusterPolicy, "
-        "mig-parted configuration, nodes, slices; may be repeated.",
-        "--with",
-        metavar="PATH",
-    ),
-]
-NodesOption = Annotated[
-    str | None,
-    option(
-        "Nodes on which the result is tried: GPU models by the names of simulated nodes (dgx-h100,t4), or files of "
-        "`dractl record`. Default: all models that are known; with --cluster its nodes.",
-        "--nodes",
-        metavar="MODEL,…",
-    ),
-]
-TryOption = Annotated[
-    float,
-    typer.Option(
-        "--try-seconds", min=0.0, help="For trying the result; what is not tried by then is reported as not tried."
-    ),
-]
-DecisionsOption = Annotated[
-    Path | None,
-    option("What you decide, as YAML: see docs/migration.md. The report proposes it.", "--decisions", metavar="FILE"),
-]
-StrategyFlag = Annotated[
-    StrategyOption | None, option("The decision `strategy`, which counts instead of the file's.", "--strategy")
-]
-KubernetesOption = Annotated[
-    str | None, option("Version of the cluster; default 1.36.", "--kubernetes", metavar="1.36")
-]
-DiffOption = Annotated[bool, option("Print what would change.", "--diff")]
-InPlaceOption = Annotated[bool, option("Write results over the files.", "--in-place")]
-TargetOption = Annotated[
-    str | None,
-    option(
-        "Write results and reports into this folder; - prints the manifests instead.",
-        "--to",
-        metavar="DIR",
-    ),
-]
-ReportOption = Annotated[ReportFormat | None, option("Print the whole report.", "--report")]
-
-
 def _decided(file: Path | None, strategy: StrategyOption | None) -> Decisions:
     """Raises InvalidInput, and UnreadableFile."""
     decisions = Decisions.read(read_bytes(str(file)), str(file)) if file is not None else Decisions()
@@ -122,21 +60,67 @@ _STDOUT = "-"
 
 def migrate(
     ctx: typer.Context,
-    paths: PathsArgument = None,
-    cluster: ClusterOption = False,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATHS]",
+            help="YAML or JSON files, folders with such files (kustomize folders, too), or - for standard input.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        bool,
+        option(
+            "Without PATHS: the workloads of a cluster. With PATHS: what is around them is asked of it.", "--cluster"
+        ),
+    ] = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    namespace: NamespaceOption = None,
-    around: WithOption = None,
-    nodes: NodesOption = None,
-    try_seconds: TryOption = 60.0,
-    diff_only: DiffOption = False,
-    in_place: InPlaceOption = False,
-    target: TargetOption = None,
-    report: ReportOption = None,
-    kubernetes: KubernetesOption = None,
-    decisions: DecisionsOption = None,
-    strategy: StrategyFlag = None,
+    namespace: Annotated[
+        str | None, option("With --cluster and no PATHS: workloads of this namespace only.", "--namespace", "-n")
+    ] = None,
+    around: Annotated[
+        list[str] | None,
+        option(
+            "More files, read for what they say and never changed: the device plugin's configuration, ClusterPolicy, "
+            "mig-parted configuration, nodes, slices; may be repeated.",
+            "--with",
+            metavar="PATH",
+        ),
+    ] = None,
+    nodes: Annotated[
+        str | None,
+        option(
+            "Nodes on which the result is tried: GPU models by the names of simulated nodes (dgx-h100,t4), or files of "
+            "`dractl record`. Default: all models that are known; with --cluster its nodes.",
+            "--nodes",
+            metavar="MODEL,…",
+        ),
+    ] = None,
+    try_seconds: Annotated[
+        float,
+        typer.Option(
+            "--try-seconds", min=0.0, help="For trying the result; what is not tried by then is reported as not tried."
+        ),
+    ] = 60.0,
+    diff_only: Annotated[bool, option("Print what would change.", "--diff")] = False,
+    in_place: Annotated[bool, option("Write results over the files.", "--in-place")] = False,
+    target: Annotated[
+        str | None,
+        option("Write results and reports into this folder; - prints the manifests instead.", "--to", metavar="DIR"),
+    ] = None,
+    report: Annotated[ReportFormat | None, option("Print the whole report.", "--report")] = None,
+    kubernetes: Annotated[
+        str | None, option("Version of the cluster; default 1.36.", "--kubernetes", metavar="1.36")
+    ] = None,
+    decisions: Annotated[
+        Path | None,
+        option(
+            "What you decide, as YAML: see docs/migration.md. The report proposes it.", "--decisions", metavar="FILE"
+        ),
+    ] = None,
+    strategy: Annotated[
+        StrategyOption | None, option("The decision `strategy`, which counts instead of the file's.", "--strategy")
+    ] = None,
 ) -> None:
     """Move manifests from the device plugin and its relatives to DRA; without --in-place and --to nothing is written.
 

@@ -45,12 +45,6 @@ class Publisher(StrEnum):
     NODE = "node"
 
 
-FolderOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--folder", "-f", help="A folder with manifests of your own instead of the examples.", show_default=False
-    ),
-]
 NodesOption = Annotated[
     str | None,
     typer.Option(
@@ -67,7 +61,6 @@ VersionOption = Annotated[
     str,
     typer.Option("--kubernetes", metavar=f"1.{CURRENT}", help=f"Version to behave like: {', '.join(SEEN_VERSIONS)}."),
 ]
-TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each step of each example.")]
 
 
 @dataclass
@@ -81,12 +74,14 @@ class ExampleOutcome:
 
 
 def demo(
-    folder: FolderOption = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", "-f", help="A folder with manifests of your own instead of the examples.")
+    ] = None,
     nodes: NodesOption = None,
     output: OutputOption = Format.TABLE,
     publisher: PublisherOption = Publisher.CONTROLLER,
     kubernetes: VersionOption = SEEN_VERSIONS[-1],
-    timeout: TimeoutOption = 30.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each step of each example.")] = 30.0,
 ) -> None:
     """Run the examples on a simulated cluster and show what each container got.
 

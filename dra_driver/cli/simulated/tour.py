@@ -173,10 +173,10 @@ What next:
   dractl demo       all examples at once
   docs/guides       from the first pod to a rack of GPUs"""
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not wait for Enter between steps.")]
 
-
-def tour(yes: YesOption = False) -> None:
+def tour(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not wait for Enter between steps.")] = False,
+) -> None:
     """Five minutes with GPUs on a simulated cluster: a pod, a share, MIG, a broken GPU, and a pod that waits.
 
     Each step shows a command and runs it. Enter continues, Ctrl-C ends the tour. Nothing outside a temporary folder is
