@@ -188,7 +188,7 @@ def convert(
     ],
     prefix: Annotated[
         str | None,
-        typer.Option("--prefix", help="Of the names; default: the name of the first file.", show_default=False),
+        typer.Option("--prefix", help="Of the names; default: the name of the first file."),
     ] = None,
 ) -> None:
     """Print the GpuPolicies that say what a PublishingPolicy says, for `kubectl apply -f -`.

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
 KubeconfigOption = Annotated[
     Path | None,
-    typer.Option(
-        "--kubeconfig", help="Which cluster to ask; default: $KUBECONFIG, then ~/.kube/config.", show_default=False
-    ),
+    typer.Option("--kubeconfig", help="Which cluster to ask; default: $KUBECONFIG, then ~/.kube/config."),
 ]
 ContextOption = Annotated[
     str | None,
-    typer.Option("--context", help="Context of the kubeconfig; default: its current one.", show_default=False),
+    typer.Option("--context", help="Context of the kubeconfig; default: its current one."),
 ]
 
 

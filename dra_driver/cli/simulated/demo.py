@@ -51,7 +51,6 @@ NodesOption = Annotated[
         "--nodes",
         help="Simulated nodes: PROFILE or PROFILE:NUMBER, separated by commas; default: those of the folder's"
         f" {scenarios.CLUSTER_FILE}, else {DEFAULT_NODES}.",
-        show_default=False,
     ),
 ]
 PublisherOption = Annotated[
@@ -335,11 +334,11 @@ def cluster(
     publisher: PublisherOption = Publisher.CONTROLLER,
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", help="Where its files lie; default: a temporary folder.", show_default=False),
+        typer.Option("--folder", help="Where its files lie; default: a temporary folder."),
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option("--policy", help="GpuPolicies or a PublishingPolicy of the installation.", show_default=False),
+        typer.Option("--policy", help="GpuPolicies or a PublishingPolicy of the installation."),
     ] = None,
     gates: Annotated[
         str,

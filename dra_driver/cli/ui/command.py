@@ -41,7 +41,6 @@ def ui(
             metavar="FOLDER",
             help="With --shared: serve HTTPS on all addresses, with tls.crt and tls.key of this folder; default: HTTP"
             " on 127.0.0.1, for kubectl port-forward.",
-            show_default=False,
         ),
     ] = None,
     role: Annotated[
