@@ -5,17 +5,18 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dra_driver import bundled
-from dra_driver.api.gpupolicy import GpuPolicy, rules_among
+from dra_driver.api.gpupolicy import rules_among
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.apirules.dra_gates import as_kept, dropped_fields
@@ -36,6 +37,9 @@ from dra_driver.terminal import Format, OutputOption, Status, messages, print_da
 DEFAULT_NODES = "dgx-h100,t4"
 SEEN_VERSIONS = tuple(f"1.{minor}" for minor in SEEN)
 _MISFIT = "does not fit on these nodes"
+
+type _Running = Callable[..., AbstractAsyncContextManager[SimulatedCluster]]
+"""Starts the cluster that was asked for."""
 
 
 class Publisher(StrEnum):
@@ -106,7 +110,8 @@ def demo(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "simulation.log").open("w") as log:
         configure_logging("info", "console", log)
-        outcomes = asyncio.run(_run(Path(place), wanted, publisher, SEEN[minor], results, skipped, timeout))
+        running = partial(SimulatedCluster.running, Path(place), wanted, publisher=publisher, version=SEEN[minor])
+        outcomes = asyncio.run(_run(running, results, skipped, timeout))
     if output is Format.TABLE:
         _show(outcomes, time.monotonic() - started)
     else:
@@ -186,19 +191,11 @@ def fitting_examples(
 
 
 async def _run(
-    place: Path,
-    nodes: Sequence[SimulatedNode],
-    publisher: str,
-    version: str,
-    results: Sequence[Scenario],
-    skipped: Mapping[str, str],
-    timeout_s: float,
+    running: _Running, results: Sequence[Scenario], skipped: Mapping[str, str], timeout_s: float
 ) -> list[ExampleOutcome]:
     outcomes = []
     with messages.status("starting a simulated cluster") as status:
-        async with SimulatedCluster.running(
-            place, nodes, publisher=publisher, version=version, progress=status.update
-        ) as cluster:
+        async with running(progress=status.update) as cluster:
             for scenario in results:
                 if scenario.name in skipped:
                     outcomes.append(ExampleOutcome(scenario.name, skipped=skipped[scenario.name]))
@@ -361,29 +358,27 @@ def cluster(
       dractl cluster --nodes dgx-h100:2,t4
       dractl cluster --nodes gb200:4 --folder cluster/
     """
-    version = SEEN[named_minor(kubernetes, SEEN)]
-    wanted = wanted_nodes(nodes, None)
-    allowed = read_policies(policy, Gates.parse(gates))
+    running = partial(
+        SimulatedCluster.running,
+        version=SEEN[named_minor(kubernetes, SEEN)],
+        nodes=wanted_nodes(nodes, None),
+        installed=read_policies(policy, Gates.parse(gates)),
+        publisher=publisher,
+        gates=gates,
+        port=port,
+    )
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"this folder cannot be made: {error.strerror}", about=str(folder)) from error
-        asyncio.run(_keep(folder.resolve(), wanted, allowed, publisher, version, gates, port))
+        asyncio.run(_keep(folder.resolve(), running))
         return
     with tempfile.TemporaryDirectory(prefix="dractl-") as place:
-        asyncio.run(_keep(Path(place), wanted, allowed, publisher, version, gates, port))
+        asyncio.run(_keep(Path(place), running))
 
 
-async def _keep(
-    folder: Path,
-    nodes: Sequence[SimulatedNode],
-    installed: Sequence[GpuPolicy],
-    publisher: str,
-    version: str,
-    gates: str,
-    port: int,
-) -> None:
+async def _keep(folder: Path, running: _Running) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -392,19 +387,8 @@ async def _keep(
         log = stack.enter_context((folder / "logs" / "simulation.log").open("a"))
         configure_logging("info", "console", log)
         with messages.status("starting a simulated cluster") as status:
-            cluster = await stack.enter_async_context(
-                SimulatedCluster.running(
-                    folder,
-                    nodes,
-                    publisher=publisher,
-                    installed=installed,
-                    version=version,
-                    gates=gates,
-                    port=port,
-                    progress=status.update,
-                )
-            )
-        messages.print(f"A cluster with {len(nodes)} node(s) is running. In another terminal:\n")
+            cluster = await stack.enter_async_context(running(folder, progress=status.update))
+        messages.print(f"A cluster with {len(cluster.nodes)} node(s) is running. In another terminal:\n")
         typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
         messages.print(f"{_HINTS}\nLogs are in {folder / 'logs'}. Ctrl-C ends it.", markup=False)
         restarts = cluster.restarts(lambda what: messages.print(what, markup=False))
