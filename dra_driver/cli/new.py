@@ -99,23 +99,6 @@ Examples:
 """
 
 
-@app.command("jobset", help=f"A JobSet, and the template of its pods' claims.{_WORKLOAD_EXAMPLES.format('jobset')}")
-@app.command("job", help=f"A Job, and the template of its pods' claims.{_WORKLOAD_EXAMPLES.format('job')}")
-@app.command(
-    "statefulset",
-    help=f"A StatefulSet, and the template of its pods' claims.{_WORKLOAD_EXAMPLES.format('statefulset')}",
-)
-@app.command(
-    "deployment", help=f"A Deployment, and the template of its pods' claims.{_WORKLOAD_EXAMPLES.format('deployment')}"
-)
-@app.command(
-    "template", help=f"A ResourceClaimTemplate: each pod that uses it gets its own claim.{_EXAMPLES.format('template')}"
-)
-@app.command(
-    "claim",
-    help="A ResourceClaim, for pods that name it; it outlives them, and they share its devices."
-    + _EXAMPLES.format("claim"),
-)
 def request(
     context: typer.Context,
     name: NameArgument = None,
@@ -179,6 +162,17 @@ def request(
         command=_words(command),
     )
     _write(intent, output)
+
+
+for _form, _what, _examples in (
+    ("claim", "A ResourceClaim, for pods that name it; it outlives them, and they share its devices.", _EXAMPLES),
+    ("template", "A ResourceClaimTemplate: each pod that uses it gets its own claim.", _EXAMPLES),
+    ("deployment", "A Deployment, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
+    ("statefulset", "A StatefulSet, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
+    ("job", "A Job, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
+    ("jobset", "A JobSet, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
+):
+    app.command(_form, help=_what + _examples.format(_form))(request)
 
 
 @app.command("class")
@@ -350,7 +344,8 @@ def _asked_of(intent: Intent, field: str, text: str, default: str, read: Callabl
     """With an answer that is not refused. `read` raises InvalidInput."""
     while True:
         try:
-            fields: dict[str, Any] = {field: read(_question(text, default))}
+            answer = typer.prompt(text, default=default, show_default=bool(default), err=True)
+            fields: dict[str, Any] = {field: read(str(answer).strip())}
             problems = refusals(answered := replace(intent, **fields), known_gpus())
         except InvalidInput as error:
             problems = (str(error),)
@@ -369,10 +364,6 @@ def _asked_share(intent: Intent) -> Intent:
         return replace(intent, share=ShareIntent())
     text = "How much, as cores=50,memory=8Gi or shares=1?"
     return _asked_of(intent, "share", text, "cores=50,memory=8Gi", parse_share)
-
-
-def _question(text: str, default: str) -> str:
-    return str(typer.prompt(text, default=default, show_default=bool(default), err=True)).strip()
 
 
 def _choice(text: str, choices: Sequence[str]) -> int:
