@@ -13,22 +13,8 @@ from typing import Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dra_driver.allocation.nodes import NodeView, daemon_unfit_for
+from dra_driver.api import core
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.core import (
-    CONTROLLER,
-    KUBELET_PLUGIN,
-    AdmissionPolicy,
-    AppsWorkload,
-    ConfigMap,
-    CustomResource,
-    Event,
-    Lease,
-    Namespace,
-    Node,
-    Pod,
-    PolicyBinding,
-    WebhookConfiguration,
-)
 from dra_driver.api.gpupolicy import SeenPolicy
 from dra_driver.api.inventory import NodeInventory, Registration
 from dra_driver.api.meta import CoreModel, JsonObject, ObjectMeta
@@ -62,7 +48,7 @@ GPU_LABELS = frozenset(
 """Labels of the chart's `kubeletPlugin.affinity` that only nodes with GPUs have."""
 
 
-def gpu_label(node: Node) -> str | None:
+def gpu_label(node: core.Node) -> str | None:
     """The label that says that the node has GPUs; None if it has no such label."""
     labels = node.metadata.labels
     return next((name for name in sorted(GPU_LABELS & labels.keys()) if labels[name] not in ("false", "")), None)
@@ -230,31 +216,31 @@ class ClusterView(ClusterFacts):
     """The facts, and the objects of each kind. What follows from all objects of a kind is found once: checks ask for it
     with each of thousands of objects."""
 
-    nodes: SeenKind[Node] = NOTHING
+    nodes: SeenKind[core.Node] = NOTHING
     inventories: SeenKind[NodeInventory] = NOTHING
     gpu_policies: SeenKind[SeenPolicy] = NOTHING
     slices: SeenKind[SliceSeen] = NOTHING
     claims: SeenKind[ResourceClaim] = NOTHING
     domains: SeenKind[ComputeDomain] = NOTHING
     classes: SeenKind[DeviceClass] = NOTHING
-    definitions: SeenKind[CustomResource] = NOTHING
-    pods: SeenKind[Pod] = NOTHING
+    definitions: SeenKind[core.CustomResource] = NOTHING
+    pods: SeenKind[core.Pod] = NOTHING
     """Those of this driver, and those that have claims."""
-    daemon_sets: SeenKind[AppsWorkload] = NOTHING
+    daemon_sets: SeenKind[core.AppsWorkload] = NOTHING
     """Those of this driver, and those of software that may conflict with it."""
-    deployments: SeenKind[AppsWorkload] = NOTHING
+    deployments: SeenKind[core.AppsWorkload] = NOTHING
     """Those of this driver."""
-    namespaces: SeenKind[Namespace] = NOTHING
+    namespaces: SeenKind[core.Namespace] = NOTHING
     """Those that this driver runs in."""
-    config_maps: SeenKind[ConfigMap] = NOTHING
+    config_maps: SeenKind[core.ConfigMap] = NOTHING
     """Those with our policy."""
-    leases: SeenKind[Lease] = NOTHING
+    leases: SeenKind[core.Lease] = NOTHING
     """Those of our controllers."""
-    webhooks: SeenKind[WebhookConfiguration] = NOTHING
-    admission_policies: SeenKind[AdmissionPolicy] = NOTHING
-    policy_bindings: SeenKind[PolicyBinding] = NOTHING
+    webhooks: SeenKind[core.WebhookConfiguration] = NOTHING
+    admission_policies: SeenKind[core.AdmissionPolicy] = NOTHING
+    policy_bindings: SeenKind[core.PolicyBinding] = NOTHING
     operators: SeenKind[OperatorResource] = NOTHING
-    events: SeenKind[Event] = NOTHING
+    events: SeenKind[core.Event] = NOTHING
     """Those that this driver wrote."""
 
     def unread(self, field: str) -> Unread | None:
@@ -264,16 +250,16 @@ class ClusterView(ClusterFacts):
     # -- this driver's parts
 
     @cached_property
-    def plugins(self) -> tuple[AppsWorkload, ...]:
+    def plugins(self) -> tuple[core.AppsWorkload, ...]:
         """The DaemonSets of the node plugin: usually one, none if plugins run without a DaemonSet."""
-        return tuple(daemon_set for daemon_set in self.daemon_sets.items if daemon_set.program == KUBELET_PLUGIN)
+        return tuple(daemon_set for daemon_set in self.daemon_sets.items if daemon_set.program == core.KUBELET_PLUGIN)
 
     @cached_property
-    def controllers(self) -> tuple[AppsWorkload, ...]:
-        return tuple(deployment for deployment in self.deployments.items if deployment.program == CONTROLLER)
+    def controllers(self) -> tuple[core.AppsWorkload, ...]:
+        return tuple(deployment for deployment in self.deployments.items if deployment.program == core.CONTROLLER)
 
     @cached_property
-    def program_pods(self) -> tuple[Pod, ...]:
+    def program_pods(self) -> tuple[core.Pod, ...]:
         """Those that run a program of this driver, of all pods."""
         return tuple(pod for pod in self.pods.items if pod.program is not None)
 
@@ -292,7 +278,7 @@ class ClusterView(ClusterFacts):
         values = [plugin.ours.setting(flag) for plugin in self.plugins if plugin.ours is not None]
         return next((value for value in values if value is not None), None)
 
-    def our_pods(self, program: str) -> tuple[Pod, ...]:
+    def our_pods(self, program: str) -> tuple[core.Pod, ...]:
         return tuple(pod for pod in self.program_pods if pod.program == program)
 
     def registration(self, inventory: NodeInventory) -> Registration | None:
@@ -301,11 +287,11 @@ class ClusterView(ClusterFacts):
     # -- nodes
 
     @cached_property
-    def nodes_by_name(self) -> Mapping[str, Node]:
+    def nodes_by_name(self) -> Mapping[str, core.Node]:
         return {node.name: node for node in self.nodes.items}
 
     @cached_property
-    def gpu_nodes(self) -> tuple[Node, ...]:
+    def gpu_nodes(self) -> tuple[core.Node, ...]:
         """Nodes that have a plugin or should: selected by our DaemonSet, or with an inventory. If neither exists, nodes
         with a GPU label."""
         if not self.plugins and not self.inventories.items:
@@ -313,7 +299,7 @@ class ClusterView(ClusterFacts):
         reported = {inventory.spec.node_name for inventory in self.inventories.items}
         return tuple(node for node in self.nodes.items if node.name in reported or self.selected_by(node))
 
-    def selected_by(self, node: Node) -> AppsWorkload | None:
+    def selected_by(self, node: core.Node) -> core.AppsWorkload | None:
         """The DaemonSet that has a pod on the node or should have one. Cordoned nodes keep theirs."""
         view = NodeView.of(node)
         return next((plugin for plugin in self.plugins if daemon_unfit_for(plugin.pod, view) is None), None)

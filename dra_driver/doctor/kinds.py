@@ -8,43 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
+from dra_driver.api import core, meta
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.core import (
-    AdmissionPolicy,
-    AppsWorkload,
-    ConfigMap,
-    CustomResource,
-    Event,
-    Lease,
-    Namespace,
-    Node,
-    Pod,
-    PodSpec,
-    PolicyBinding,
-    WebhookConfiguration,
-)
 from dra_driver.api.gpupolicy import SeenPolicy
 from dra_driver.api.inventory import NodeInventory
-from dra_driver.api.meta import (
-    COMPUTE_DOMAINS,
-    CONFIG_MAPS,
-    CRDS,
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    DEVICE_CLASSES,
-    EVENTS,
-    GPU_POLICIES,
-    LEASES,
-    NAMESPACES,
-    NODE_INVENTORIES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    JsonObject,
-    Resource,
-)
+from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate
 from dra_driver.doctor.cluster import ClusterFacts, ClusterView, OperatorResource, SliceSeen
 from dra_driver.doctor.conflicts import software_of
@@ -96,7 +64,7 @@ def _node(obj: JsonObject) -> JsonObject:
 def _pod(obj: JsonObject) -> JsonObject | None:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     try:
-        if PodSpec.of(spec).ours is not None:
+        if core.PodSpec.of(spec).ours is not None:
             return obj
     except InvalidInput:
         pass
@@ -121,9 +89,9 @@ def _deployment(obj: JsonObject) -> JsonObject | None:
     return obj if workload is not None and workload.program else None
 
 
-def _workload(obj: JsonObject) -> AppsWorkload | None:
+def _workload(obj: JsonObject) -> core.AppsWorkload | None:
     try:
-        return AppsWorkload.of(obj)
+        return core.AppsWorkload.of(obj)
     except InvalidInput:
         return None
 
@@ -152,29 +120,29 @@ def _admission_policy(obj: JsonObject) -> JsonObject | None:
 
 
 LISTED_KINDS = (
-    ObservedKind(NODES, "nodes", Node.of, _node),
-    ObservedKind(NODE_INVENTORIES, "inventories", NodeInventory.of),
-    ObservedKind(GPU_POLICIES, "gpu_policies", SeenPolicy.of),
-    ObservedKind(RESOURCE_SLICES, "slices", SliceSeen.of),
-    ObservedKind(RESOURCE_CLAIMS, "claims", ResourceClaim.of),
-    ObservedKind(RESOURCE_CLAIM_TEMPLATES, None, ResourceClaimTemplate.of),
-    ObservedKind(COMPUTE_DOMAINS, "domains", ComputeDomain.of),
-    ObservedKind(DEVICE_CLASSES, "classes", DeviceClass.of),
-    ObservedKind(CRDS, "definitions", CustomResource.of, _definition),
-    ObservedKind(PODS, "pods", Pod.of, _pod),
-    ObservedKind(DAEMON_SETS, "daemon_sets", AppsWorkload.of, _daemon_set),
-    ObservedKind(DEPLOYMENTS, "deployments", AppsWorkload.of, _deployment),
-    ObservedKind(WEBHOOKS, "webhooks", WebhookConfiguration.of, _webhook),
-    ObservedKind(ADMISSION_POLICIES, "admission_policies", AdmissionPolicy.of, _admission_policy),
-    ObservedKind(POLICY_BINDINGS, "policy_bindings", PolicyBinding.of),
+    ObservedKind(meta.NODES, "nodes", core.Node.of, _node),
+    ObservedKind(meta.NODE_INVENTORIES, "inventories", NodeInventory.of),
+    ObservedKind(meta.GPU_POLICIES, "gpu_policies", SeenPolicy.of),
+    ObservedKind(meta.RESOURCE_SLICES, "slices", SliceSeen.of),
+    ObservedKind(meta.RESOURCE_CLAIMS, "claims", ResourceClaim.of),
+    ObservedKind(meta.RESOURCE_CLAIM_TEMPLATES, None, ResourceClaimTemplate.of),
+    ObservedKind(meta.COMPUTE_DOMAINS, "domains", ComputeDomain.of),
+    ObservedKind(meta.DEVICE_CLASSES, "classes", DeviceClass.of),
+    ObservedKind(meta.CRDS, "definitions", core.CustomResource.of, _definition),
+    ObservedKind(meta.PODS, "pods", core.Pod.of, _pod),
+    ObservedKind(meta.DAEMON_SETS, "daemon_sets", core.AppsWorkload.of, _daemon_set),
+    ObservedKind(meta.DEPLOYMENTS, "deployments", core.AppsWorkload.of, _deployment),
+    ObservedKind(WEBHOOKS, "webhooks", core.WebhookConfiguration.of, _webhook),
+    ObservedKind(ADMISSION_POLICIES, "admission_policies", core.AdmissionPolicy.of, _admission_policy),
+    ObservedKind(POLICY_BINDINGS, "policy_bindings", core.PolicyBinding.of),
     ObservedKind(CLUSTER_POLICIES, "operators", OperatorResource.of),
     ObservedKind(GPU_CLUSTERS, "operators", OperatorResource.of),
 )
 """All objects of these are read; of the others, those with certain names, or of certain namespaces."""
-NAMESPACE_KIND = ObservedKind(NAMESPACES, "namespaces", Namespace.of)
-CONFIG_MAP_KIND = ObservedKind(CONFIG_MAPS, "config_maps", ConfigMap.of)
-LEASE_KIND = ObservedKind(LEASES, "leases", Lease.of)
-EVENT_KIND = ObservedKind(EVENTS, "events", Event.of)
+NAMESPACE_KIND = ObservedKind(meta.NAMESPACES, "namespaces", core.Namespace.of)
+CONFIG_MAP_KIND = ObservedKind(meta.CONFIG_MAPS, "config_maps", core.ConfigMap.of)
+LEASE_KIND = ObservedKind(meta.LEASES, "leases", core.Lease.of)
+EVENT_KIND = ObservedKind(meta.EVENTS, "events", core.Event.of)
 ALL_KINDS = (*LISTED_KINDS, NAMESPACE_KIND, CONFIG_MAP_KIND, LEASE_KIND, EVENT_KIND)
 
 

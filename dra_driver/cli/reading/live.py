@@ -10,37 +10,20 @@ from dra_driver.allocation.loading import pods_of_workload, typed_pod, world_of
 from dra_driver.allocation.world import UnreadKind, World
 from dra_driver.api import meta
 from dra_driver.api.core import Key, ObjectCondition
-from dra_driver.api.meta import (
-    COMPUTE_DOMAINS,
-    CRON_JOBS,
-    DEPLOYMENTS,
-    DEVICE_CLASSES,
-    JOBS,
-    NAMESPACES,
-    NODE_INVENTORIES,
-    NODES,
-    PODS,
-    REPLICA_SETS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_QUOTAS,
-    RESOURCE_SLICES,
-    JsonObject,
-    Resource,
-)
+from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.cli.reading.session import FORBIDDEN, ask, listed
 from dra_driver.cli.tables.seen import TAINT_RULES
 from dra_driver.errors import ClusterError, NoSuchObject, NotFound
 from dra_driver.explain.workloads import Workload
 from dra_driver.kube.client import Kube
 
-_OF_CLUSTER = (RESOURCE_SLICES, DEVICE_CLASSES, NODES, NODE_INVENTORIES, *TAINT_RULES)
-_OF_NAMESPACES = (PODS, RESOURCE_CLAIMS, COMPUTE_DOMAINS)
+_OF_CLUSTER = (meta.RESOURCE_SLICES, meta.DEVICE_CLASSES, meta.NODES, meta.NODE_INVENTORIES, *TAINT_RULES)
+_OF_NAMESPACES = (meta.PODS, meta.RESOURCE_CLAIMS, meta.COMPUTE_DOMAINS)
 """Those of all namespaces, because they have devices; if the user may not list these, those of one namespace."""
-_OF_ITS_NAMESPACE = (RESOURCE_CLAIM_TEMPLATES, RESOURCE_QUOTAS)
-EXPLAINED_BY = (*_OF_CLUSTER, *_OF_NAMESPACES, *_OF_ITS_NAMESPACE, NAMESPACES)
+_OF_ITS_NAMESPACE = (meta.RESOURCE_CLAIM_TEMPLATES, meta.RESOURCE_QUOTAS)
+EXPLAINED_BY = (*_OF_CLUSTER, *_OF_NAMESPACES, *_OF_ITS_NAMESPACE, meta.NAMESPACES)
 """Kinds that an explanation needs."""
-_OPTIONAL = (NODE_INVENTORIES, COMPUTE_DOMAINS, RESOURCE_QUOTAS, *TAINT_RULES)
+_OPTIONAL = (meta.NODE_INVENTORIES, meta.COMPUTE_DOMAINS, meta.RESOURCE_QUOTAS, *TAINT_RULES)
 """Kinds that a cluster need not have."""
 _LISTS = frozenset({"ints", "bools", "strings", "versions"})
 """Fields of attributes that only a server with DRAListTypeAttributes keeps."""
@@ -48,7 +31,7 @@ _LISTS = frozenset({"ints", "bools", "strings", "versions"})
 
 JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", True)
 WORKLOADS = (*meta.WORKLOADS, JOB_SETS)
-_BETWEEN = {DEPLOYMENTS: REPLICA_SETS, CRON_JOBS: JOBS, JOB_SETS: JOBS}
+_BETWEEN = {meta.DEPLOYMENTS: meta.REPLICA_SETS, meta.CRON_JOBS: meta.JOBS, JOB_SETS: meta.JOBS}
 """What makes the pods, where it is not the workload itself."""
 
 
@@ -127,13 +110,13 @@ async def _read(
 
 async def _read_namespace(kube: Kube, name: str) -> tuple[list[JsonObject], UnreadKind | None]:
     try:
-        return [{**await kube.get(NAMESPACES, name), "kind": NAMESPACES.kind}], None
+        return [{**await kube.get(meta.NAMESPACES, name), "kind": meta.NAMESPACES.kind}], None
     except NotFound:
         return [], None
     except ClusterError as error:
         if error.status not in FORBIDDEN:
             raise
-        return [], UnreadKind(NAMESPACES.kind, f"you may not read {name}; its labels are not known")
+        return [], UnreadKind(meta.NAMESPACES.kind, f"you may not read {name}; its labels are not known")
 
 
 def _each_once(objects: Iterable[JsonObject]) -> list[JsonObject]:

@@ -29,23 +29,10 @@ from typing import Any
 import yaml
 from pydantic import Field
 
+from dra_driver.api import meta
 from dra_driver.api.gpu_settings import Strict
 from dra_driver.api.gpupolicy import is_policy, policies_among
-from dra_driver.api.meta import (
-    COMPUTE_DOMAINS,
-    CONFIG_MAPS,
-    DEVICE_CLASSES,
-    EVENTS,
-    GPU_POLICIES,
-    NAMESPACES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    JsonObject,
-    Resource,
-)
+from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.tables.usage import PublishedDevice, published_devices
 from dra_driver.errors import AlreadyExists, InvalidInput, NodeNotReady, NotFound
@@ -99,15 +86,15 @@ def nodes_of(folder: Path) -> tuple[SimulatedNode, ...] | None:
 
 
 _FIRST = (
-    GPU_POLICIES,
-    NAMESPACES,
-    SERVICE_ACCOUNTS,
-    CONFIG_MAPS,
-    SECRETS,
-    DEVICE_CLASSES,
-    COMPUTE_DOMAINS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
+    meta.GPU_POLICIES,
+    meta.NAMESPACES,
+    meta.SERVICE_ACCOUNTS,
+    meta.CONFIG_MAPS,
+    meta.SECRETS,
+    meta.DEVICE_CLASSES,
+    meta.COMPUTE_DOMAINS,
+    meta.RESOURCE_CLAIM_TEMPLATES,
+    meta.RESOURCE_CLAIMS,
 )
 """What others need is made first; the rest in the order of the files."""
 
@@ -119,7 +106,7 @@ def _types() -> Mapping[tuple[str, str], Resource]:
     from dra_driver.simulation.workloads.frameworks import FRAMEWORKS, STORED
 
     known = [served.resource for served in TypeRegistry(CURRENT)]
-    known += [GPU_POLICIES, COMPUTE_DOMAINS, *(framework.resource for framework in FRAMEWORKS), *STORED]
+    known += [meta.GPU_POLICIES, meta.COMPUTE_DOMAINS, *(framework.resource for framework in FRAMEWORKS), *STORED]
     return {(resource.group, resource.kind): resource for resource in known}
 
 
@@ -149,7 +136,7 @@ class Scenario:
     @property
     def has_domains(self) -> bool:
         """Whether it needs the controller, which ComputeDomains are nothing without."""
-        return any(document["kind"] == COMPUTE_DOMAINS.kind for document in self.documents)
+        return any(document["kind"] == meta.COMPUTE_DOMAINS.kind for document in self.documents)
 
 
 def read_scenario(folder: Path) -> Scenario:
@@ -257,7 +244,7 @@ async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s:
 
 async def _pods(kube: Kube, scenario: Scenario) -> list[JsonObject]:
     """All of its namespaces: its own, and those that its workloads have made."""
-    return [pod for name in sorted(_namespaces(scenario)) for pod in (await kube.list(PODS, namespace=name)).items]
+    return [pod for name in sorted(_namespaces(scenario)) for pod in (await kube.list(meta.PODS, namespace=name)).items]
 
 
 async def _why_waiting(cluster: SimulatedCluster, pod: JsonObject) -> str | None:
@@ -267,7 +254,7 @@ async def _why_waiting(cluster: SimulatedCluster, pod: JsonObject) -> str | None
     if exactly := cluster.scheduler.reasons.get(pod["metadata"]["uid"]):
         return f"pod {pod['metadata']['name']}: {exactly}"
     conditions = [item.get("message") for item in status.get("conditions") or () if item.get("status") == "False"]
-    events = (await cluster.kube.list(EVENTS, namespace=pod["metadata"]["namespace"])).items
+    events = (await cluster.kube.list(meta.EVENTS, namespace=pod["metadata"]["namespace"])).items
     messages = [event["message"] for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
     reason = (messages or [message for message in conditions if message] or ["no reason was given"])[-1]
     return f"pod {pod['metadata']['name']}: {reason}"
@@ -332,9 +319,9 @@ async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float
     namespaces = _namespaces(scenario)
 
     async def gone() -> bool:
-        claims = [item for name in namespaces for item in (await kube.list(RESOURCE_CLAIMS, namespace=name)).items]
-        pods = [item for name in namespaces for item in (await kube.list(PODS, namespace=name)).items]
-        domains = (await kube.list(COMPUTE_DOMAINS)).items if scenario.has_domains else []
+        claims = [item for name in namespaces for item in (await kube.list(meta.RESOURCE_CLAIMS, namespace=name)).items]
+        pods = [item for name in namespaces for item in (await kube.list(meta.PODS, namespace=name)).items]
+        domains = (await kube.list(meta.COMPUTE_DOMAINS)).items if scenario.has_domains else []
         return not claims and not pods and not domains and not leftovers(cluster, hardware)
 
     try:
