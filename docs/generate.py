@@ -17,10 +17,11 @@ from prometheus_client.registry import Collector
 from controller.computedomains.keeper import DomainCollector
 from controller.webhook.service import WebhookMetrics
 from docs.from_code import attributes, errors, figures, hardware, lists, policy, rights, settings
-from docs.from_code.tables import code, table
+from docs.from_code.tables import table
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.names import GPU_DRIVER
+from dra_driver.phrases import listed
 from dra_driver.publish import PoolPublisher, Publication
 from dra_driver.publish.live import DecidedPolicies
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
@@ -117,24 +118,8 @@ def _family(metric: Metric, labels: Iterable[str]) -> Family:
     return Family(name, metric.type, tuple(labels), metric.documentation)
 
 
-def _metrics_of_both() -> str:
-    return _table(family for family in plugin_families() if family in publisher_families())
-
-
-def _metrics_of_the_plugin() -> str:
-    return _table(family for family in plugin_families() if family not in publisher_families())
-
-
-def _metrics_of_publishers() -> str:
-    return _table(family for family in publisher_families() if family not in plugin_families())
-
-
-def _metrics_of_the_controller() -> str:
-    return _table(controller_families())
-
-
-def _table(families: Iterable[Family]) -> str:
-    rows = ((f"`{family.name}`", family.type, code(family.labels), family.meaning) for family in families)
+def _metrics(families: Iterable[Family]) -> str:
+    rows = ((f"`{family.name}`", family.type, listed(family.labels), family.meaning) for family in families)
     return table(("Name", "Type", "Labels", "Meaning"), rows)
 
 
@@ -161,10 +146,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "limitations": lists.limitations,
     "limits": lists.limits,
     "losses": lists.losses,
-    "metrics-of-both": _metrics_of_both,
-    "metrics-of-publishers": _metrics_of_publishers,
-    "metrics-of-the-controller": _metrics_of_the_controller,
-    "metrics-of-the-plugin": _metrics_of_the_plugin,
+    "metrics-of-both": lambda: _metrics(of for of in plugin_families() if of in publisher_families()),
+    "metrics-of-publishers": lambda: _metrics(of for of in publisher_families() if of not in plugin_families()),
+    "metrics-of-the-controller": lambda: _metrics(controller_families()),
+    "metrics-of-the-plugin": lambda: _metrics(of for of in plugin_families() if of not in publisher_families()),
     "mig-tables": hardware.mig_tables,
     "migration-codes": lists.codes_of_migration,
     "models": hardware.models,

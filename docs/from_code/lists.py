@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from controller.classes import wanted_class
-from docs.from_code.tables import check_names, code, table
+from docs.from_code.tables import check_names, table
 from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.checking.findings import CODES
 from dra_driver.devices.exclusion import LIMITS, PAIRS
@@ -25,6 +25,7 @@ from dra_driver.migration.decisions import FIELDS
 from dra_driver.migration.demands.node_labels import ROWS
 from dra_driver.migration.read.kind_table import known_kinds
 from dra_driver.names import GPU_DRIVER
+from dra_driver.phrases import listed
 from kubelet_plugin.doctor.checks import CHECKS as NODE_CHECKS
 from kubelet_plugin.reporting.events import Reason
 
@@ -35,7 +36,7 @@ def feature_gates() -> str:
             f"`{gate.feature}`",
             gate.stage,
             "on" if gate.default else "off",
-            gate.means + (f" Needs {code(gate.needs)}." if gate.needs else ""),
+            gate.means + (f" Needs {listed(gate.needs)}." if gate.needs else ""),
         )
         for gate in GATES.values()
     )

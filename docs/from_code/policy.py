@@ -8,13 +8,14 @@ from typing import Any, Literal, TypeAliasType, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from docs.from_code.crds import field_docstrings
-from docs.from_code.tables import code, table
+from docs.from_code.tables import table
 from dra_driver.api import gpupolicy
 from dra_driver.api import policy as module
 from dra_driver.api.gpu_settings import Strict
 from dra_driver.api.gpupolicy import GpuPolicySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute
+from dra_driver.phrases import listed
 
 
 def gpupolicy_example() -> str:
@@ -96,7 +97,7 @@ def _written(annotation: Any) -> str:
         return _written(annotation.__value__)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        return code(arguments)
+        return listed(arguments)
     if origin in (Union, types.UnionType):
         (inner_type,) = [argument for argument in arguments if argument is not type(None)]
         return _written(inner_type)

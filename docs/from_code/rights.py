@@ -11,8 +11,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from docs.from_code.tables import code, table
+from docs.from_code.tables import table
 from dra_driver.grouping import grouped
+from dra_driver.phrases import listed
 
 
 class Account(StrEnum):
@@ -736,7 +737,7 @@ def _allowed(group: list[Line]) -> tuple[str, ...]:
 def _refused(group: list[Line]) -> tuple[str, ...]:
     line = group[0]
     paths = [path for line in group for changes in line.alternatives for path in changes]
-    fields = code(dict.fromkeys(map(_field, paths)))
+    fields = listed(dict.fromkeys(map(_field, paths)))
     return (*_start(group), fields, line.by, "allowed", "refused" if line.granular else "allowed")
 
 

@@ -9,11 +9,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-def code(words: Iterable[str]) -> str:
-    """`a`, `b`."""
-    return ", ".join(f"`{word}`" for word in words)
-
-
 def check_names(there: Iterable[str], explained: Iterable[str], what: str) -> None:
     """Raises LookupError if the names differ."""
     there, explained = set(there), set(explained)

@@ -4,7 +4,7 @@ Forms are plain data, SARIF 2.1.0 (code scanning), and the annotations of GitHub
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from urllib.parse import quote
 
@@ -179,8 +179,8 @@ CODES = tuple(code for code in vars().values() if isinstance(code, Code))
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """`line` and `column` count from 1. `field` is empty where it is about a whole document. `fix` is what to write
-    instead, as a sentence; None where only the author can know."""
+    """Its fields are the keys of `-o json`. `line` and `column` count from 1. `field` is empty where it is about a whole
+    document. `fix` is what to write instead, as a sentence; None where only the author can know."""
 
     file: str
     line: int
@@ -247,19 +247,7 @@ _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO
 
 def as_data(findings: Iterable[Finding]) -> list[JsonObject]:
     """For `-o json` and `-o yaml`: these keys stay as they are."""
-    return [
-        {
-            "file": finding.file,
-            "line": finding.line,
-            "column": finding.column,
-            "field": finding.field,
-            "severity": str(finding.severity),
-            "code": finding.code,
-            "message": finding.message,
-            "fix": finding.fix,
-        }
-        for finding in findings
-    ]
+    return [{**asdict(finding), "severity": str(finding.severity)} for finding in findings]
 
 
 def as_sarif(findings: Sequence[Finding], version: str) -> JsonObject:

@@ -201,10 +201,6 @@ def with_shared_switches(inventory: NodeInventorySpec) -> NodeInventorySpec | No
     return inventory.model_copy(update={"node_name": name, "gpus": changed})
 
 
-def _with_header(rules: JsonObject) -> JsonObject:
-    return {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}
-
-
 def everywhere(policy: PublishingPolicy) -> PublishingPolicy:
     """Without its choice of nodes: which labels a node has is not known here."""
     rules = policy.model_copy(update={"publish": None, "withhold": []}).selecting(lambda _: None)
@@ -213,7 +209,7 @@ def everywhere(policy: PublishingPolicy) -> PublishingPolicy:
 
 @cache
 def _own_policies() -> tuple[PublishingPolicy, ...]:
-    return tuple(PublishingPolicy.of(_with_header(rules)) for rules in _POLICIES)
+    return tuple(map(PublishingPolicy.of, _POLICIES))
 
 
 def _first_gpus(model: str, gpus: int | None) -> NodeInventorySpec:

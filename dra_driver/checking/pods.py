@@ -73,7 +73,7 @@ def check_pod(pod: PodPart, manifests: Manifests) -> None:
     _check_containers(pod)
     claims = _check_listed(pod)
     used = _check_uses(pod, claims, manifests)
-    for name, path in claims.items():
+    for name, (path, _) in claims.items():
         if name not in used and pod.spec.get("containers"):
             pod.report.find(UNUSED_CLAIM, path, f"no container uses claim {shown(name)}", fix=_use(name))
     for index, entry in enumerate(pod.spec.get("resourceClaims") or ()):
@@ -104,9 +104,12 @@ def _use(name: str) -> str:
     return f"add `resources: {{claims: [{{name: {name}}}]}}` to a container"
 
 
-def _check_listed(pod: PodPart) -> dict[str, str]:
-    """The pod's claims by name, with their paths."""
-    claims: dict[str, str] = {}
+type _ListedClaims = Mapping[str, tuple[str, JsonObject]]
+"""The pod's claims by name: path and entry."""
+
+
+def _check_listed(pod: PodPart) -> _ListedClaims:
+    claims: dict[str, tuple[str, JsonObject]] = {}
     for index, entry in enumerate(pod.spec.get("resourceClaims") or ()):
         path, name = f"{pod.path}.resourceClaims[{index}]", str(entry.get("name", ""))
         both = entry.get("resourceClaimName"), entry.get("resourceClaimTemplateName")
@@ -125,7 +128,7 @@ def _check_listed(pod: PodPart) -> dict[str, str]:
                 pod.report.find(INVALID, f"{path}.{field}", f"is {shown(named)}; that is not a valid object name")
         if name in claims:
             pod.report.find(DUPLICATE, f"{path}.name", f"the pod has two claims called {shown(name)}")
-        claims.setdefault(name, path)
+        claims.setdefault(name, (path, entry))
     return claims
 
 
@@ -136,7 +139,7 @@ def containers(pod: PodPart) -> Iterator[tuple[str, JsonObject]]:
     yield from pod.beside
 
 
-def _check_uses(pod: PodPart, claims: Mapping[str, str], manifests: Manifests) -> dict[str, set[str]]:
+def _check_uses(pod: PodPart, claims: _ListedClaims, manifests: Manifests) -> dict[str, set[str]]:
     """Which requests of which claims containers use; the empty name stands for all requests."""
     used: dict[str, set[str]] = {}
     for path, container in containers(pod):
@@ -152,7 +155,7 @@ def _check_uses(pod: PodPart, claims: Mapping[str, str], manifests: Manifests) -
             seen.add((name, request))
             used.setdefault(name, set()).add(request)
             if request:
-                _check_request(pod, f"{where}.request", claims[name], request, manifests)
+                _check_request(pod, f"{where}.request", claims[name][1], request, manifests)
     return used
 
 
@@ -174,14 +177,8 @@ def _claim_of(pod: PodPart, entry: JsonObject, manifests: Manifests) -> ClaimPar
     return manifests.claims.get((pod.namespace, str(entry.get("resourceClaimName"))))
 
 
-def _entry(pod: PodPart, path: str) -> JsonObject:
-    index = int(path.removesuffix("]").rpartition("[")[2])
-    entry: JsonObject = pod.spec["resourceClaims"][index]
-    return entry
-
-
-def _check_request(pod: PodPart, path: str, listed_at: str, request: str, manifests: Manifests) -> None:
-    part = _claim_of(pod, _entry(pod, listed_at), manifests)
+def _check_request(pod: PodPart, path: str, entry: JsonObject, request: str, manifests: Manifests) -> None:
+    part = _claim_of(pod, entry, manifests)
     if part is None:
         return
     known = list(request_names(part))

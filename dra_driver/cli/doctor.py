@@ -16,7 +16,6 @@ from dra_driver import bundled
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.check import class_errors
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
-from dra_driver.doctor.api_server import definitions_in
 from dra_driver.doctor.archive import stored
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.cluster import ClusterView
@@ -192,7 +191,7 @@ def shipped_checks() -> tuple[Check[ClusterView], ...]:
 
 
 def _shipped(folder: Path) -> tuple[JsonObject, ...]:
-    return definitions_in(path.read_text() for path in sorted(folder.glob("*.yaml")))
+    return tuple(obj for path in sorted(folder.glob("*.yaml")) for obj in bundled.read_documents(path.read_text()))
 
 
 @asynccontextmanager

@@ -288,8 +288,7 @@ def _doubts(text: str, intent: Intent) -> list[str]:
 
     # Parts of GPU instances are published only where a policy names them.
     parts = [intent.mig] if intent.mig is not None and "c." in intent.mig else []
-    rules = {"mig": [{"mode": "Dynamic", "computeInstances": parts}]}
-    policies = [PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules})]
+    policies = [PublishingPolicy.of({"mig": [{"mode": "Dynamic", "computeInstances": parts}]})]
     sites = sites_of_models((), policies if parts else ())
     findings = check(read_documents(text, "-"), Knowledge(sites=sites, classes=known_classes()))
     return list(dict.fromkeys(finding.message for finding in findings if finding.severity is not Severity.INFO))

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.bundled import read_documents
 from dra_driver.doctor.cluster import ClusterView
 from dra_driver.doctor.findings import Judgment, Unread, wrong
 from dra_driver.kubernetes import CURRENT, OLDEST
@@ -44,11 +43,6 @@ def definitions(cluster: ClusterView, shipped: tuple[JsonObject, ...]) -> Judgme
         elif paths := sorted(_differences(definition.spec, wanted["spec"])):
             yield wrong("differs", about, release=cluster.release, paths=and_more(paths, 3))
     return f"{', '.join(names)} match this release"
-
-
-def definitions_in(texts: Iterator[str]) -> tuple[JsonObject, ...]:
-    """From the YAML files that ship with this release."""
-    return tuple(document for text in texts for document in read_documents(text))
 
 
 def _differences(observed: Any, shipped: Any, path: str = "") -> Iterator[str]:

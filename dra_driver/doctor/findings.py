@@ -217,16 +217,10 @@ _ALIKE = 5
 def summary(report: DoctorReport) -> str:
     """`32 checks: 1 problem, 2 warnings`"""
     checks = len({finding.check for finding in report.findings})
-    names = (
-        (Verdict.PROBLEM, "problem"),
-        (Verdict.WARNING, "warning"),
-        (Verdict.UNKNOWN, "unknown"),
-        (Verdict.SKIPPED, "skipped"),
-    )
     parts = [
-        f"{count} {name}{'s' if count > 1 and verdict in (Verdict.PROBLEM, Verdict.WARNING) else ''}"
-        for verdict, name in names
-        if (count := report.count(verdict))
+        f"{count} {verdict}{'s' if count > 1 and verdict in (Verdict.PROBLEM, Verdict.WARNING) else ''}"
+        for verdict in _WORST_FIRST
+        if verdict is not Verdict.OK and (count := report.count(verdict))
     ]
     return f"{checks} checks: {', '.join(parts) or 'no problems found'}"
 

@@ -31,10 +31,6 @@ CLUSTER_POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", "ClusterPolic
 GPU_CLUSTERS = Resource("nvidia.com", "v1alpha1", "gpuclusters", "GPUCluster", False)
 
 
-def _whole(obj: JsonObject) -> JsonObject:
-    return obj
-
-
 @dataclass(frozen=True, slots=True)
 class ObservedKind:
     """`field` is the part of `ClusterView` that it becomes, None for a kind that only bundles have. `keep` returns what
@@ -43,7 +39,7 @@ class ObservedKind:
     resource: Resource
     field: str | None
     decode: Callable[[JsonObject], Any]
-    keep: Callable[[JsonObject], JsonObject | None] = _whole
+    keep: Callable[[JsonObject], JsonObject | None] = lambda obj: obj
 
     @property
     def file(self) -> str:

@@ -229,7 +229,7 @@ def _node(name: str, seen: PageData) -> HtmlPage:
             part("gpus", "section", element("h2", "GPUs"), drawing.cards(node.gpus, links=True)),
             part("claims", "section", element("h2", "Claims"), _claims(node.gpus)),
             part("health", "section", element("h2", "Health"), *_health(facts, detail.notes)),
-            part("history", "section", element("h2", "History"), *_history(detail.events, seen.changes, seen.since)),
+            part("history", "section", element("h2", "History"), _changes(seen), _events(detail.events)),
         ],
     )
 
@@ -292,23 +292,18 @@ def _health(gpus: Iterable[GpuFacts], notes: Sequence[str]) -> list[Html]:
     return texts or [element("p", "The node reports no fault.")]
 
 
-def _history(events: Sequence[Event], changes: Sequence[GpuChange], since: datetime | None) -> Iterable[Html]:
-    yield _changes(changes, since)
-    yield _events(events)
-
-
-def _changes(changes: Sequence[GpuChange], since: datetime | None) -> Html:
+def _changes(seen: PageData) -> Html:
     rows = [
         (
             joined([element("span", "before ") if change.earlier else EMPTY, _time(change.seen.isoformat())]),
             change.gpu,
             change.text,
         )
-        for change in changes
+        for change in seen.changes
     ]
     if rows:
         return table("Changes that this server saw, newest first", ("Time", "GPU", "What"), rows)
-    start = _time(since.isoformat() if since is not None else None)
+    start = _time(seen.since.isoformat() if seen.since is not None else None)
     return element("p", "This server has seen no change since ", start, ".")
 
 
@@ -348,6 +343,7 @@ def _gpu(name: str, seen: PageData) -> HtmlPage:
         return _gone(title, known, f"No node publishes GPU {name}: it may be lost, or its node may have left.")
     detail, facts = seen.detail, seen.detail.inventory
     own = [item for item in facts.spec.gpus if item.uuid == gpu.uuid] if facts is not None else []
+    left = f"A claim can still have: {', '.join(gpu.left()) or 'nothing'}."
     events = [event for event in detail.events if gpu.name in event.message or gpu.uuid in event.message]
     return HtmlPage(
         title,
@@ -355,10 +351,10 @@ def _gpu(name: str, seen: PageData) -> HtmlPage:
             *_head(title, known),
             part("about", "dl", *_terms(_about_gpu(node, gpu, own))),
             part("problems", "div", _problems(gpu.taints)),
-            part("slices", "section", element("h2", "Memory slices"), drawing.bar(gpu.cells), _left(gpu)),
+            part("slices", "section", element("h2", "Memory slices"), drawing.bar(gpu.cells), element("p", left)),
             part("claims", "section", element("h2", "Claims"), _claims([gpu])),
             part("health", "section", element("h2", "Health"), *_health(own, detail.notes), _taints(gpu)),
-            part("history", "section", element("h2", "History"), *_history(events, seen.changes, seen.since)),
+            part("history", "section", element("h2", "History"), _changes(seen), _events(events)),
         ],
     )
 
@@ -374,10 +370,6 @@ def _about_gpu(node: NodeOverview, gpu: PublishedGpu, facts: Sequence[GpuFacts])
         "UUID": gpu.uuid,
         **more,
     }
-
-
-def _left(gpu: PublishedGpu) -> Html:
-    return element("p", f"A claim can still have: {', '.join(gpu.left()) or 'nothing'}.")
 
 
 def _taints(gpu: PublishedGpu) -> Html:
