@@ -179,7 +179,7 @@ CODES = tuple(code for code in vars().values() if isinstance(code, Code))
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """Its fields are the keys of `-o json`. `line` and `column` count from 1. `field` is empty where it is about a whole
+    """The fields are keys of `-o json`. `line` and `column` count from 1. `field` is empty where it is about a whole
     document. `fix` is what to write instead, as a sentence; None where only the author can know."""
 
     file: str
