@@ -98,6 +98,7 @@ class Bench:
             async with around.watching():
                 tasks = [
                     asyncio.create_task(keeper.run()),
+                    asyncio.create_task(devices.follow()),
                     asyncio.create_task(devices.run()),
                 ]
                 try:

@@ -88,6 +88,8 @@ async def run(settings: ControllerSettings) -> None:
             ),
             asyncio.TaskGroup() as tasks,
         ):
+            for slices in parts.followed():
+                tasks.create_task(forever("following", slices.follow))
             tasks.create_task(forever("leading", work))
             tasks.create_task(forever("news", events.run))
             memory.settle()
@@ -102,6 +104,10 @@ class _Parts:
     policies: PolicyKeeper
     channels: PublishedSlices
     domains: DomainKeeper | None
+
+    def followed(self) -> Sequence[PublishedSlices]:
+        """What every replica follows; without ComputeDomains there are no channels."""
+        return (self.slices,) if self.domains is None else (self.slices, self.channels)
 
 
 def _parts(

@@ -1,5 +1,5 @@
-"""From inventories and policy to published slices: runs `dra_driver.publish` for the whole cluster. `main` starts it
-each time this process becomes the leader.
+"""From inventories and policy to published slices: runs `dra_driver.publish` for the whole cluster. It follows the
+cluster all the time, and publishes each time this process becomes the leader.
 """
 
 import asyncio
@@ -38,27 +38,44 @@ class PublishedSlices:
         self._classes = classes
         self._binding = binding
         self._publisher: PoolPublisher | None = None
+        self._standby: asyncio.Queue[PoolPublisher] = asyncio.Queue()
+        """At most one, which follows the cluster and has published nothing yet."""
+        self._ended = asyncio.Event()
 
     @property
     def publisher(self) -> PoolPublisher | None:
         """None while this process does not lead."""
         return self._publisher
 
+    async def follow(self) -> None:
+        """Reads the cluster until cancelled, also while another replica leads, so that a new leader need not read it
+        first. After this process led, all is read anew: another leader may do what this one does not expect.
+        """
+        while True:
+            publisher = PoolPublisher(self._kube, self._publication, self._observers, Pace(workers=self._workers))
+            async with asyncio.TaskGroup() as group:
+                following = group.create_task(publisher.follow())
+                self._standby.put_nowait(publisher)
+                await self._ended.wait()
+                following.cancel()
+            self._ended.clear()
+
     async def run(self) -> None:
-        """Publishes until cancelled; reads everything again, because another replica may have led meanwhile."""
-        self._publisher = PoolPublisher(self._kube, self._publication, self._observers, Pace(workers=self._workers))
+        """Publishes until cancelled, while `follow` runs."""
+        publisher = self._publisher = await self._standby.get()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._publisher.run())
+                group.create_task(publisher.publish())
                 if self._classes is not None:
                     group.create_task(self._classes.run())
                 if self._binding is not None:
-                    group.create_task(self._name_claims(self._publisher, self._binding))
+                    group.create_task(self._name_claims(publisher, self._binding))
                 # The first read of a large cluster leaves free memory that nothing uses again.
-                await self._publisher.first_pass.wait()
+                await publisher.first_pass.wait()
                 memory.settle()
         finally:
             self._publisher = None
+            self._ended.set()
 
     async def _name_claims(self, publisher: PoolPublisher, binding: BindingClaims) -> None:
         await binding.run(await publisher.naming_claims())

@@ -1,9 +1,13 @@
 """The reconcilers' queue: keys to process, each at most once at a time, and again after a pause if it failed. An event
 only says *which* object to process; `workers` read the newest state. A key that is added during its processing is
 processed once more afterwards, never twice at once.
+
+There are two lanes: news of one object does not wait until all objects have been looked at because something changed
+for all of them.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -20,10 +24,15 @@ class WorkQueue:
 
     def __init__(self, backoff: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=60.0)) -> None:
         self._new_backoff = backoff
-        self._ready: asyncio.Queue[str] = asyncio.Queue()
-        self._queued: set[str] = set()
+        self._soon: OrderedDict[str, None] = OrderedDict()
+        self._later: OrderedDict[str, None] = OrderedDict()
+        """The lanes: keys in the order in which they are processed."""
+        self._due_keys = asyncio.Semaphore(0)
+        """As many as there are keys in the lanes."""
+        self._works = False
         self._working: set[str] = set()
-        self._again: set[str] = set()
+        self._again: dict[str, bool] = {}
+        """Keys to process once more, and whether soon."""
         self._backoffs: dict[str, Backoff] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.retries = 0
@@ -34,23 +43,28 @@ class WorkQueue:
 
     def __len__(self) -> int:
         """Keys that wait, pause or are in progress."""
-        return len(self._queued | self._working | self._timers.keys())
+        return len(self._soon.keys() | self._later.keys() | self._working | self._timers.keys())
 
-    def add(self, key: str) -> None:
-        """Processes `key` as soon as possible; ends its pause."""
+    def add(self, key: str, *, soon: bool = False) -> None:
+        """Processes `key` as soon as possible, with `soon` before all keys that were added without; ends its pause."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
         if key in self._working:
-            self._again.add(key)
-        elif key not in self._queued:
-            self._queued.add(key)
+            self._again[key] = soon or self._again.get(key, False)
+            return
+        if key not in self._soon and key not in self._later:
+            self._due_keys.release()
             self.idle.clear()
-            self._ready.put_nowait(key)
+        elif not soon or (key in self._soon and self._works):
+            return
+        self._soon.pop(key, None)
+        self._later.pop(key, None)
+        (self._soon if soon else self._later)[key] = None
 
     def add_after(self, key: str, delay_s: float) -> None:
         """Processes `key` after a pause, unless it is due sooner."""
-        if key in self._queued or key in self._again:
+        if key in self._soon or key in self._later or key in self._again:
             return
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
@@ -86,7 +100,11 @@ class WorkQueue:
 
     async def work(self, handle: Callable[[str], Awaitable[None]], workers: int) -> None:
         """Processes keys until cancelled. `handle` handles the errors that it expects. Any other exception is a defect:
-        it is logged, and the key pauses, because one object must not keep all others from being processed."""
+        it is logged, and the key pauses, because one object must not keep all others from being processed.
+
+        Of the keys that were added before with `soon`, the last one is processed first: what it says is the newest.
+        """
+        self._soon, self._works = OrderedDict(reversed(self._soon.items())), True
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):
@@ -98,14 +116,14 @@ class WorkQueue:
 
     def _due(self, key: str) -> None:
         self._timers.pop(key, None)
-        self.add(key)
+        self.add(key, soon=True)
 
     async def _work(self, handle: Callable[[str], Awaitable[None]]) -> None:
         while True:
-            key = await self._ready.get()
-            # Neither `get` nor a key with nothing to write lets other tasks run, such as the renewal of the lease.
+            # Neither `acquire` nor a key with nothing to write lets other tasks run, such as the renewal of the lease.
             await asyncio.sleep(0)
-            self._queued.discard(key)
+            await self._due_keys.acquire()
+            key, _ = (self._soon or self._later).popitem(last=False)
             self._working.add(key)
             try:
                 await handle(key)
@@ -114,8 +132,8 @@ class WorkQueue:
                 _log.error("failed unexpectedly", key=key, retry_s=round(pause_s, 1), exc_info=error)
             finally:
                 self._working.discard(key)
-                if key in self._again:
-                    self._again.discard(key)
-                    self.add(key)
-                elif not self._queued and not self._working:
+                soon = self._again.pop(key, None)
+                if soon is not None:
+                    self.add(key, soon=soon)
+                elif not self._soon and not self._later and not self._working:
                     self.idle.set()

@@ -275,10 +275,20 @@ class PoolPublisher:
 
     async def run(self) -> None:
         """Keep the pools as they should be, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.follow())
+            group.create_task(self.publish())
+
+    async def follow(self) -> None:
+        """Read the cluster, and the changes in it, until cancelled. Writes nothing."""
+        async with asyncio.TaskGroup() as group:
+            for mirror in self.mirrors:
+                group.create_task(mirror.run())
+
+    async def publish(self) -> None:
+        """Write what should be otherwise, until cancelled, once the cluster is read: `follow` must run."""
         try:
             async with asyncio.TaskGroup() as group:
-                for mirror in self.mirrors:
-                    group.create_task(mirror.run())
                 await self._find_features()
                 group.create_task(self._watch_features())
                 for mirror in self.mirrors:
@@ -320,20 +330,20 @@ class PoolPublisher:
                 self._queue.add(pool)
 
     def _pool_changed(self, pool: str) -> None:
-        self._queue.add(pool)
+        self._queue.add(pool, soon=True)
 
     def _changed(self, change: MirrorChange[KeptInventory]) -> None:
         if change.after is None or self._statuses.has_news(change.after):
-            self._queue.add(change.key[1])
+            self._queue.add(change.key[1], soon=not change.listed)
 
     def _relabelled(self, change: MirrorChange[Mapping[str, str]]) -> None:
         if change.before != change.after:
-            self._queue.add(change.key[1])
+            self._queue.add(change.key[1], soon=not change.listed)
 
     def _slices_changed(self, pool: str, *, lost: bool) -> None:
         if lost and pool in self._lives:
             self._lives[pool] = self._lives[pool].lost_slices()
-        self._queue.add(pool)
+        self._queue.add(pool, soon=self._slices.mirror.synced.is_set())
 
     async def _handle(self, pool: str) -> None:
         try:

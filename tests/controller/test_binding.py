@@ -128,14 +128,15 @@ async def test_a_new_leader_corrects_what_an_earlier_one_named(kube: Kube) -> No
     )
     counters = PublishingCounters(CollectorRegistry())
     slices = PublishedSlices(kube, publication, PublishingListeners(), counters, workers=2, binding=binding)
-    leading = asyncio.create_task(slices.run())
+    following, leading = asyncio.create_task(slices.follow()), asyncio.create_task(slices.run())
     try:
         await named(kube, "node-a")
         await a_node(kube, "node-b")
         await named(kube, "node-b", (GPU_DRIVER, "waits"))
     finally:
-        leading.cancel()
-        await asyncio.gather(leading, return_exceptions=True)
+        for task in (following, leading):
+            task.cancel()
+        await asyncio.gather(following, leading, return_exceptions=True)
 
 
 async def test_an_inventory_that_was_made_again_names_the_claims_that_wait(kube: Kube) -> None:

@@ -51,6 +51,34 @@ async def test_many_events_are_one_look() -> None:
     assert len(queue) == 0
 
 
+async def test_what_is_to_be_processed_soon_does_not_wait_for_the_others() -> None:
+    queue, handler = WorkQueue(), Handler()
+    handler.may_go_on.clear()
+    for key in ("a", "b", "c", "d"):
+        queue.add(key)
+    async with working(queue, handler, workers=1):
+        await settled()
+        queue.add("e", soon=True)
+        queue.add("c", soon=True)
+        queue.add("c")
+        queue.add("a", soon=True)
+        handler.may_go_on.set()
+        await queue.idle.wait()
+    assert handler.seen == ["a", "e", "c", "a", "b", "d"]
+
+
+async def test_of_what_was_added_before_the_work_the_newest_is_processed_first() -> None:
+    queue, handler = WorkQueue(), Handler()
+    for key in ("a", "b", "c", "d"):
+        queue.add(key)
+    for key in ("c", "b", "c"):
+        queue.add(key, soon=True)
+    async with working(queue, handler, workers=1):
+        await queue.idle.wait()
+    assert handler.seen == ["c", "b", "a", "d"]
+    assert len(queue) == 0
+
+
 async def test_a_key_that_changes_while_it_is_looked_at_is_looked_at_again_afterwards() -> None:
     queue, handler = WorkQueue(), Handler()
     handler.may_go_on.clear()
