@@ -49,7 +49,7 @@ class PublishedSlices:
 
     async def follow(self) -> None:
         """Reads the cluster until cancelled, also while another replica leads, so that a new leader need not read it
-        first. After this process led, all is read anew: another leader may do what this one does not expect.
+        first. After this process led, all is read again: another leader may do what this one does not expect.
         """
         while True:
             publisher = PoolPublisher(self._kube, self._publication, self._observers, Pace(workers=self._workers))

@@ -13,15 +13,14 @@ from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.inventory import GpuFacts, HealthCondition, NodeInventorySpec
 from dra_driver.api.policy import AttributeRule, PublishingPolicy, SharingRule
 from dra_driver.api.resource import Capacity, CounterConsumption, CounterSet, Device, Taint
-from dra_driver.devices.counters import MEMORY, Amounts, GpuCounters, gpu_counters
+from dra_driver.devices.counters import Amounts, GpuCounters, gpu_counters
 from dra_driver.devices.health import affecting, taints, worst
 from dra_driver.devices.limitations import LimitationCause, Note
 from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.devices.offers import offers
 from dra_driver.names import WAITING_TAINT
-from dra_driver.quantity import Quantity
 from dra_driver.slices.features import ServerFeatures
-from dra_driver.slices.properties import DeviceAttributes, device_capacity
+from dra_driver.slices.properties import DeviceAttributes, device_capacity, plain_capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +277,4 @@ def _consumed(counters: GpuCounters | None, device: str) -> list[CounterConsumpt
 
 
 def _amounts(amounts: Amounts) -> dict[str, Capacity]:
-    return {
-        name: Capacity(value=str(Quantity.of_bytes(amount) if name == MEMORY else amount))
-        for name, amount in sorted(amounts.items())
-    }
+    return {name: plain_capacity(name, amount) for name, amount in sorted(amounts.items())}

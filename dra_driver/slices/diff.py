@@ -23,7 +23,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import JsonObject, Model
+from dra_driver.api.resource import CounterSet, Device
 from dra_driver.quantity import canonical_quantity
 from dra_driver.slices.layout import Places, SliceContents
 
@@ -125,11 +126,14 @@ def wanted_pool(driver: str, node: NodeRef, layout: Mapping[int, SliceContents])
 
 
 def _wire(contents: SliceContents) -> JsonObject:
-    fields = {
-        "devices": [device.to_wire() for device in contents.devices],
-        "sharedCounters": [counter_set.to_wire() for counter_set in contents.counter_sets],
-    }
-    return {name: items for name, items in fields.items() if items}
+    return _Fields(devices=contents.devices or None, shared_counters=contents.counter_sets or None).to_wire()
+
+
+class _Fields(Model):
+    """Of the spec of a slice: hundreds of devices are encoded at once."""
+
+    devices: tuple[Device, ...] | None
+    shared_counters: tuple[CounterSet, ...] | None
 
 
 def observed_slice(obj: JsonObject, digest: str | None = None) -> ObservedSlice:
@@ -365,27 +369,37 @@ _QUANTITIES = frozenset({"value", "default", "min", "max", "step"})
 def _normal(fields: JsonObject, amounts: bool = False) -> JsonObject:
     """Sorted, without what means the same as nothing; quantities in canonical form; without the times of taints.
 
-    `amounts`: below a capacity or counter, where strings are quantities.
+    `amounts`: in a capacity or counter, where strings are quantities.
     """
     result: JsonObject = {}
     for key in sorted(fields):
         item = fields[key]
-        below = amounts or key in ("capacity", "counters")
-        if isinstance(item, str):
+        if key == "attributes":
+            # Nearly all of a slice. What the server keeps of one attribute, it keeps as it is.
+            item = {name: item[name] for name in sorted(item or ())}
+        elif isinstance(item, str):
             if key == "timeAdded":
                 continue
-            if below and key in _QUANTITIES:
+            if amounts and key in _QUANTITIES:
                 item = _canonical(item)
+        elif key in ("capacity", "counters"):
+            item = {name: _normal_amount(item[name]) for name in sorted(item or ())}
         elif isinstance(item, dict):
-            item = _normal(item, below)
+            item = _normal(item, amounts)
         elif isinstance(item, list):
-            if below and key == "validValues":
+            if amounts and key == "validValues":
                 item = [_canonical(entry) for entry in item]
             else:
-                item = [_normal(entry, below) if isinstance(entry, dict) else entry for entry in item]
+                item = [_normal(entry, amounts) if isinstance(entry, dict) else entry for entry in item]
         if item is not None and item != {} and item != []:
             result[key] = item
     return result
+
+
+def _normal_amount(amount: JsonObject) -> JsonObject:
+    if amount.keys() == {"value"}:  # as nearly always
+        return {"value": _canonical(amount["value"])}
+    return _normal(amount, amounts=True)
 
 
 @lru_cache(maxsize=4096)

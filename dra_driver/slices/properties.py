@@ -328,10 +328,10 @@ def device_capacity(offer: Offer) -> dict[str, Capacity]:
     """What the device has. A separate share has its part of it, which is an amount to select by; see `isolation`."""
     amounts = _amounts(offer)
     if offer.sharing is None:
-        return {name: Capacity(value=_quantity(name, amount)) for name, amount in amounts.items()}
+        return {name: plain_capacity(name, amount) for name, amount in amounts.items()}
     if offer.share is not None:
         parts = offer.sharing.replicas or 1
-        return {name: Capacity(value=_quantity(name, amount // parts)) for name, amount in amounts.items()}
+        return {name: plain_capacity(name, amount // parts) for name, amount in amounts.items()}
     return _shared(amounts, offer.sharing)
 
 
@@ -401,6 +401,11 @@ def _in_steps(default: str, least: str, most: str, step: str) -> dict[str, Any]:
 
 # As attributes: devices of a node mostly have the same.
 @lru_cache(maxsize=1024)
+def plain_capacity(name: str, amount: int) -> Capacity:
+    """Of a capacity or counter, without a policy for requests; `amount` of memory is in bytes."""
+    return Capacity(value=_quantity(name, amount))
+
+
 def _quantity(name: str, amount: int) -> str:
     return str(Quantity.of_bytes(amount)) if name in ("memory", "addressableMemory") else str(amount)
 
