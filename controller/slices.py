@@ -38,6 +38,7 @@ class PublishedSlices:
         self._classes = classes
         self._binding = binding
         self._publisher: PoolPublisher | None = None
+        self._following: PoolPublisher | None = None
         self._standby: asyncio.Queue[PoolPublisher] = asyncio.Queue()
         """At most one, which follows the cluster and has published nothing yet."""
         self._ended = asyncio.Event()
@@ -55,6 +56,7 @@ class PublishedSlices:
             publisher = PoolPublisher(self._kube, self._publication, self._observers, Pace(workers=self._workers))
             async with asyncio.TaskGroup() as group:
                 following = group.create_task(publisher.follow())
+                self._following = publisher
                 self._standby.put_nowait(publisher)
                 await self._ended.wait()
                 following.cancel()
@@ -81,13 +83,16 @@ class PublishedSlices:
         await binding.run(await publisher.naming_claims())
 
     def problem(self) -> str | None:
-        """Why the slices cannot be updated at the moment, or None; for the readiness probe."""
-        if self._publisher is None:
-            return None
-        failures = [str(mirror.failure) for mirror in self._publisher.mirrors if mirror.failure is not None]
+        """Why the slices cannot be updated at the moment, or None; for the readiness probe. Of a replica that waits:
+        why it could not lead at once. So an update of the controller stops a leader when its successor is prepared.
+        """
+        if self._following is None:
+            return "the cluster has not been read yet"
+        failures = [str(mirror.failure) for mirror in self._following.mirrors if mirror.failure is not None]
         if failures:
             return "; ".join(failures)
-        return None if self._publisher.ready else "the cluster has not been read yet"
+        prepared = self._following.follows if self._publisher is None else self._publisher.ready
+        return None if prepared else "the cluster has not been read yet"
 
     def described(self) -> Iterator[str]:
         """A line for each pool, for the debug page; empty while this process does not lead."""

@@ -239,9 +239,14 @@ class PoolPublisher:
         return (*always, self._labels) if self._labels_matter else always
 
     @property
+    def follows(self) -> bool:
+        """Whether the cluster was read completely once."""
+        return all(mirror.synced.is_set() for mirror in self.mirrors)
+
+    @property
     def ready(self) -> bool:
-        """Whether the cluster was read completely once, and the API server said what it keeps."""
-        return self._features is not None and all(mirror.synced.is_set() for mirror in self.mirrors)
+        """Whether it follows the cluster, and the API server said what it keeps."""
+        return self._features is not None and self.follows
 
     def figures(self) -> "Figures":
         """Counts for metrics; goes through all pools."""
