@@ -35,7 +35,6 @@ from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.claims.mode_changes import ModeChanges
 from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, machine_of, mode_resets, mps_daemons
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
-from kubelet_plugin.effects.cdi_files import METADATA_FOLDER, CdiFiles, OtherClaims
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.shipped_hook import ShippedHook
@@ -55,6 +54,7 @@ from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
 from kubelet_plugin.hardware.nvfm import FabricManager
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
+from kubelet_plugin.prepare.cdi_files import METADATA_FOLDER, CdiFiles, OtherClaims
 from kubelet_plugin.prepare.claim_reads import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners

@@ -38,6 +38,10 @@ _PER_OBJECT = 25
 _PER_OBJECT_EVERY_S = 300.0
 """Source: client-go tools/record events_cache.go, defaultSpamBurst and defaultSpamQPS."""
 _NOT_ALLOWED_PAUSE_S = 600.0
+_WINDOW_S = 360.0
+"""How long a repetition belongs to the same Event."""
+_PER_REASON = 5
+"""Maximum different Events for one object and reason within that time."""
 _NEVER = float("inf")
 
 
@@ -127,10 +131,8 @@ class _Recent:
 
 
 class EventRecorder:
-    """Writes the Events of one process. Call `tell` from the event loop; `run` runs until cancelled. `window_s`: how
-    long a repetition belongs to the same Event. `series_every_s`: interval between writes of a series. `burst` and
-    `pause_s`: the bucket of the process. `per_reason`: maximum different Events for one object and reason within a
-    window.
+    """Writes the Events of one process. Call `tell` from the event loop; `run` runs until cancelled. `series_every_s`:
+    interval between writes of a series. `burst` and `pause_s`: the bucket of the process.
     """
 
     def __init__(
@@ -140,23 +142,19 @@ class EventRecorder:
         controller: str,
         instance: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        window_s: float = 360.0,
         series_every_s: float = 60.0,
         burst: int = 20,
         pause_s: float = 1.0,
-        per_reason: int = 5,
     ) -> None:
         self._kube = kube
         self._controller = controller
         self._instance = instance[:128]
         self._now = now
-        self._window_s = window_s
         self._series_every_s = series_every_s
         self._burst = burst
         self._pause_s = pause_s
         self._bucket: _Bucket | None = None
         self._objects: OrderedDict[Regarding, _Bucket] = OrderedDict()
-        self._per_reason = per_reason
         self._recent: OrderedDict[News, _Recent] = OrderedDict()
         self._waiting: deque[News] = deque()
         self._changed = asyncio.Event()
@@ -309,12 +307,12 @@ class EventRecorder:
 
     def _says_too_much(self, news: News) -> bool:
         same = [other for other in self._recent if (other.regarding, other.reason) == (news.regarding, news.reason)]
-        return len(same) >= self._per_reason or not self._bucket_of(news.regarding).take()
+        return len(same) >= _PER_REASON or not self._bucket_of(news.regarding).take()
 
     def _forget(self, now: datetime) -> None:
         """Forgets Events that were not repeated within the window, except those not yet written."""
         for news, recent in list(self._recent.items()):
-            over = (now - recent.last).total_seconds() > self._window_s and recent.written == recent.count
+            over = (now - recent.last).total_seconds() > _WINDOW_S and recent.written == recent.count
             if over or len(self._recent) > _REMEMBERED:
                 del self._recent[news]
             else:

@@ -37,7 +37,6 @@ from kubelet_plugin.doctor.seen import (
     imports,
     runtime_seen,
 )
-from kubelet_plugin.effects.cdi_files import CdiFiles, OtherClaims
 from kubelet_plugin.effects.mps import unowned
 from kubelet_plugin.effects.shipped_hook import InstalledHook
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
@@ -49,6 +48,7 @@ from kubelet_plugin.hardware.host_programs import asking
 from kubelet_plugin.hardware.imex import foreign_daemons
 from kubelet_plugin.hardware.layouts import daemon_socket
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
+from kubelet_plugin.prepare.cdi_files import CdiFiles, OtherClaims
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.store import DAMAGED, JournalFile, JournalStore
 

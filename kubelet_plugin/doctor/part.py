@@ -19,7 +19,7 @@ from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.proof import changing_proofs, harmless
 from kubelet_plugin.doctor.proof.proof_node import ProofNode
 from kubelet_plugin.doctor.seen import node_seen
-from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.reporting.reporter import wanted_spec

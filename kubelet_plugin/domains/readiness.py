@@ -27,8 +27,9 @@ from dra_driver.names import ClaimRef
 from dra_driver.phrases import and_more
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.domains.wanted import is_channel
-from kubelet_plugin.prepare.journal import DomainClaim, DomainName, Journals
+from kubelet_plugin.prepare.journal import DomainClaim, DomainName
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
+from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporting.device_status import DeviceStatus, PrepareRefusal, StatusCondition, bound
 from kubelet_plugin.reporting.events import Reason
 from kubelet_plugin.reporting.metrics import ClaimedDevice
@@ -218,7 +219,7 @@ def channel_troubles(claim: DomainClaim, place: DomainPlace | None, since: str) 
 class DomainWatch(ClaimListener):
     """Of one node. `run` until cancelled."""
 
-    def __init__(self, kube: Kube, journal: Journals, node: str) -> None:
+    def __init__(self, kube: Kube, journal: JournalStore, node: str) -> None:
         self._kube = kube
         self._journal = journal
         self._node = node

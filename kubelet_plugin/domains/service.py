@@ -35,12 +35,12 @@ from kubelet_plugin.domains.wanted import (
     with_domain_claim,
     without_domain_claim,
 )
-from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.hardware.capabilities import management_node
 from kubelet_plugin.hardware.imex import all_channels, channel_nodes
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.claim_reads import ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName
 from kubelet_plugin.prepare.known_node import ContainerFiles

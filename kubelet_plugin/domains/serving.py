@@ -15,7 +15,7 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.tasks import forever
 from kubelet_plugin.domains.readiness import DomainReader, DomainWatch
 from kubelet_plugin.domains.service import DomainClaims, DomainHost
-from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.listener import Listeners
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporting.binding import NodeBinding

@@ -11,11 +11,11 @@ from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.cdi.runtimes import GROUPS_SINCE, readable_version, reads
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.effects.cdi_files import OtherClaims
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import hook_warning
+from kubelet_plugin.prepare.cdi_files import OtherClaims
 from kubelet_plugin.prepare.known_node import ContainerFiles
 
 

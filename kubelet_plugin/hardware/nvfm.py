@@ -224,14 +224,12 @@ class FabricManager:
         load: Callable[[Path], FabricLibrary] = load_fabric_library,
         *,
         read_s: float = _READ_S,
-        change_s: float = _CHANGE_S,
     ) -> None:
         self._host = host
         self._driver = driver
         self._address = address
         self._load = load
         self._read_s = read_s
-        self._change_s = change_s
         self._loaded: tuple[Path, FabricLibrary] | None = None
         self._turn = threading.Lock()
         self._changing = False
@@ -285,7 +283,7 @@ class FabricManager:
     def _change(self, ask: Callable[[FabricLibrary, c_void_p], None]) -> None:
         self._changing = True
         try:
-            self._connected(ask, self._change_s)
+            self._connected(ask, _CHANGE_S)
         finally:
             self._changing = False
 
@@ -304,7 +302,7 @@ class FabricManager:
 
     def _in_time[T](self, work: Callable[[], T], patience_s: float) -> T:
         """What `work` returns or raises. A call that hangs is left to end on its own; until then no other begins."""
-        if not self._turn.acquire(timeout=patience_s + (self._change_s if self._changing else 0.0)):
+        if not self._turn.acquire(timeout=patience_s + (_CHANGE_S if self._changing else 0.0)):
             raise _silent("still does not answer an earlier question")
         outcome: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 

@@ -52,9 +52,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, contextmanager
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import structlog
@@ -64,6 +63,7 @@ from dra_driver.errors import DriverError, HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.nvfm import FM_SILENT
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.holds import (
     Effect,
     Effects,
@@ -78,7 +78,7 @@ from kubelet_plugin.prepare.holds import (
 )
 from kubelet_plugin.prepare.lifecycle import Entry, FileDigests, digest_of, left_behind, needed
 from kubelet_plugin.prepare.listener import ClaimListener, timed
-from kubelet_plugin.prepare.metadata import RequestMetadata, metadata_digest
+from kubelet_plugin.prepare.metadata import metadata_digest
 from kubelet_plugin.prepare.plan import Plan, check_releasable
 from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.store import JournalStore
@@ -118,41 +118,10 @@ type Finish = Callable[[Entry, Records], Awaitable[Plan]]
 """Plans the file of an entry whose holds are made. Raises DriverError."""
 
 
-class CdiFolder(Protocol):
-    """The claims' CDI files; blocking. Every method raises NodeNotReady, with the file, when the disk refuses."""
-
-    def stage(self, claim_uid: str, content: bytes) -> StagedFile:
-        """Put the content under a name that no container runtime reads."""
-
-    def stage_metadata(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
-        """The same for device metadata."""
-
-    def publish(self, staged: Collection[StagedFile]) -> None:
-        """Let staged files take their places in this order."""
-
-    def read(self, claim_uid: str) -> bytes | None:
-        """The file as it is; None when there is none."""
-
-    def metadata(self, claim_uid: str) -> Collection[RequestMetadata]:
-        """The claim's device metadata as it is."""
-
-    def remove(self, claim_uid: str) -> None:
-        """Remove all files of the claim."""
-
-    def drop_metadata(self, claim_uid: str, *, but: Collection[str]) -> None:
-        """Remove the device metadata of other requests than these."""
-
-    def claims(self) -> Collection[str]:
-        """UIDs of all claims that have any file."""
-
-    def remove_leftovers(self) -> Collection[Path]:
-        """Remove staged files of a process that was killed; answers which."""
-
-
 class _ClaimFiles:
     """A claim's files around the write of the journal: before it under hidden names, after it in place."""
 
-    def __init__(self, cdi: CdiFolder, plan: Plan) -> None:
+    def __init__(self, cdi: CdiFiles, plan: Plan) -> None:
         self._cdi = cdi
         self._plan = plan
         self._staged: list[StagedFile] = []
@@ -190,7 +159,7 @@ class Executor:
     """Runs plans of different claims at once; the caller sees to it that each claim has one at a time."""
 
     def __init__(
-        self, journal: JournalStore, cdi: CdiFolder, effects: Effects, listener: ClaimListener | None = None
+        self, journal: JournalStore, cdi: CdiFiles, effects: Effects, listener: ClaimListener | None = None
     ) -> None:
         self.journal = self._journal = journal
         self._step_ended = (listener or ClaimListener()).step_ended

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel, to_snake
@@ -128,13 +128,6 @@ class Journal:
     domains: DomainClaims = field(default_factory=dict)
     unfinished: Damage | None = None
     """The change at the end of the file, if it is not whole; never encoded. Nothing of it counts."""
-
-
-class Journals(Protocol):
-    """What readers need of `kubelet_plugin.prepare.store.JournalStore`."""
-
-    @property
-    def current(self) -> Journal: ...
 
 
 class Unreadable(CorruptState):

@@ -10,8 +10,9 @@ from dra_driver.runtime.telemetry import DebugSection
 from dra_driver.runtime.tracing import CLAIM_NAME, CLAIM_UID, DEVICES, NAMESPACE, PODS, REPEATED, Span, Tracer
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.holds import described
-from kubelet_plugin.prepare.journal import Journal, Journals
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.listener import Call, ClaimListener, Operation
+from kubelet_plugin.prepare.store import JournalStore
 
 _REMEMBERED = 50
 
@@ -35,7 +36,7 @@ class LastErrors(ClaimListener):
         return reversed(self._lines)
 
 
-def sections(facts: SeenFacts, journal: Journals, errors: LastErrors) -> Mapping[str, DebugSection]:
+def sections(facts: SeenFacts, journal: JournalStore, errors: LastErrors) -> Mapping[str, DebugSection]:
     """For `dra_driver.runtime.telemetry`."""
     return {
         "held claims": lambda: _claims(journal.current),

@@ -31,9 +31,9 @@ from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.holds import ComputeInstance, Records
-from kubelet_plugin.prepare.journal import Journals
 from kubelet_plugin.prepare.lifecycle import BindingStage, Entry, HeldDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
+from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporting.claim_devices import Entries, Key, entries_of, in_order, key_of, put_entries
 from kubelet_plugin.reporting.reported import Reported, Section
 
@@ -187,7 +187,7 @@ class StatusSource(Protocol):
 class GpuClaims:
     """The claims of GPUs, from the journal and the node's health."""
 
-    def __init__(self, facts: SeenFacts, journal: Journals, policy: Callable[[], HealthPolicy]) -> None:
+    def __init__(self, facts: SeenFacts, journal: JournalStore, policy: Callable[[], HealthPolicy]) -> None:
         self._facts = facts
         self._journal = journal
         self._policy = policy

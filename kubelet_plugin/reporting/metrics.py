@@ -21,9 +21,10 @@ from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.claim_reads import PodsOfClaims
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldState, MpsDaemon, TimeSlice
-from kubelet_plugin.prepare.journal import Journal, Journals
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
+from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.rpc.dra_server import ClaimHandler
 from kubelet_plugin.rpc.messages import Prepared, Unprepared
 
@@ -180,7 +181,7 @@ class NodeCollector:
     """Gauges that are read from their owners at each scrape. Unknown values have no series."""
 
     def __init__(
-        self, facts: SeenFacts, journal: Journals, *, node: str, driver: str, pods: PodsOfClaims | None = None
+        self, facts: SeenFacts, journal: JournalStore, *, node: str, driver: str, pods: PodsOfClaims | None = None
     ) -> None:
         self.pods = pods or PodsOfClaims()
         self._facts = facts

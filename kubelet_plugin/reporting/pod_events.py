@@ -33,9 +33,9 @@ from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY, SeenFacts
 from kubelet_plugin.prepare.claim_reads import ClaimReader, PodsOfClaims, is_of_group
 from kubelet_plugin.prepare.holds import MpsDaemon, Records
-from kubelet_plugin.prepare.journal import Journals
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
+from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporting.device_status import held_mig_uuid
 from kubelet_plugin.reporting.events import Reason, why
 from kubelet_plugin.reporting.metrics import CallMetrics, NodeCollector
@@ -216,7 +216,7 @@ class TroubleSource(Protocol):
 class GpuTroubles:
     """The claims of GPUs, from the journal and the node's health."""
 
-    def __init__(self, facts: SeenFacts, journal: Journals, policy: Callable[[], HealthPolicy]) -> None:
+    def __init__(self, facts: SeenFacts, journal: JournalStore, policy: Callable[[], HealthPolicy]) -> None:
         self._facts = facts
         self._journal = journal
         self._policy = policy

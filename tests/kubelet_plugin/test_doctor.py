@@ -20,7 +20,7 @@ from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.part import NODE
 from kubelet_plugin.doctor.seen import NodeSeen, XidSeen
-from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.store import JOURNAL, JournalFile
 from kubelet_plugin.simulation.host import SimulatedHost, create_host

@@ -54,7 +54,6 @@ from dra_driver.errors import DriverError, HardwareError, InvalidInput, Unreacha
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of
 from kubelet_plugin.claims.service import ClaimService, ContainerFilesOf, NodeSources, ServicePatience
-from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.gpu_settings import INTERVALS
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
@@ -64,6 +63,7 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.host_programs import MarkedProcess
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import (

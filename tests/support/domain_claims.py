@@ -16,9 +16,9 @@ from dra_driver.kube.client import Listing, WatchEvent
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.domains.readiness import DomainReader
 from kubelet_plugin.domains.service import DomainClaims, DomainHost
-from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.journal import DomainClaim
 from kubelet_plugin.prepare.known_node import ContainerFiles

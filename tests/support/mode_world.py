@@ -19,13 +19,13 @@ from dra_driver.publish.decisions import decided, settled
 from dra_driver.publish.mode_changes import with_mode_changes
 from kubelet_plugin.claims.mode_changes import ModeChanges, ModePatience
 from kubelet_plugin.claims.node_effects import OursNow
-from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.effects.vfio_driver import DriverOfNode
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.facts.offers import NodeRules
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import GpuIdentity, SwitchedMode
 from kubelet_plugin.prepare.journal import Journal

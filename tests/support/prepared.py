@@ -19,9 +19,9 @@ from dra_driver.features import Gates
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.runtime.files import StagedFile, names
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
-from kubelet_plugin.effects.cdi_files import METADATA_FOLDER, CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
+from kubelet_plugin.prepare.cdi_files import METADATA_FOLDER, CdiFiles
 from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects

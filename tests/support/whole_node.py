@@ -27,7 +27,6 @@ from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 from dra_driver.slices.layout import Places, slice_layout
 from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, mps_daemons
 from kubelet_plugin.claims.service import ClaimService, NodeSources
-from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.discovery import Discovery
@@ -38,6 +37,7 @@ from kubelet_plugin.hardware.driver_files import DAEMONS, PERSISTENCE_DAEMON
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvfm import FabricManager
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.claim_reads import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.store import JournalStore

@@ -37,7 +37,7 @@ from dra_driver.errors import (
 )
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
 from dra_driver.runtime.files import TEMPORARY_SUFFIX, StagedFile
-from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.claim_reads import PodsOfClaims
 from kubelet_plugin.prepare.journal import decode
 from kubelet_plugin.prepare.lifecycle import PreparedDevice

@@ -12,7 +12,7 @@ from support.fake_effects import FakeHardware
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
-from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import (
     ComputeMode,

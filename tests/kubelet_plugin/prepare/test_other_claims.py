@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_plugin.effects.cdi_files import OtherClaims
+from kubelet_plugin.prepare.cdi_files import OtherClaims
 
 DRIVER = "gpu.nvidia.com"
 ALL = (0, 1, 2, 10)

@@ -5,8 +5,8 @@ import pytest
 
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.runtime.files import StagedFile, stage
-from kubelet_plugin.effects import cdi_files
-from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare import cdi_files
+from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.metadata import RequestMetadata
 
 DRIVER = "gpu.nvidia.com"

@@ -1,8 +1,8 @@
 """The CDI files of this driver's claims, in a folder that other programs use too, and the files of device metadata.
 
-Prepare writes and removes files here, repair lists and compares them. A file belongs to this driver when its name says
-so. No other file is ever read, changed or removed, except one that NVIDIA's own driver of the same name wrote for a
-claim that ends. Calls block. Every failure is a `NodeNotReady` that names the file.
+`kubelet_plugin.prepare.execute` writes and removes files here, repair lists and compares them. A file belongs to this
+driver when its name says so. No other file is ever read, changed or removed, except one that NVIDIA's own driver of the
+same name wrote for a claim that ends. Calls block. Every failure is a `NodeNotReady` that names the file.
 
 Nothing here is flushed to the disk: /var/run lies in memory, and where it does not, what a power failure takes is
 written again before it is used, because no claim of an earlier boot counts as prepared.
