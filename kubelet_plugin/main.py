@@ -468,7 +468,7 @@ def _has_domain_claims(settings: NodePluginSettings, journal: JournalStore) -> b
 
 
 def _simulated_hardware(settings: NodePluginSettings) -> tuple[Mount, ...]:
-    """Writes the files that programs of a simulated node read in place of hardware."""
+    """What containers of a simulated node have in place of hardware."""
     if settings.simulate is None:
         return ()
     folder = str(settings.host_root.absolute() / "sim")

@@ -292,6 +292,12 @@ class GpuFacts(Model):
     passthrough: PassthroughFacts | None = None
     health: HealthFacts = Field(default_factory=HealthFacts)
 
+    @property
+    def mig_devices(self) -> tuple[ComputeInstanceFacts, ...]:
+        """Those that exist on it."""
+        instances = self.mig.instances if self.mig is not None else []
+        return tuple(device for instance in instances for device in instance.compute_instances)
+
     def with_profiles(self, profiles: list[MigProfileFacts], *, of: str | None = None) -> Self:
         """A copy with other MIG profiles. Only for a GPU that has MigFacts."""
         assert self.mig is not None, f"{self.name} has no MIG"

@@ -181,7 +181,7 @@ def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
     `gpus` are as the hardware is: before `without_ours`. A new MIG device at the same place does not replace a lost
     one: it has another UUID, and the container of the lost device cannot use it.
     """
-    there = {gpu.uuid: _mig_uuids(gpu) for gpu in gpus}
+    there = {gpu.uuid: {device.uuid for device in gpu.mig_devices} for gpu in gpus}
     made = [
         Lost(
             expected.gpu_uuid,
@@ -302,12 +302,6 @@ def _nvlink(gpu: GpuFacts, before: Mapping[str, GpuFacts], present: Iterable[str
     peers = set(facts.peers)
     peers.update(uuid for uuid, other in before.items() if other.nvlink is not None and gpu.uuid in other.nvlink.peers)
     return facts.model_copy(update={"peers": sorted(peers & set(present))})
-
-
-def _mig_uuids(gpu: GpuFacts) -> frozenset[str]:
-    if gpu.mig is None:
-        return frozenset()
-    return frozenset(device.uuid for instance in gpu.mig.instances for device in instance.compute_instances)
 
 
 def _by_start(instance: GpuInstanceFacts) -> tuple[int, int]:

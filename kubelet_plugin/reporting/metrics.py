@@ -238,9 +238,7 @@ def _static_instances(gpus: Sequence[GpuFacts]) -> Metric:
         "gpu_dra_static_mig_devices", "MIG devices that an administrator made.", "gpu", "device", "profile"
     )
     for gpu in gpus:
-        instances = gpu.mig.instances if gpu.mig is not None else []
-        profiles = Tally(part.profile for instance in instances for part in instance.compute_instances)
-        for profile, number in sorted(profiles.items()):
+        for profile, number in sorted(Tally(device.profile for device in gpu.mig_devices).items()):
             static_instances.add_metric([gpu.uuid, gpu.name, profile], number)
     return static_instances
 

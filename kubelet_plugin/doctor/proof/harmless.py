@@ -16,7 +16,6 @@ from kubelet_plugin.doctor.proof.proof_node import ProofNode, identity
 from kubelet_plugin.doctor.proof.smi import (
     gpu_list,
     list_differences,
-    mig_uuids,
     profile_differences,
     profile_list,
     time_slices,
@@ -47,7 +46,7 @@ def compared_lists(node: ProofNode) -> Proof:
             return not_tried("the NVIDIA driver reports no GPU on this node")
         differences = list_differences(gpus, gpu_list(text))
         if not differences:
-            devices = sum(len(mig_uuids(gpu)) for gpu in gpus)
+            devices = sum(len(gpu.mig_devices) for gpu in gpus)
             return passed(f"{len(gpus)} GPUs, {devices} MIG devices: NVML and nvidia-smi agree", list=text)
     return failed(_words(differences), f"run nvidia-smi -L on the node; {_REPORT}", list=text)
 

@@ -67,13 +67,8 @@ def gpu_list(text: str) -> SmiListing[str]:
 
 def list_differences(gpus: Sequence[GpuFacts], listed: SmiListing[str]) -> tuple[str, ...]:
     ours: Rows[str] = {gpu.uuid: {"name": gpu.product_name} for gpu in gpus}
-    ours |= {uuid: {} for gpu in gpus for uuid in mig_uuids(gpu)}
+    ours |= {device.uuid: {} for gpu in gpus for device in gpu.mig_devices}
     return tuple(_differences(ours, listed))
-
-
-def mig_uuids(gpu: GpuFacts) -> tuple[str, ...]:
-    instances = gpu.mig.instances if gpu.mig is not None else ()
-    return tuple(device.uuid for instance in instances for device in instance.compute_instances)
 
 
 def profile_list(profiles: str, placements: str) -> SmiListing[MigProfileOf]:
