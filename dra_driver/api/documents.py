@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import yaml
+from pydantic_core import from_json, to_json
 
 from dra_driver.api.manifest_nodes import (
-    DEEPEST,
     TEMPLATE,
     BadDocument,
     Text,
@@ -199,14 +200,14 @@ def _decoded(data: bytes, file: str) -> str:
         ) from error
 
 
-_SEPARATOR = re.compile(r"^---(?=[ \t\n]|\Z)", re.MULTILINE)
+_SEPARATOR = re.compile(r"\n---(?=[ \t\n]|\Z)")
 _NOTHING = re.compile(r"(?:[ \t]*(?:#.*)?\n|%.*\n)*[ \t]*(?:#.*|%.*)?")
 
 
 def _chunks(text: str) -> Iterator[tuple[int, int, str]]:
     """The text split before each `---` at the beginning of a line, where a document always ends; with the numbers of
     characters and lines before each part. Each part is parsed separately, so that one error affects one document."""
-    cuts = [0, *(match.start() for match in _SEPARATOR.finditer(text) if match.start()), len(text)]
+    cuts = [0, *(match.start() + 1 for match in _SEPARATOR.finditer(text)), len(text)]
     lines = 0
     for start, end in pairwise(cuts):
         chunk = text[start:end]
@@ -242,55 +243,34 @@ def _as_json(text: str) -> JsonObject | None:
     """The object that a JSON text is, with the values that it has as YAML. None for what only YAML describes well: no
     JSON, a key that is given twice, half of a surrogate pair, and what is nested too deep.
 
-    Slices of 5,000 nodes are 50 MB of JSON, which takes libyaml half a minute and this a second. JSON also has escapes
-    that YAML lacks (surrogate pairs); such a document has no places of its fields.
+    Slices of 5,000 nodes are 50 MB of JSON, which takes libyaml half a minute and this half a second. JSON also has
+    escapes that YAML lacks (surrogate pairs); such a document has no places of its fields.
     """
     if not text.lstrip().startswith("{"):
         return None
     try:
-        data = json.loads(
-            text,
-            object_pairs_hook=_each_key_once,
-            parse_int=_integer,
-            parse_float=plain_value,
-            parse_constant=str,
-        )
-        if _SURROGATE.search(text):
-            json.dumps(data, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        encoded = text.encode()
+        data: JsonObject = from_json(encoded, allow_inf_nan=False)
+        # Of a key that is given twice only the last value is read, so the first key is not written again.
+        quotes = to_json(data).count(b'"')
+    except ValueError:
         return None
-    return data if isinstance(data, dict) and _is_shallow(data) else None
+    if quotes != encoded.count(b'"') + encoded.count(b"\\u0022"):
+        return None
+    if not _short_numbers().fullmatch(encoded):
+        data = json.loads(text, parse_int=plain_value, parse_float=plain_value)
+    return data
 
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_SHORT = 18
-"""Digits of an integer of 64 bits, whose value is the same in YAML."""
+@cache
+def _short_numbers() -> Any:
+    """JSON whose numbers have the same value in YAML for certain: integers have less than 64 bits, others are finite.
+    RE2 looks through all of it in less time than Python needs to look at each value."""
+    # Manifests are mostly YAML.
+    import re2
 
-
-def _each_key_once(pairs: list[tuple[str, object]]) -> JsonObject:
-    """Raises ValueError for a key that is given twice."""
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a key is given twice")
-    return fields
-
-
-def _integer(text: str) -> object:
-    return int(text) if len(text) <= _SHORT else plain_value(text)
-
-
-def _is_shallow(data: JsonObject) -> bool:
-    level: list[Any] = [data]
-    for _ in range(DEEPEST):
-        level = [
-            value
-            for item in level
-            for value in (item.values() if isinstance(item, dict) else item)
-            if isinstance(value, dict | list)
-        ]
-        if not level:
-            return True
-    return False
+    number = rb"(?:0|-?[1-9][0-9]{0,17})(?:\.[0-9]{1,99})?(?:[eE][-+]?[0-9]{1,2})?[\s,\]}]"
+    return re2.compile(rb'(?:[^"0-9.+-]|"(?:[^"\\]|\\.)*"|' + number + rb")*")
 
 
 @dataclass(frozen=True, slots=True)
