@@ -63,7 +63,7 @@ def templates_to_be(
 def channels(slices: Iterable[PublishedSlice]) -> Iterator[tuple[str, Device]]:
     """Node and channel device. An older generation of a pool may still be among them."""
     for slice_ in slices:
-        if slice_.spec.driver == COMPUTE_DOMAIN_DRIVER:
+        if slice_.pool[0] == COMPUTE_DOMAIN_DRIVER:
             for device in slice_.spec.devices or ():
                 kind = device.attributes.get("type")
                 if kind is not None and kind.string == "channel":

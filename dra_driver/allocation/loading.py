@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from dra_driver.allocation.alike import AlikeSlices
 from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.domains import templates_to_be, with_uid
 from dra_driver.allocation.nodes import NodeView, amounts_of
@@ -97,10 +98,11 @@ def _nodes_of(slices: Iterable[PublishedSlice]) -> Iterator[NodeView]:
     names: set[str] = set()
     everywhere = False
     for slice_ in slices:
-        for selection in (slice_.spec, *(slice_.spec.devices or ())):
-            if selection.node_name is not None:
-                names.add(selection.node_name)
-            everywhere = everywhere or bool(selection.all_nodes)
+        if slice_.node_name is not None:
+            names.add(slice_.node_name)
+        spec = slice_.model.spec
+        names.update(device.node_name for device in spec.devices or () if device.node_name is not None)
+        everywhere = everywhere or bool(spec.all_nodes) or any(device.all_nodes for device in spec.devices or ())
     if names:
         yield from map(NodeView, sorted(names))
     elif everywhere:
@@ -114,6 +116,7 @@ class _Builder:
         """`trusted` are objects that an API server has validated."""
         self._about = about
         self._trusted = trusted
+        self._alike = AlikeSlices()
         self.claims: dict[Key, ResourceClaim] = {}
         self.templates: dict[Key, ResourceClaimTemplate] = {}
         self.domains: dict[Key, ComputeDomain] = {}
@@ -183,9 +186,12 @@ class _Builder:
         self.classes[obj["metadata"]["name"]] = DeviceClass.of(obj, about="DeviceClass")
 
     def _add_resourceslice(self, obj: JsonObject) -> None:
-        published = PublishedSlice(ResourceSlice.of(obj, about="ResourceSlice"))
-        if not self._trusted:
-            _check_amounts(published)
+        published = self._alike.like(obj)
+        if published is None:
+            published = PublishedSlice(ResourceSlice.of(obj, about="ResourceSlice"))
+            if not self._trusted:
+                _check_amounts(published)
+            self._alike.add(published, obj)
         self.slices.append(published)
 
     def _add_devicetaintrule(self, obj: JsonObject) -> None:

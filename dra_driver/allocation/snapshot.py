@@ -7,7 +7,7 @@ Source: kubernetes/dynamic-resource-allocation, pool gathering of the structured
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
@@ -93,15 +93,33 @@ class PublishedSlice:
 
     def __init__(self, slice_: ResourceSlice) -> None:
         spec = slice_.spec
-        self.slice = slice_
+        self._slice = slice_
         self.name = slice_.metadata.name
-        self.spec = spec
         self.pool: PoolId = (spec.driver, spec.pool.name)
         self.generation = spec.pool.generation
         self.node_name = spec.node_name
+        self.slices_of_pool = spec.pool.resource_slice_count
+        """How many slices it says that its pool has."""
         self.has_counters = bool(spec.shared_counters)
-        self.is_complete = spec.pool.resource_slice_count == 1
-        """Whether it is all of its pool."""
+
+    @property
+    def slice(self) -> ResourceSlice:
+        return self._slice
+
+    @property
+    def spec(self) -> ResourceSliceSpec:
+        return self.slice.spec
+
+    @property
+    def model(self) -> "PublishedSlice":
+        """A slice that says the same about devices and counters, names and texts of attributes aside: itself, or one
+        that was read before, whose devices are typed already. See `dra_driver.allocation.alike`."""
+        return self
+
+    def look(self, _attributes: Collection[str]) -> Hashable:
+        """Equal for slices with the same `model` whose devices have equal values of these attributes. None for a slice
+        that is not for one node alone."""
+        return None if self.node_name is None else (self, ())
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -114,11 +132,19 @@ class PublishedSlice:
         return frozenset(device.name for device in self.spec.devices or ())
 
     @cached_property
+    def size(self) -> int:
+        """How many devices it has."""
+        return len(self.model.spec.devices or ())
+
+    @cached_property
     def drawing(self) -> tuple[Candidate, ...]:
         """Devices that draw on counters."""
-        if not any(device.consumes_counters for device in self.spec.devices or ()):
-            return ()
-        return tuple(candidate for candidate in self.candidates if candidate.consumes)
+        return tuple(candidate for candidate in self.candidates if candidate.consumes) if self.draws else ()
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether it has devices that draw on counters."""
+        return any(device.consumes_counters for device in self.model.spec.devices or ())
 
     @cached_property
     def drawn(self) -> frozenset[CounterId]:
@@ -128,11 +154,11 @@ class PublishedSlice:
     @cached_property
     def owner(self) -> SliceId:
         """Of its counter sets: beside devices, as in 1.34, they belong to the slice; see Candidate.consumes."""
-        return self.name if self.spec.devices else ""
+        return self.name if self.size else ""
 
     @cached_property
     def counter_sets(self) -> Sequence[str]:
-        return [shared_counter.name for shared_counter in self.spec.shared_counters or ()]
+        return [shared_counter.name for shared_counter in self.model.spec.shared_counters or ()]
 
     @cached_property
     def counters(self) -> Mapping[CounterId, Amount] | None:
@@ -141,20 +167,20 @@ class PublishedSlice:
             return None
         return {
             CounterId(self.owner, shared_counter.name, name): amount(counter.value)
-            for shared_counter in self.spec.shared_counters or ()
+            for shared_counter in self.model.spec.shared_counters or ()
             for name, counter in shared_counter.counters.items()
         }
 
     @cached_property
     def attached(self) -> bool:
         """Whether it has devices that are attached after the decision."""
-        return any(device.binding_conditions is not None for device in self.spec.devices or ())
+        return any(device.binding_conditions is not None for device in self.model.spec.devices or ())
 
     def is_for(self, node: NodeView) -> bool:
         """Whether the node can use some of these devices."""
-        if self.spec.per_device_node_selection:
+        if self.model.spec.per_device_node_selection:
             return any(candidate.is_for(node) for candidate in self.candidates)
-        return _selects(self.spec, node)
+        return self.node_name == node.name if self.node_name is not None else _selects(self.spec, node)
 
 
 def _selects(selection: ResourceSliceSpec | Device, node: NodeView) -> bool:
@@ -192,13 +218,16 @@ class Pool:
         problem: str | None = None,
         counters: Mapping[CounterId, Amount] = MappingProxyType({}),
         elsewhere: tuple[Candidate, ...] = (),
+        slices: Sequence[PublishedSlice] = (),
     ) -> None:
+        """`slices` are all that it is made of, if all of them are for this node."""
         self.id = id_
         self.driver, self.name = id_
         self.problem = problem
         self.counters = counters
         self.elsewhere = elsewhere
         self._offering = offering
+        self._slices = slices
         self._selectors = selectors
         self._selected: dict[tuple[str, ...], Sequence[Selected]] = {}
         self._selections: dict[tuple[str, ...], SelectedDevices] = {}
@@ -217,6 +246,11 @@ class Pool:
     def attached(self) -> bool:
         """Whether it has devices that are attached after the decision: it comes last."""
         return any(published_slice.attached for published_slice in self._offering)
+
+    def look(self, attributes: Collection[str]) -> Hashable:
+        """As of a slice: equal for pools of slices that are alike in this order. None where none is known to be."""
+        looks = tuple(published_slice.look(attributes) for published_slice in self._slices)
+        return (self.driver, looks) if looks and None not in looks else None
 
     def is_used_up(self, names: Set[str]) -> bool:
         """Whether all its devices are among these."""
@@ -281,7 +315,7 @@ class Catalog:
                 if not partitionable:
                     continue
             # A scheduler without partitionable devices skips such a slice, too.
-            elif not partitionable and slice_.spec.per_device_node_selection is not None:
+            elif not partitionable and slice_.model.spec.per_device_node_selection is not None:
                 continue
             if self._first.setdefault(slice_.node_name, slice_) is not slice_:
                 self._more[slice_.node_name].append(slice_)
@@ -330,7 +364,7 @@ class Catalog:
 
         None when a newer generation has nothing for the node.
         """
-        if len(usable) == 1 and usable[0].is_complete:
+        if len(usable) == 1 and usable[0].slices_of_pool == 1:
             return self._complete(usable, ())
         id_ = usable[0].pool
         newest = max(published_slice.generation for published_slice in usable)
@@ -345,7 +379,7 @@ class Catalog:
                 published_slice for published_slice in self._known[id_] if published_slice.generation == newest
             ]
         if not _is_complete(everywhere):
-            wanted = max(published_slice.spec.pool.resource_slice_count for published_slice in everywhere)
+            wanted = max(published_slice.slices_of_pool for published_slice in everywhere)
             return Pool(id_, (), self._selectors, _incomplete(len(everywhere), wanted))
         mine = {published_slice.name for published_slice in current}
         return self._complete(
@@ -355,7 +389,7 @@ class Catalog:
     def _complete(self, current: Sequence[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> Pool:
         apart = self.behavior.counters_apart
         offering = [published_slice for published_slice in current if not (apart and published_slice.has_counters)]
-        drawing = [published_slice for published_slice in (*offering, *elsewhere) if published_slice.drawing]
+        drawing = [published_slice for published_slice in (*offering, *elsewhere) if published_slice.draws]
         counters, problem = _counters(current) if self.behavior.partitionable else ({}, None)
         problem = _twice(offering) or problem
         if (
@@ -369,11 +403,12 @@ class Catalog:
         if problem is not None:
             return Pool(current[0].pool, (), self._selectors, f"is invalid: {problem}")
         others = tuple(candidate for published_slice in elsewhere for candidate in published_slice.drawing)
-        return Pool(current[0].pool, offering, self._selectors, None, counters, others)
+        own = () if elsewhere else current
+        return Pool(current[0].pool, offering, self._selectors, None, counters, others, own)
 
 
 def _is_complete(slices: Sequence[PublishedSlice]) -> bool:
-    return {slice_.spec.pool.resource_slice_count for slice_ in slices} == {len(slices)}
+    return {slice_.slices_of_pool for slice_ in slices} == {len(slices)}
 
 
 def _incomplete(number: int, wanted: int) -> str:
@@ -383,9 +418,7 @@ def _incomplete(number: int, wanted: int) -> str:
 
 
 def _twice(slices: Sequence[PublishedSlice]) -> str | None:
-    if len(frozenset[str]().union(*(slice_.names for slice_ in slices))) == sum(
-        len(slice_.spec.devices or ()) for slice_ in slices
-    ):
+    if len(frozenset[str]().union(*(slice_.names for slice_ in slices))) == sum(slice_.size for slice_ in slices):
         return None
     names = Counter(device.name for slice_ in slices for device in slice_.spec.devices or ())
     return f"it has two devices called {min(name for name, count in names.items() if count > 1)}"

@@ -313,11 +313,12 @@ def _number(text: str) -> int:
 def _of_gates(world: World) -> Iterator[WaitFinding]:
     """What slices say that this scheduler does not know."""
     behavior = world.behavior
-    devices = [device for slice_ in world.slices for device in slice_.spec.devices or ()]
+    if behavior.partitionable and behavior.consumable and behavior.taints:
+        return
+    specs = [slice_.model.spec for slice_ in world.slices]
+    devices = [device for spec in specs for device in spec.devices or ()]
     if not behavior.partitionable:
-        skipped = sum(
-            bool(slice_.spec.shared_counters or slice_.spec.per_device_node_selection) for slice_ in world.slices
-        )
+        skipped = sum(bool(spec.shared_counters or spec.per_device_node_selection) for spec in specs)
         drawing = sum(bool(device.consumes_counters) for device in devices)
         if skipped or drawing:
             text = f"skips {how_many(drawing, 'device')} that draw on counters, and {how_many(skipped, 'slice')}"
@@ -359,7 +360,7 @@ def plugin_findings(world: World, nodes: Collection[str]) -> Iterator[WaitFindin
     known = {driver for drivers in world.registered.values() for driver in drivers}
     published: dict[str | None, set[str]] = defaultdict(set)
     for slice_ in world.slices:
-        published[slice_.spec.node_name].add(slice_.spec.driver)
+        published[slice_.node_name].add(slice_.pool[0])
     silent: dict[str, list[str]] = defaultdict(list)
     for node, drivers in sorted((node, world.registered[node]) for node in nodes if node in world.registered):
         for driver in sorted((published[node] & known) - drivers) or ([""] if not drivers else []):

@@ -7,13 +7,20 @@ small. Sentences do not name the node, so that nodes with one reason form a grou
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from dra_driver.allocation.alike import attributes_read
 from dra_driver.allocation.amounts import amount, quantity
 from dra_driver.allocation.nodes import NodeView, shortage_on, unfit_for, untolerated
 from dra_driver.allocation.offline import NO_POD
-from dra_driver.allocation.placement import allocated_elsewhere, extended_claim, extended_on, unallocated
+from dra_driver.allocation.placement import (
+    allocated_elsewhere,
+    extended_claim,
+    extended_on,
+    extended_resources,
+    unallocated,
+)
 from dra_driver.allocation.prospects import Site
 from dra_driver.allocation.requests import Alternatives, Cause, Wanted
 from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
@@ -166,25 +173,66 @@ class NodeJudge:
         self._claims = claims
         self.holders = Holders(world)
         self._misses = _Misses(world.behavior.server)
+        self._extended_resources = tuple(extended_resources(pod.spec)) if pod is not None else ()
+        self._asked: dict[tuple[str | None, ...], _Asked | str] = {}
+        """By what a node offers of the extended resources: nothing else of a node decides what is asked for there."""
+        self._known: dict[Hashable, NodeVerdict] = {}
+        """By the look of nodes."""
 
     def node(self, node: NodeView) -> NodeVerdict:
-        """The node's first reason, or what the claims would get there."""
+        """The node's first reason, or that it fits."""
         if (unfit := self._unfit(node)) is not None:
             return unfit
+        offered = tuple(node.allocatable.get(name) for name in self._extended_resources)
+        if offered not in self._asked:
+            self._asked[offered] = self._asked_on(node)
+        asked = self._asked[offered]
+        if isinstance(asked, str):
+            return NodeVerdict(node.name, ReasonCode.EXTENDED_RESOURCE, Sentence(asked))
+        look = self._look(node, asked)
+        if (known := self._known.get(look)) is not None:
+            return replace(known, node=node.name)
+        verdict = self._judged(node, asked.claims)
+        if look is not None and verdict.code not in _OF_ONE_NODE:
+            self._known[look] = verdict
+        return verdict
+
+    def _asked_on(self, node: NodeView) -> "_Asked | str":
+        """What the claims and extended resources ask for on this node, or the extended resource that it lacks."""
         pod = self._pod if self._pod is not None else NO_POD
         extended = extended_on(pod.spec, node, self._world.classes, self._world.behavior)
         if isinstance(extended, str):
-            return NodeVerdict(node.name, ReasonCode.EXTENDED_RESOURCE, Sentence(extended))
+            return extended
         wanted = unallocated(self._claims)
         if extended is not None:
             wanted.append(ResourceClaim.of(extended_claim(pod, extended.requests)))
+        return _Asked(tuple(wanted), attributes_read(wanted, self._world.snapshot))
+
+    def _look(self, node: NodeView, asked: "_Asked") -> Hashable:
+        """Equal for nodes that get the same verdict, whose names, and those of their devices, are not in it. None where
+        no other node is known to get it.
+
+        `dra_driver.allocation.alike` explains why the pools of such nodes serve the claims equally, where names decide
+        nothing. They do if claims hold devices of a pool, if there are taint rules, and if a pool is invalid or being
+        updated. Then the node is like no other one.
+        """
+        world = self._world
+        pools = world.catalog.pools(node)
+        if asked.attributes is None or world.taint_rules or not pools:
+            return None
+        if any(pool.problem is not None or pool.id in world.usage.pools for pool in pools):
+            return None
+        looks = tuple(pool.look(asked.attributes) for pool in pools)
+        return None if None in looks else (asked, looks)
+
+    def _judged(self, node: NodeView, wanted: Sequence[ResourceClaim]) -> NodeVerdict:
         try:
             result = allocate(wanted, node, self._world.snapshot, limit=self._limit)
         except (InvalidInput, NodeNotReady) as error:
             code = ReasonCode.POOL if isinstance(error, NodeNotReady) else ReasonCode.ERROR
             return NodeVerdict(node.name, code, Sentence(str(error)), error=error)
         if isinstance(result, Allocated):
-            return NodeVerdict(node.name, ReasonCode.FITS, Sentence("fits"), allocations=result.allocations)
+            return NodeVerdict(node.name, ReasonCode.FITS, Sentence("fits"))
         if isinstance(result, Undecided):
             return NodeVerdict(node.name, ReasonCode.NOT_DECIDED, Sentence(result.reason))
         return self._devices_of(node, wanted, result)
@@ -247,6 +295,18 @@ class NodeJudge:
         )
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Asked:
+    """The claims that need devices, and the attributes that decide which ones; None if that is not known."""
+
+    claims: tuple[ResourceClaim, ...]
+    attributes: frozenset[str] | None
+
+
+_OF_ONE_NODE = (ReasonCode.ERROR, ReasonCode.POOL, ReasonCode.NOT_DECIDED)
+"""Verdicts that name a device or a pool, or depend on the time that is left."""
+
+
 _TOGETHER = ((Cause.CONSTRAINT, ReasonCode.CONSTRAINT), (Cause.COUNTERS, ReasonCode.COUNTERS))
 """What keeps requests from being served together, the first one that is among the causes."""
 
@@ -268,12 +328,12 @@ def _without_devices(site: Site, slices: Sequence[PublishedSlice]) -> NodeVerdic
         return NodeVerdict(site.node.name, ReasonCode.POOL, Sentence("; ".join(problems)))
     newest: dict[PoolId, int] = {}
     for slice_ in slices:
-        newest[slice_.pool] = max(slice_.spec.pool.generation, newest.get(slice_.pool, 0))
+        newest[slice_.pool] = max(slice_.generation, newest.get(slice_.pool, 0))
     old = sorted(
         {
             "/".join(published_slice.pool)
             for published_slice in slices
-            if published_slice.spec.pool.generation < newest[published_slice.pool] and published_slice.is_for(site.node)
+            if published_slice.generation < newest[published_slice.pool] and published_slice.is_for(site.node)
         }
     )
     if old:

@@ -10,7 +10,7 @@ from dra_driver.allocation.requests import Wanted
 from dra_driver.allocation.snapshot import Candidate, CounterId, Pool, PoolId
 from dra_driver.allocation.world import World, claim_key
 from dra_driver.api.core import Key
-from dra_driver.api.resource import Allocation, ResourceClaim
+from dra_driver.api.resource import ResourceClaim
 from dra_driver.cel.errors import CelError
 from dra_driver.errors import DriverError
 from dra_driver.explain.failing import ExpressionPart
@@ -212,7 +212,8 @@ def after(lead: str, sentence: Sentence) -> Sentence:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """One node. `sentence` is the first reason, without the node name; `devices` are those of its request."""
+    """One node. `sentence` is the first reason, without the node name; `devices` are those of its request, or those of
+    a node that is like this one."""
 
     node: str
     code: ReasonCode
@@ -220,7 +221,6 @@ class NodeVerdict:
     claim: str | None = None
     request: str | None = None
     devices: tuple[DeviceVerdict, ...] = ()
-    allocations: tuple[Allocation, ...] = ()
     error: DriverError | None = None
     """What ended the attempt."""
 
