@@ -169,7 +169,8 @@ def read_documents(text: str | bytes, file: str) -> ReadDocuments:
 
 def normalized(text: str) -> str:
     """Without byte order mark, and with `\\n` as line ends."""
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    text = text.removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def together(readings: Iterable[ReadDocuments]) -> ReadDocuments:

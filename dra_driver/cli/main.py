@@ -113,10 +113,11 @@ def main() -> None:
         try:
             app()
         except SystemExit as end:
-            if not end.code:
+            if end.code is None or isinstance(end.code, int):
                 sys.stdout.flush()
+                sys.stderr.flush()
                 # Python would free all that was read of a large cluster, object by object, which takes up to a second.
-                os._exit(0)
+                os._exit(end.code or 0)
             raise
     except Exception:
         # Rich, which prints errors, takes as long to import as all that the help needs.
