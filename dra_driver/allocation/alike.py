@@ -6,7 +6,7 @@ shares the earlier one's answers, and is typed only if something looks at its ow
 Two slices are alike if they are equal but for these:
 
 - names: of the slice, of its node and its pool, and of the devices, in any way; with generation and other metadata;
-- attributes that are texts (`uuid`, `serial`, `pciBusID`), each with a text in both.
+- values of attributes that are texts in the later one (`uuid`, `serial`, `pciBusID`).
 
 So they agree in all that decides about a device besides those texts: the number of devices and their order, types and
 other values of attributes, capacities with their policies, counters, taints, conditions, and whether a device can be
@@ -126,12 +126,11 @@ _NO_DEVICES: list[Any] = []
 def _can_be_model(published: PublishedSlice, obj: JsonObject) -> bool:
     spec = published.spec
     return (
-        published.node_name is not None
-        and not spec.per_device_node_selection
+        not spec.per_device_node_selection
         # Beside devices, counters belong to the slice, by its name.
         and not (spec.devices and spec.shared_counters)
         and all(_is_plain(device, spec.driver) for device in spec.devices or ())
-        # Texts instead of numbers and the like are typed as these.
+        # It names its node, and Python writes all of it as JSON has it.
         and _texts(obj, obj) is not None
     )
 
@@ -179,16 +178,13 @@ def _texts_of_device(device: object, known: JsonObject) -> _Texts | None:
         if field not in ("name", "attributes") and value != known[field]:
             return None
     own, other = device.get("attributes", _NO_ATTRIBUTES), known.get("attributes", _NO_ATTRIBUTES)
-    if not (isinstance(own, dict) and len(own) == len(other)):
+    if not (isinstance(own, dict) and own.keys() == other.keys()):
         return None
-    texts = {name: value for name, value in own.items() if value != other.get(name, _MISSING)}
-    if not all(_is_text(value) and _is_text(other.get(name)) for name, value in texts.items()):
-        return None
-    return texts
+    texts = {name: value for name, value in own.items() if value != other[name]}
+    return texts if all(map(_is_text, texts.values())) else None
 
 
 _NO_ATTRIBUTES: JsonObject = {}
-_MISSING = object()
 
 
 def _is_text(attribute: object) -> bool:

@@ -220,7 +220,7 @@ class Pool:
         elsewhere: tuple[Candidate, ...] = (),
         slices: Sequence[PublishedSlice] = (),
     ) -> None:
-        """`slices` are all that it is made of, if all of them are for this node."""
+        """`slices` are those of the devices and of the counters."""
         self.id = id_
         self.driver, self.name = id_
         self.problem = problem
@@ -248,7 +248,8 @@ class Pool:
         return any(published_slice.attached for published_slice in self._offering)
 
     def look(self, attributes: Collection[str]) -> Hashable:
-        """As of a slice: equal for pools of slices that are alike in this order. None where none is known to be."""
+        """Equal for pools that serve requests equally which read these attributes, as long as nothing is held of them.
+        None for a pool that has a problem, or a slice that is not for one node alone."""
         looks = tuple(published_slice.look(attributes) for published_slice in self._slices)
         return (self.driver, looks) if looks and None not in looks else None
 
@@ -403,8 +404,7 @@ class Catalog:
         if problem is not None:
             return Pool(current[0].pool, (), self._selectors, f"is invalid: {problem}")
         others = tuple(candidate for published_slice in elsewhere for candidate in published_slice.drawing)
-        own = () if elsewhere else current
-        return Pool(current[0].pool, offering, self._selectors, None, counters, others, own)
+        return Pool(current[0].pool, offering, self._selectors, None, counters, others, current)
 
 
 def _is_complete(slices: Sequence[PublishedSlice]) -> bool:

@@ -220,7 +220,7 @@ class NodeJudge:
         pools = world.catalog.pools(node)
         if asked.attributes is None or world.taint_rules or not pools:
             return None
-        if any(pool.problem is not None or pool.id in world.usage.pools for pool in pools):
+        if any(pool.id in world.usage.pools for pool in pools):
             return None
         looks = tuple(pool.look(asked.attributes) for pool in pools)
         return None if None in looks else (asked, looks)
