@@ -15,7 +15,8 @@ from dra_driver.allocation.world import World
 from dra_driver.api.documents import ReadDocuments, read_documents, together
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject
-from dra_driver.checking.findings import Finding, Severity
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import Finding
 from dra_driver.cli.reading.offline import CURRENT_VERSION, LONGEST_S, deadline, objects_of_models, world_of_documents
 from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.explain.explain import Answer, Explanation, Scope

@@ -17,19 +17,10 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelCostError, CelError
+from dra_driver.checking import codes
 from dra_driver.checking.check import check
-from dra_driver.checking.findings import (
-    CONFIG,
-    CONFIG_KIND,
-    DEPRECATED,
-    MISNAMED,
-    NEEDS_GATE,
-    SELECTOR,
-    UNKNOWN_ATTRIBUTE,
-    Finding,
-    Severity,
-    sentence,
-)
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import Finding, sentence
 from dra_driver.checking.knowledge import Knowledge, Sites
 from dra_driver.errors import Help, InvalidInput, Move
 from dra_driver.features import Feature
@@ -52,8 +43,8 @@ of its text."""
 _MOST_WARNINGS = 10
 _LONGEST_MESSAGE = 8_000
 
-_OURS = (CONFIG.name, CONFIG_KIND.name)
-_SAID_BY_SERVER = (DEPRECATED.name, NEEDS_GATE.name)
+_OURS = (codes.CONFIG.name, codes.CONFIG_KIND.name)
+_SAID_BY_SERVER = (codes.DEPRECATED.name, codes.NEEDS_GATE.name)
 """Findings that the server reports itself, and findings that depend on the server's gates, which are unknown here."""
 
 
@@ -196,7 +187,7 @@ class Reviewer:
             finding
             for finding in findings
             if (finding.severity is Severity.WARNING and finding.code not in _SAID_BY_SERVER)
-            or finding.code in (MISNAMED.name, UNKNOWN_ATTRIBUTE.name)
+            or finding.code in (codes.MISNAMED.name, codes.UNKNOWN_ATTRIBUTE.name)
         ]
         return ReviewAnswer(
             review.uid,
@@ -229,7 +220,7 @@ class Reviewer:
         if finding.severity is not Severity.ERROR:
             return False
         ours = kind.own or finding.code in _OURS or ".opaque" in finding.field
-        return ours or (finding.code == SELECTOR.name and self.knows_server)
+        return ours or (finding.code == codes.SELECTOR.name and self.knows_server)
 
     def _knowledge_for(self, obj: Mapping[str, object]) -> Knowledge:
         """Without devices if evaluating selectors on them would take too long."""

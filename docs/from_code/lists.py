@@ -9,7 +9,7 @@ import yaml
 from controller.classes import wanted_class
 from docs.from_code.tables import check_names, table
 from dra_driver.bundled import DEVICE_CLASSES_FOLDER
-from dra_driver.checking.findings import CODES
+from dra_driver.checking.codes import CODES
 from dra_driver.devices.exclusion import LIMITS, PAIRS
 from dra_driver.devices.limitations import LimitationCause
 from dra_driver.doctor.api_server import LOSSES

@@ -14,6 +14,7 @@ from dra_driver.apirules.conversion import as_v1
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
 from dra_driver.apirules.metadata import problems_of_metadata, template_problems
 from dra_driver.apirules.schema import Schema, builtin_schema, definition_name, definitions
+from dra_driver.checking import codes
 from dra_driver.checking.claim_checks import (
     DOMAIN,
     check_claim,
@@ -22,23 +23,10 @@ from dra_driver.checking.claim_checks import (
     check_templates,
     report_problems,
 )
+from dra_driver.checking.codes import Severity
 from dra_driver.checking.configs import check_configs, check_configs_of_claim
 from dra_driver.checking.fields import Cleaner
-from dra_driver.checking.findings import (
-    ADMIN_ACCESS,
-    API_VERSION,
-    CLAIMS_DROPPED,
-    DEPRECATED,
-    MISSING_FIELD,
-    POLICY,
-    POLICY_FILE,
-    TWICE,
-    CheckReport,
-    Finding,
-    Severity,
-    sentence,
-    unreadable,
-)
+from dra_driver.checking.findings import CheckReport, Finding, sentence, unreadable
 from dra_driver.checking.fit import check_claim_fit, check_class_fit
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
@@ -203,7 +191,7 @@ class _Judged:
         _check_metadata(_Taken(document, report, cleaned))
         located = pod_spec(document.kind, cleaned)
         if located is None and not _has_errors(report):
-            report.find(MISSING_FIELD, "spec", "it contains no pod")
+            report.find(codes.MISSING_FIELD, "spec", "it contains no pod")
         if located is not None:
             path, spec = located
             self._manifests.pods.append(PodPart(report, path, spec, document.namespace or ""))
@@ -229,7 +217,7 @@ class _Judged:
             mode = mode_without_claims(document.obj)
             if mode is not None and spec.get("resourceClaims"):
                 inner.find(
-                    CLAIMS_DROPPED,
+                    codes.CLAIMS_DROPPED,
                     "spec.resourceClaims",
                     f"KServe's {f'mode {mode}' if mode else 'default mode'} uses Knative, which drops claims of pods",
                     fix=f"add the annotation {SERVING_MODE}: Standard",
@@ -243,7 +231,7 @@ class _Judged:
         key = (group, document.kind, document.namespace or "", document.name)
         first = self._defined.setdefault(key, document)
         if first is not document:
-            report.find(TWICE, "metadata.name", f"{document.title} is defined in {first.file}:{first.line}, too")
+            report.find(codes.TWICE, "metadata.name", f"{document.title} is defined in {first.file}:{first.line}, too")
 
     # -- judging
 
@@ -293,7 +281,7 @@ class _Judged:
             if request.get("adminAccess"):
                 message = f"namespace {namespace} does not allow admin access"
                 fix = f'label the namespace `{ADMIN_ACCESS_LABEL}: "true"`'
-                part.report.find(ADMIN_ACCESS, f"{path}.adminAccess", message, fix=fix)
+                part.report.find(codes.ADMIN_ACCESS, f"{path}.adminAccess", message, fix=fix)
 
 
 def _has_errors(report: CheckReport) -> bool:
@@ -321,16 +309,16 @@ def _check_policy(document: Document, report: CheckReport, gates: Gates) -> None
     if document.kind == FILE_KIND and not document.is_part:
         message = f"kubectl apply knows no {FILE_KIND}; it is a file of the chart and of dractl"
         fix = f"`dractl policy convert {document.file}` prints {GPU_POLICIES.kind} objects that say the same"
-        report.find(POLICY_FILE, "kind", message, fix=fix)
+        report.find(codes.POLICY_FILE, "kind", message, fix=fix)
     problems = _policy_problems(document.obj)
     for problem in problems:
         field, colon, message = problem.partition(": ")
-        report.find(POLICY, field if colon else "", message if colon else problem)
+        report.find(codes.POLICY, field if colon else "", message if colon else problem)
     if document.kind == GPU_POLICIES.kind and not problems:
         report_problems(problems_of_metadata(("", ""), document.obj["metadata"]), report)
         for field, feature in GpuPolicy.read(document.obj).spec.without(gates)[1]:
             message = f"feature gate {feature} is off, so the driver ignores this"
-            report.find(POLICY, f"spec.{field}", message, severity=Severity.WARNING)
+            report.find(codes.POLICY, f"spec.{field}", message, severity=Severity.WARNING)
 
 
 def _policy_problems(policy: JsonObject) -> Sequence[str]:
@@ -351,7 +339,7 @@ def _check_version(document: Document, report: CheckReport, minor: int) -> bool:
         guess = meant(kind, _SERVED)
         if guess:
             message = f"{_GROUP} has no kind {shown(kind)}{guess}"
-            report.find(API_VERSION, "kind", message, fix=fix_of(guess))
+            report.find(codes.API_VERSION, "kind", message, fix=fix_of(guess))
         return False
     served = _SERVED[kind]
     if group != _GROUP or version not in served:
@@ -362,11 +350,11 @@ def _check_version(document: Document, report: CheckReport, minor: int) -> bool:
     if minor < first or (last is not None and minor > last):
         when = f"came with Kubernetes 1.{first}" if minor < first else f"was removed in Kubernetes 1.{(last or 0) + 1}"
         message = f"{document.api_version} {when}; this is for 1.{minor}"
-        report.find(API_VERSION, "apiVersion", message, fix=_rewrite(kind, version, best))
+        report.find(codes.API_VERSION, "apiVersion", message, fix=_rewrite(kind, version, best))
     elif version != best:
         end = f" and removed in Kubernetes 1.{last + 1}" if last is not None else ""
         message = f"{document.api_version} is an old version: off by default{end}"
-        report.find(DEPRECATED, "apiVersion", message, fix=_rewrite(kind, version, best))
+        report.find(codes.DEPRECATED, "apiVersion", message, fix=_rewrite(kind, version, best))
     return True
 
 
@@ -385,7 +373,7 @@ def _unknown_version(document: Document, report: CheckReport, known: Sequence[st
     written = shown(document.api_version or None)
     message = f"{document.kind} is not served as apiVersion {written}" if document.api_version else "is missing"
     fix = f"write `apiVersion: {known[0]}`" if known else None
-    report.find(API_VERSION, "apiVersion", message, fix=fix)
+    report.find(codes.API_VERSION, "apiVersion", message, fix=fix)
 
 
 def _versions_of(kind: str) -> list[str]:

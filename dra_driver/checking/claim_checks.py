@@ -19,21 +19,10 @@ from dra_driver.apirules.metadata import dns_subdomain, problems_of_metadata
 from dra_driver.apirules.schema import Schema
 from dra_driver.apirules.status import FieldProblem, invalid
 from dra_driver.bundled import read_yaml
+from dra_driver.checking import codes
+from dra_driver.checking.codes import Code, Severity
 from dra_driver.checking.fields import Cleaner
-from dra_driver.checking.findings import (
-    DEPRECATED_FIELD,
-    DUPLICATE,
-    INVALID,
-    MISSING_FIELD,
-    NEEDS_GATE,
-    TEMPLATE_TAKEN,
-    TOO_MANY,
-    UNKNOWN_ATTRIBUTE,
-    UNKNOWN_REQUEST,
-    CheckReport,
-    Code,
-    Severity,
-)
+from dra_driver.checking.findings import CheckReport
 from dra_driver.checking.manifests import ClaimPart, Manifests, typed_claim
 from dra_driver.checking.selectors import KnownNames, check_selector, fix_of
 from dra_driver.domains.objects import workload_template
@@ -42,10 +31,10 @@ from dra_driver.kubernetes import GATES, KNOWN, FeatureGates
 from dra_driver.phrases import listed, meant, shown
 
 _CODES: dict[str, Code] = {
-    "FieldValueRequired": MISSING_FIELD,
-    "FieldValueTooMany": TOO_MANY,
-    "FieldValueTooLong": TOO_MANY,
-    "FieldValueDuplicate": DUPLICATE,
+    "FieldValueRequired": codes.MISSING_FIELD,
+    "FieldValueTooMany": codes.TOO_MANY,
+    "FieldValueTooLong": codes.TOO_MANY,
+    "FieldValueDuplicate": codes.DUPLICATE,
 }
 _REFERENCE = re.compile(r".*\.(constraints|config)\[[0-9]+\]\.requests\[[0-9]+\]")
 
@@ -53,17 +42,17 @@ _REFERENCE = re.compile(r".*\.(constraints|config)\[[0-9]+\]\.requests\[[0-9]+\]
 def report_problems(problems: Iterable[FieldProblem], report: CheckReport) -> None:
     """What the API server's own rules say, where nothing was found yet."""
     for problem in problems:
-        code = _CODES.get(problem.reason, INVALID)
+        code = _CODES.get(problem.reason, codes.INVALID)
         if not _is_misspelt(problem, code, report) and not report.has(problem.field):
             report.find(code, problem.field, problem.message)
 
 
 def _is_misspelt(problem: FieldProblem, code: Code, report: CheckReport) -> bool:
     """Whether what is missing stands beside or below, under a name that is not right."""
-    if code is MISSING_FIELD and report.has_unknown_below(problem.field):
+    if code is codes.MISSING_FIELD and report.has_unknown_below(problem.field):
         return True
     empty = problem.message.startswith('Invalid value: "":')
-    return (empty or code is MISSING_FIELD) and report.has_unknown_below(problem.field.rpartition(".")[0])
+    return (empty or code is codes.MISSING_FIELD) and report.has_unknown_below(problem.field.rpartition(".")[0])
 
 
 def check_claim(part: ClaimPart, manifests: Manifests) -> None:
@@ -108,7 +97,7 @@ def check_gate(gate: str, path: str, report: CheckReport, minor: int) -> None:
     later = f"; it is on from 1.{since} on" if since in KNOWN else ""
     name = path.rpartition(".")[2]
     message = f"Kubernetes 1.{minor} drops `{name}` because its gate {gate} is off by default{later}"
-    report.find(NEEDS_GATE, path, message, fix=f"switch on {gate} in kube-apiserver and kube-scheduler")
+    report.find(codes.NEEDS_GATE, path, message, fix=f"switch on {gate} in kube-apiserver and kube-scheduler")
 
 
 def _no_cel(expression: str) -> None:
@@ -132,7 +121,7 @@ def _check_named_requests(part: ClaimPart) -> None:
             message = f"the claim has no request {shown(name)}{guess}"
             message += "" if guess or not known else f"; it has {listed(known)}"
             only = f"write `{known[0]}`" if len(known) == 1 else None
-            part.report.find(UNKNOWN_REQUEST, path, message, fix=fix_of(guess) or only)
+            part.report.find(codes.UNKNOWN_REQUEST, path, message, fix=fix_of(guess) or only)
 
 
 def _named_requests(part: ClaimPart) -> Iterator[tuple[str, str]]:
@@ -159,7 +148,9 @@ def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
     for index, constraint in enumerate((part.spec.get("devices") or {}).get("constraints") or ()):
         path = f"{part.path}.devices.constraints[{index}]"
         if constraint.get("matchAttribute") and constraint.get("distinctAttribute"):
-            part.report.find(INVALID, path, "one constraint is either about matchAttribute or about distinctAttribute")
+            part.report.find(
+                codes.INVALID, path, "one constraint is either about matchAttribute or about distinctAttribute"
+            )
         for field in ("matchAttribute", "distinctAttribute"):
             domain, _, id_ = str(constraint.get(field) or "").rpartition("/")
             problem = names.problem("attributes", domain, id_) if domain and id_ else None
@@ -168,7 +159,9 @@ def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
                 if fix is not None and "/" not in guess and "device." not in guess:
                     fix = f"write `{domain}/{guess.split('`')[1]}`" if domain in names.attributes else fix
                 message = f"{problem.message}; no devices satisfy this"
-                part.report.find(UNKNOWN_ATTRIBUTE, f"{path}.{field}", message, fix=fix, severity=problem.severity)
+                part.report.find(
+                    codes.UNKNOWN_ATTRIBUTE, f"{path}.{field}", message, fix=fix, severity=problem.severity
+                )
 
 
 def _check_capacity(request: JsonObject, path: str, report: CheckReport, manifests: Manifests) -> None:
@@ -180,7 +173,7 @@ def _check_capacity(request: JsonObject, path: str, report: CheckReport, manifes
         problem = manifests.names.problem("capacity", domain or driver, id_)
         if problem is not None:
             where = f"{path}.capacity.requests[{name}]"
-            report.find(UNKNOWN_ATTRIBUTE, where, problem.message, fix=problem.fix, severity=problem.severity)
+            report.find(codes.UNKNOWN_ATTRIBUTE, where, problem.message, fix=problem.fix, severity=problem.severity)
 
 
 # -- ComputeDomains
@@ -202,7 +195,7 @@ def check_domain(document: Document, report: CheckReport, minor: int) -> ClaimPa
         return None
     if cleaned["spec"].get("numNodes"):
         message = "`numNodes` is deprecated by NVIDIA; it makes each container wait until so many nodes are ready"
-        report.find(DEPRECATED_FIELD, "spec.numNodes", message, fix="leave it out if each may start on its own")
+        report.find(codes.DEPRECATED_FIELD, "spec.numNodes", message, fix="leave it out if each may start on its own")
     return _template(document)
 
 
@@ -232,7 +225,7 @@ def check_templates(made: Iterable[ClaimPart], manifests: Manifests) -> None:
 
 def _taken(report: CheckReport, other: Document, does: str) -> None:
     message = f"{other.title} in {other.file}:{other.line} {does}, too; the controller leaves it as it is"
-    report.find(TEMPLATE_TAKEN, _TEMPLATE, message, fix="name another template, which the controller makes")
+    report.find(codes.TEMPLATE_TAKEN, _TEMPLATE, message, fix="name another template, which the controller makes")
 
 
 def _problems(spec: JsonObject) -> Iterator[FieldProblem]:

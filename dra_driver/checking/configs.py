@@ -6,7 +6,9 @@ from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.opaque import config_for, kind_of, listed_configs, meant_for, written_config
 from dra_driver.api.resource import AllocatedConfig, DeviceClass, Opaque
-from dra_driver.checking.findings import CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, CheckReport, Severity
+from dra_driver.checking import codes
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import CheckReport
 from dra_driver.checking.fit import expressions_of, kinds_of
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.manifests import ClaimPart, Manifests
@@ -34,7 +36,7 @@ def check_configs(configs: Sequence[JsonObject], path: str, report: CheckReport,
             guess = meant(driver, (ours, COMPUTE_DOMAIN_DRIVER))
             if guess:
                 message = f"no driver {driver!r} is known{guess}"
-                report.find(UNKNOWN_DRIVER, f"{where}.driver", message, fix=fix_of(guess))
+                report.find(codes.UNKNOWN_DRIVER, f"{where}.driver", message, fix=fix_of(guess))
     return right
 
 
@@ -49,18 +51,18 @@ def _check_parameters(
         described = next((item for item in taken if item.kind == kind), None)
         if described is None:
             message = f"{kind} is for {meant_for(kind)}, which are devices of another driver"
-            report.find(CONFIG_KIND, f"{path}.kind", message)
+            report.find(codes.CONFIG_KIND, f"{path}.kind", message)
             return False
         written_config(parameters, described, field=path)
         strategy = (parameters.get("sharing") or {}).get("strategy")
         if strategy is not None:
             check_strategy(strategy, gates, field=f"{path}.sharing.strategy")
         if described in DOMAIN_CONFIGS and "domainID" not in parameters:
-            report.find(CONFIG, f"{path}.domainID", "is missing; must be the UID of a ComputeDomain")
+            report.find(codes.CONFIG, f"{path}.domainID", "is missing; must be the UID of a ComputeDomain")
             return False
     except InvalidConfig as error:
         for field, message in _problems(error, path):
-            report.find(CONFIG, field, message, fix=suggested_in(message))
+            report.find(codes.CONFIG, field, message, fix=suggested_in(message))
         return False
     return True
 
@@ -114,7 +116,7 @@ def _check_request(
         for field, message in problems:
             place = _place(field, places, where)
             text = message if severity is None else f"on devices of type {kind}: {message}"
-            code = CONFIG_KIND if place.endswith(".kind") else CONFIG
+            code = codes.CONFIG_KIND if place.endswith(".kind") else codes.CONFIG
             if not part.report.has(place):
                 part.report.find(code, place, text, severity=severity)
 

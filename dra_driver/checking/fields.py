@@ -9,15 +9,8 @@ from datetime import datetime
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.schema import Schema
-from dra_driver.checking.findings import (
-    INVALID,
-    MISSING_FIELD,
-    NEEDS_GATE,
-    TOO_NEW,
-    UNKNOWN_FIELD,
-    WRONG_TYPE,
-    CheckReport,
-)
+from dra_driver.checking import codes
+from dra_driver.checking.findings import CheckReport
 from dra_driver.checking.selectors import fix_of
 from dra_driver.phrases import listed, meant, shown
 from dra_driver.quantity import Quantity
@@ -82,7 +75,7 @@ class Cleaner:
                 result[name] = cleaned
         for name in schema.raw.get("required", ()):
             if value.get(name) is None and name not in misspelt:
-                self._report.find(MISSING_FIELD, _below(path, name), f"`{name}` is missing")
+                self._report.find(codes.MISSING_FIELD, _below(path, name), f"`{name}` is missing")
         return result
 
     def _unknown(self, name: str, schema: Schema, where: str) -> str:
@@ -92,17 +85,17 @@ class Cleaner:
             since, gate = later
             if self._minor < since:
                 self._report.find(
-                    TOO_NEW, where, f"`{name}` came with Kubernetes 1.{since}; this is for 1.{self._minor}"
+                    codes.TOO_NEW, where, f"`{name}` came with Kubernetes 1.{since}; this is for 1.{self._minor}"
                 )
             else:
                 message = f"Kubernetes 1.{self._minor} drops `{name}` unless the gate {gate} is switched on"
-                self._report.find(NEEDS_GATE, where, message)
+                self._report.find(codes.NEEDS_GATE, where, message)
             return ""
         known = tuple(schema.properties)
         guess = meant(name, known) or _elsewhere(name, schema)
         message = f"there is no field `{name}` here"
         message += guess or (f"; there is {listed(known)}" if len(known) <= 12 else "")
-        self._report.find(UNKNOWN_FIELD, where, message, fix=fix_of(guess))
+        self._report.find(codes.UNKNOWN_FIELD, where, message, fix=fix_of(guess))
         return guess.split("`")[1] if guess else ""
 
     def _list(self, value: object, schema: Schema, path: str) -> object:
@@ -114,7 +107,7 @@ class Cleaner:
         for index, item in enumerate(value):
             where = f"{path}[{index}]"
             if item is None:
-                self._report.find(WRONG_TYPE, where, "is empty")
+                self._report.find(codes.WRONG_TYPE, where, "is empty")
                 continue
             cleaned = self._value(item, schema.items, where)
             # The place of an entry is part of its name, so a wrong one leaves a gap of its type behind.
@@ -134,17 +127,17 @@ class Cleaner:
             return self._typed(value, False, path, _TYPES[schema.type])
         limit = _LIMITS.get(str(schema.raw.get("format", "")))
         if limit is not None and isinstance(value, int) and not -limit <= value < limit:
-            self._report.find(INVALID, path, f"is {value}; that is out of range")
+            self._report.find(codes.INVALID, path, f"is {value}; that is out of range")
             return None
         if schema.definition in _TIMES and not _is_time(str(value)):
-            self._report.find(INVALID, path, f"is {shown(value)}; must be a time like 2026-01-31T12:00:00Z")
+            self._report.find(codes.INVALID, path, f"is {shown(value)}; must be a time like 2026-01-31T12:00:00Z")
             return None
         choices = schema.raw.get("enum")
         if isinstance(choices, list) and value not in choices:
             words = [str(choice) for choice in choices]
             guess = meant(value, words)
             message = f"is {shown(value)}; must be one of {listed(words)}{guess}"
-            self._report.find(INVALID, path, message, fix=fix_of(guess))
+            self._report.find(codes.INVALID, path, message, fix=fix_of(guess))
             return None
         return value
 
@@ -154,7 +147,7 @@ class Cleaner:
         try:
             Quantity.parse(str(value))
         except ValueError:
-            self._report.find(INVALID, path, f"is {shown(value)}; must be a quantity like `2`, `500m` or `8Gi`")
+            self._report.find(codes.INVALID, path, f"is {shown(value)}; must be a quantity like `2`, `500m` or `8Gi`")
             return None
         return str(value)
 
@@ -165,7 +158,7 @@ class Cleaner:
         if wanted == _TYPES["string"] and not isinstance(value, dict | list):
             text = str(value).lower() if isinstance(value, bool) else str(value)
             fix = f'put it in quotes: "{text}"'
-        self._report.find(WRONG_TYPE, path, f"is {_kind(value)}; must be {wanted}", fix=fix)
+        self._report.find(codes.WRONG_TYPE, path, f"is {_kind(value)}; must be {wanted}", fix=fix)
         return None
 
 

@@ -8,7 +8,8 @@ from dra_driver.allocation.selection import Failure
 from dra_driver.allocation.snapshot import Candidate, SelectedDevices, Snapshot
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.resource import DeviceRequest, ResourceClaim, ResourceClaimSpec
-from dra_driver.checking.findings import NEVER_FITS, NOT_JUDGED, SELECTOR, SELECTOR_FAILS, Severity
+from dra_driver.checking import codes
+from dra_driver.checking.codes import Severity
 from dra_driver.checking.knowledge import Knowledge, SampleNode
 from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests
 from dra_driver.errors import DriverError
@@ -82,7 +83,7 @@ def check_class_fit(part: ClassPart, manifests: Manifests) -> None:
         return
     if not any(selected(site, expressions).matching for site in knowledge.sites):
         message = "no known device satisfies all selectors of the class"
-        part.report.find(NEVER_FITS, "spec.selectors", message, severity=_severity(knowledge))
+        part.report.find(codes.NEVER_FITS, "spec.selectors", message, severity=_severity(knowledge))
 
 
 def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
@@ -104,7 +105,7 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     if (
         not fine
         or not wishes
-        or any(finding.code in (SELECTOR.name, NOT_JUDGED.name) for finding in part.report.findings)
+        or any(finding.code in (codes.SELECTOR.name, codes.NOT_JUDGED.name) for finding in part.report.findings)
     ):
         return
     spec = _only(claim, [wish.name for wish in wishes])
@@ -137,7 +138,7 @@ def _report_failures(
                 path = paths[failure.index - first]
                 if not part.report.has(path):
                     offset = failure.error.start
-                    part.report.find(SELECTOR_FAILS, path, message, fix=fix, offset=offset, severity=severity)
+                    part.report.find(codes.SELECTOR_FAILS, path, message, fix=fix, offset=offset, severity=severity)
     return any(answer.failing for _, answer in answers)
 
 
@@ -201,12 +202,12 @@ def _report_misfit(part: ClaimPart, spec: ResourceClaimSpec, wishes: Sequence[_W
             if RequestName.of(wish.name).request == request.name:
                 only = _alone(spec, _without_others(request, RequestName.of(wish.name).alternative))
                 path, message = _why(wish, only, part.report.document.name, manifests)
-                part.report.find(NEVER_FITS, path, message, severity=severity)
+                part.report.find(codes.NEVER_FITS, path, message, severity=severity)
     if not fits_alone:
         return
     reason = _reason(spec, list(manifests.knowledge.sites.broad), part.report.document.name, manifests)
     message = f"each request fits alone, but all together fit no node; {reason}"
-    part.report.find(NEVER_FITS, f"{part.path}.devices.requests", message, severity=severity)
+    part.report.find(codes.NEVER_FITS, f"{part.path}.devices.requests", message, severity=severity)
 
 
 def _alone(spec: ResourceClaimSpec, request: DeviceRequest) -> ResourceClaimSpec:
@@ -249,4 +250,4 @@ def _models(sites: Sequence[SampleNode]) -> str:
 
 
 def _severity(knowledge: Knowledge) -> Severity:
-    return Severity.ERROR if knowledge.certain else NEVER_FITS.severity
+    return Severity.ERROR if knowledge.certain else codes.NEVER_FITS.severity

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.checking.findings import FABRIC_PARTITION
+from dra_driver.checking import codes
 from dra_driver.checking.fit import expressions_of, selected
 from dra_driver.checking.knowledge import Knowledge, SampleNode
 from dra_driver.checking.manifests import ClaimPart, Manifests
@@ -85,7 +85,7 @@ def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[_Asked],
             " refuses the claim"
         )
         other = f", or match on {knowledge.driver}/partition{count}" if count in PARTITION_SIZES else ""
-        part.report.find(FABRIC_PARTITION, path, message, fix=f"request {size} GPUs{other}")
+        part.report.find(codes.FABRIC_PARTITION, path, message, fix=f"request {size} GPUs{other}")
 
 
 def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[_Asked], knowledge: Knowledge) -> bool:
@@ -106,7 +106,7 @@ def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[_Asked], 
             return False
         message = f"on {site.title} NVSwitches are shared, and any {count} GPUs need not be a fabric partition"
         fix = f"add the constraint matchAttribute: {driver}/partition{count}"
-        part.report.find(FABRIC_PARTITION, path, message, fix=fix)
+        part.report.find(codes.FABRIC_PARTITION, path, message, fix=fix)
         return True
     if {"vfio"} not in kinds or not attributes.get("fabric", frozenset()) - {"none"}:
         return False
@@ -115,7 +115,7 @@ def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[_Asked], 
         " CUDA fails in it, or has no NVLink"
     )
     fix = "switch on the feature gate FabricManagerPartitioning; docs/hardware.md, section Fabric partitions"
-    part.report.find(FABRIC_PARTITION, path, message, fix=fix)
+    part.report.find(codes.FABRIC_PARTITION, path, message, fix=fix)
     return True
 
 

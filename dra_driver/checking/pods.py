@@ -5,21 +5,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dra_driver.allocation.placement import IMPLICIT_PREFIX, class_by_resource
 from dra_driver.api.core import Key
 from dra_driver.api.meta import JsonObject
+from dra_driver.checking import codes
 from dra_driver.checking.claim_checks import check_gate, request_names
-from dra_driver.checking.findings import (
-    DUPLICATE,
-    EXTENDED_RESOURCE,
-    INVALID,
-    MISNAMED,
-    MISSING_FIELD,
-    NOT_FOUND,
-    UNKNOWN_CLAIM,
-    UNKNOWN_REQUEST,
-    UNUSED_CLAIM,
-    UNUSED_REQUEST,
-    CheckReport,
-    Severity,
-)
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import CheckReport
 from dra_driver.checking.manifests import ClaimPart, Manifests, PodPart
 from dra_driver.checking.selectors import fix_of
 from dra_driver.names import FORMER_CLASSES, is_dns_label, is_dns_subdomain
@@ -75,7 +64,7 @@ def check_pod(pod: PodPart, manifests: Manifests) -> None:
     used = _check_uses(pod, claims, manifests)
     for name, (path, _) in claims.items():
         if name not in used and pod.spec.get("containers"):
-            pod.report.find(UNUSED_CLAIM, path, f"no container uses claim {shown(name)}", fix=_use(name))
+            pod.report.find(codes.UNUSED_CLAIM, path, f"no container uses claim {shown(name)}", fix=_use(name))
     for index, entry in enumerate(pod.spec.get("resourceClaims") or ()):
         _check_named(pod, f"{pod.path}.resourceClaims[{index}]", entry, manifests)
         _check_unused_requests(pod, f"{pod.path}.resourceClaims[{index}]", entry, used, manifests)
@@ -85,19 +74,19 @@ def check_pod(pod: PodPart, manifests: Manifests) -> None:
 def _check_containers(pod: PodPart) -> None:
     """What every pod must have. Kinds of others may fill in images."""
     if not pod.spec.get("containers") and not pod.beside and not pod.report.has(f"{pod.path}.containers"):
-        pod.report.find(MISSING_FIELD, f"{pod.path}.containers", "a pod must have a container")
+        pod.report.find(codes.MISSING_FIELD, f"{pod.path}.containers", "a pod must have a container")
     seen: set[str] = set()
     for path, container in containers(pod):
         name = str(container.get("name", ""))
         if not name and not pod.report.has(f"{path}.name"):
-            pod.report.find(MISSING_FIELD, f"{path}.name", "a container must have a name")
+            pod.report.find(codes.MISSING_FIELD, f"{path}.name", "a container must have a name")
         if name and not is_dns_label(name):
-            pod.report.find(INVALID, f"{path}.name", f"is {shown(name)}; must be a DNS label like `main`")
+            pod.report.find(codes.INVALID, f"{path}.name", f"is {shown(name)}; must be a DNS label like `main`")
         if name and name in seen:
-            pod.report.find(DUPLICATE, f"{path}.name", f"the pod has two containers called {shown(name)}")
+            pod.report.find(codes.DUPLICATE, f"{path}.name", f"the pod has two containers called {shown(name)}")
         seen.add(name)
         if not container.get("image") and pod.whole and not pod.report.has(f"{path}.image"):
-            pod.report.find(MISSING_FIELD, f"{path}.image", "a container must have an image")
+            pod.report.find(codes.MISSING_FIELD, f"{path}.image", "a container must have an image")
 
 
 def _use(name: str) -> str:
@@ -114,20 +103,20 @@ def _check_listed(pod: PodPart) -> _ListedClaims:
         path, name = f"{pod.path}.resourceClaims[{index}]", str(entry.get("name", ""))
         both = entry.get("resourceClaimName"), entry.get("resourceClaimTemplateName")
         if all(both):
-            pod.report.find(INVALID, path, "names a claim and a template; one of them is enough")
+            pod.report.find(codes.INVALID, path, "names a claim and a template; one of them is enough")
         elif not any(both):
             message = "names neither a claim (`resourceClaimName`) nor a template (`resourceClaimTemplateName`)"
-            pod.report.find(MISSING_FIELD, path, message)
+            pod.report.find(codes.MISSING_FIELD, path, message)
         if entry.get("name") == "":
-            pod.report.find(MISSING_FIELD, f"{path}.name", "the claim must have a name")
+            pod.report.find(codes.MISSING_FIELD, f"{path}.name", "the claim must have a name")
         if name and not is_dns_label(name):
-            pod.report.find(INVALID, f"{path}.name", f"is {shown(name)}; must be a DNS label like `gpu`")
+            pod.report.find(codes.INVALID, f"{path}.name", f"is {shown(name)}; must be a DNS label like `gpu`")
         for field in ("resourceClaimName", "resourceClaimTemplateName"):
             named = entry.get(field)
             if named and not is_dns_subdomain(str(named)):
-                pod.report.find(INVALID, f"{path}.{field}", f"is {shown(named)}; that is not a valid object name")
+                pod.report.find(codes.INVALID, f"{path}.{field}", f"is {shown(named)}; that is not a valid object name")
         if name in claims:
-            pod.report.find(DUPLICATE, f"{path}.name", f"the pod has two claims called {shown(name)}")
+            pod.report.find(codes.DUPLICATE, f"{path}.name", f"the pod has two claims called {shown(name)}")
         claims.setdefault(name, (path, entry))
     return claims
 
@@ -151,7 +140,7 @@ def _check_uses(pod: PodPart, claims: _ListedClaims, manifests: Manifests) -> di
                 _unknown_claim(pod, f"{where}.name", name, claims)
                 continue
             if (name, request) in seen or (name, "") in seen or (not request and any(name == text for text, _ in seen)):
-                pod.report.find(DUPLICATE, where, f"the container uses claim {shown(name)} already")
+                pod.report.find(codes.DUPLICATE, where, f"the container uses claim {shown(name)} already")
             seen.add((name, request))
             used.setdefault(name, set()).add(request)
             if request:
@@ -162,13 +151,13 @@ def _check_uses(pod: PodPart, claims: _ListedClaims, manifests: Manifests) -> di
 def _unknown_claim(pod: PodPart, path: str, name: str, claims: Collection[str]) -> None:
     if not name:
         if not pod.report.has(path):
-            pod.report.find(MISSING_FIELD, path, "must name a claim of the pod")
+            pod.report.find(codes.MISSING_FIELD, path, "must name a claim of the pod")
         return
     guess = meant(name, claims)
     message = f"the pod has no claim {shown(name)}{guess}"
     message += "" if guess or not claims else f"; it has {listed(claims)}"
     fix = fix_of(guess) or f"add an entry `name: {name}` to {pod.path}.resourceClaims"
-    pod.report.find(UNKNOWN_CLAIM, path, message, fix=fix)
+    pod.report.find(codes.UNKNOWN_CLAIM, path, message, fix=fix)
 
 
 def _claim_of(pod: PodPart, entry: JsonObject, manifests: Manifests) -> ClaimPart | None:
@@ -187,12 +176,12 @@ def _check_request(pod: PodPart, path: str, entry: JsonObject, request: str, man
     top = request.partition("/")[0]
     if top in known:
         message = f"containers name requests, not their alternatives: `{top}`, not `{request}`"
-        pod.report.find(UNKNOWN_REQUEST, path, message, fix=f"write `{top}`")
+        pod.report.find(codes.UNKNOWN_REQUEST, path, message, fix=f"write `{top}`")
         return
     guess = meant(request, known)
     message = f"{part.report.document.title} has no request {shown(request)}{guess}"
     message += "" if guess or not known else f"; it has {listed(known)}"
-    pod.report.find(UNKNOWN_REQUEST, path, message, fix=fix_of(guess))
+    pod.report.find(codes.UNKNOWN_REQUEST, path, message, fix=fix_of(guess))
 
 
 def _check_unused_requests(
@@ -206,7 +195,7 @@ def _check_unused_requests(
     unused = [request_name for request_name in request_names(part) if request_name not in used[name]]
     if unused:
         message = f"no container uses request {listed(unused)} of claim {shown(name)}"
-        pod.report.find(UNUSED_REQUEST, path, message)
+        pod.report.find(codes.UNUSED_REQUEST, path, message)
 
 
 def _check_named(pod: PodPart, path: str, entry: JsonObject, manifests: Manifests) -> None:
@@ -238,14 +227,14 @@ def _check_key(
             f"{shown(name)} is no {kind}; the files have {'a claim' if right == 'resourceClaimName' else 'a template'}"
         )
         fix = f"write `{right}: {name}`"
-        pod.report.find(MISNAMED, path, f"{message} of this name", fix=fix, severity=Severity.ERROR)
+        pod.report.find(codes.MISNAMED, path, f"{message} of this name", fix=fix, severity=Severity.ERROR)
         return
     elsewhere = sorted(text for text, other_name in known if other_name == name)
     if elsewhere:
         message = f"{kind} {name} is in namespace {elsewhere[0] or 'default'}, the pod is not"
         # A namespace that is not written is that of `kubectl apply -n`.
         severity = Severity.ERROR if namespace and all(elsewhere) else None
-        pod.report.find(MISNAMED, path, message, fix="put both into one namespace", severity=severity)
+        pod.report.find(codes.MISNAMED, path, message, fix="put both into one namespace", severity=severity)
         return
     report_missing(pod.report, path, kind, name, [text for ns, text in known if ns == namespace], namespace, manifests)
 
@@ -260,18 +249,20 @@ def report_missing(
         return
     if kind == "DeviceClass" and name in FORMER_CLASSES:
         message = f"DeviceClass {shown(name)} does not exist: only early releases of NVIDIA's driver had it"
-        report.find(MISNAMED, path, message, fix=FORMER_CLASSES[name], severity=Severity.ERROR)
+        report.find(codes.MISNAMED, path, message, fix=FORMER_CLASSES[name], severity=Severity.ERROR)
         return
     guess = meant(name, [*known, *(text for ns, text in in_cluster if ns == namespace)])
     if guess:
         certain = existing is not None or is_misspelled(name, guess.split("`")[1])
         severity = Severity.ERROR if certain else None
-        report.find(MISNAMED, path, f"there is no {kind} {shown(name)}{guess}", fix=fix_of(guess), severity=severity)
+        report.find(
+            codes.MISNAMED, path, f"there is no {kind} {shown(name)}{guess}", fix=fix_of(guess), severity=severity
+        )
     elif existing is not None:
         message = f"{kind} {shown(name)} is neither in these files nor in the cluster"
-        report.find(NOT_FOUND, path, message, severity=Severity.ERROR)
+        report.find(codes.NOT_FOUND, path, message, severity=Severity.ERROR)
     else:
-        report.find(NOT_FOUND, path, f"{kind} {shown(name)} is not in these files; it must be in the cluster")
+        report.find(codes.NOT_FOUND, path, f"{kind} {shown(name)} is not in these files; it must be in the cluster")
 
 
 def _check_extended(pod: PodPart, manifests: Manifests) -> None:
@@ -284,7 +275,7 @@ def _check_extended(pod: PodPart, manifests: Manifests) -> None:
                 if name in limits and field == "requests":
                     if name in classes and str(limits[name]) != str(amount):
                         message = f"asks for {amount}, and {limits[name]} in limits; both must be the same"
-                        pod.report.find(INVALID, f"{path}.resources.requests[{name}]", message)
+                        pod.report.find(codes.INVALID, f"{path}.resources.requests[{name}]", message)
                     continue
                 _check_resource(pod, f"{path}.resources.{field}[{name}]", name, classes, manifests)
 
@@ -298,10 +289,10 @@ def _check_resource(pod: PodPart, path: str, name: str, classes: Mapping[str, st
     if name in _OF_HAMI:
         message = f"{name} is a resource of HAMi, and no DeviceClass provides it"
         fix = "`dractl migrate` writes a claim of a share of a GPU in its place"
-        pod.report.find(EXTENDED_RESOURCE, path, message, fix=fix)
+        pod.report.find(codes.EXTENDED_RESOURCE, path, message, fix=fix)
         return
     guess = meant(name, classes)
     message = f"no DeviceClass provides {name}{guess}"
     if name.startswith("nvidia.com/mig-"):
         message += "; ask for the profile with a claim of class mig.nvidia.com instead"
-    pod.report.find(EXTENDED_RESOURCE, path, message, fix=fix_of(guess))
+    pod.report.find(codes.EXTENDED_RESOURCE, path, message, fix=fix_of(guess))

@@ -8,7 +8,9 @@ from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.functions import Server
 from dra_driver.cel.parser import parse
 from dra_driver.cel.tree import Bind, CallNode, Constant, Index, Name, Select, SyntaxNode, children
-from dra_driver.checking.findings import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE, CheckReport, Severity
+from dra_driver.checking import codes
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import CheckReport
 from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
 from dra_driver.phrases import is_misspelled, meant
 
@@ -82,14 +84,14 @@ def check_selector(expression: str, path: str, report: CheckReport, server: Serv
     try:
         compile_selector(expression, server)
     except CelError as error:
-        code = NOT_JUDGED if isinstance(error, CelNotJudged) else SELECTOR
+        code = codes.NOT_JUDGED if isinstance(error, CelNotJudged) else codes.SELECTOR
         report.find(code, path, error.message, fix=suggested_in(error.message), offset=error.start)
         return
     for kind, domain, id_, start in _read(parse(expression), {}):
         problem = names.problem(kind, domain, id_)
         if problem is not None:
             report.find(
-                UNKNOWN_ATTRIBUTE, path, problem.message, fix=problem.fix, offset=start, severity=problem.severity
+                codes.UNKNOWN_ATTRIBUTE, path, problem.message, fix=problem.fix, offset=start, severity=problem.severity
             )
 
 

@@ -23,7 +23,8 @@ from dra_driver.api.meta import (
 from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.check import check as findings_in
 from dra_driver.checking.check import policies_for
-from dra_driver.checking.findings import Finding, Severity, as_data, as_github, as_sarif, sentence
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import Finding, as_data, as_github, as_sarif, sentence
 from dra_driver.checking.knowledge import Knowledge, sites_of_cluster, sites_of_models
 from dra_driver.checking.manifests import with_chart_values
 from dra_driver.cli.reading.files import known_classes, read_files

@@ -282,7 +282,7 @@ def _doubts(text: str, intent: Intent) -> list[str]:
     from dra_driver.api.documents import read_documents
     from dra_driver.api.policy import PublishingPolicy
     from dra_driver.checking.check import check
-    from dra_driver.checking.findings import Severity
+    from dra_driver.checking.codes import Severity
     from dra_driver.checking.knowledge import Knowledge, sites_of_models
     from dra_driver.cli.reading.files import known_classes
 

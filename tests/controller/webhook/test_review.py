@@ -20,7 +20,8 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelCostError
 from dra_driver.checking.check import check
-from dra_driver.checking.findings import Severity, sentence
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import sentence
 from dra_driver.checking.knowledge import Knowledge, sites_of_kinds, sites_of_models
 from dra_driver.features import Gates
 from dra_driver.simulation.apiserver.decode import copy_json

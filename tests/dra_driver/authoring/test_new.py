@@ -24,7 +24,7 @@ from dra_driver.authoring.refusals import refusals
 from dra_driver.authoring.writing import plain, written
 from dra_driver.cel.device import compile_selector
 from dra_driver.checking.check import check
-from dra_driver.checking.findings import Severity
+from dra_driver.checking.codes import Severity
 from dra_driver.checking.knowledge import Knowledge, SampleNode, sites_of_models
 from dra_driver.cli.new import known_gpus
 from dra_driver.kube.client import Kube

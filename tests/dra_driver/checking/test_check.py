@@ -13,7 +13,8 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.checking import findings as codes
 from dra_driver.checking.check import check, policies_for
-from dra_driver.checking.findings import CODES, Code, Finding, Severity
+from dra_driver.checking.codes import CODES, Code, Severity
+from dra_driver.checking.findings import Finding
 from dra_driver.checking.knowledge import (
     Knowledge,
     Sites,

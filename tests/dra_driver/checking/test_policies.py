@@ -7,7 +7,8 @@ from support.shipped import classes
 
 from dra_driver.api.documents import read_documents
 from dra_driver.checking.check import check
-from dra_driver.checking.findings import Finding, Severity
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import Finding
 from dra_driver.checking.knowledge import Knowledge, Sites
 from dra_driver.features import Gates
 

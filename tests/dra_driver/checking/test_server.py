@@ -20,7 +20,8 @@ from dra_driver.api.meta import (
     JsonObject,
 )
 from dra_driver.checking.check import check
-from dra_driver.checking.findings import Finding, Severity
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import Finding
 from dra_driver.checking.knowledge import Knowledge, Sites
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube

@@ -13,7 +13,7 @@ from support.objects import claim, node
 from support.shipped import create_classes
 
 from dra_driver.api.meta import NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
-from dra_driver.checking.findings import CODES
+from dra_driver.checking.codes import CODES
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.terminal import Status, plain_errors
@@ -187,7 +187,8 @@ def test_github_gets_one_command_a_finding(file: Path) -> None:
 
 
 def test_what_would_end_a_github_command_is_written_in_its_own_way() -> None:
-    from dra_driver.checking.findings import Finding, Severity, as_github
+    from dra_driver.checking.codes import Severity
+    from dra_driver.checking.findings import Finding, as_github
 
     finding = Finding("a,b:c.yaml", 1, 2, "", Severity.INFO, "x", "100%\nof it")
     assert as_github([finding]) == ["::notice file=a%2Cb%3Ac.yaml,line=1,col=2,title=x::100%25%0Aof it"]

@@ -21,7 +21,7 @@ from dra_driver.api.documents import Document, read_documents, together
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.check import check
-from dra_driver.checking.findings import Severity
+from dra_driver.checking.codes import Severity
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.cli.reading.files import read_files
 from dra_driver.migration.codes import UNREADABLE
