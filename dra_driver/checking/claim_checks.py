@@ -148,9 +148,8 @@ def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
     for index, constraint in enumerate((part.spec.get("devices") or {}).get("constraints") or ()):
         path = f"{part.path}.devices.constraints[{index}]"
         if constraint.get("matchAttribute") and constraint.get("distinctAttribute"):
-            part.report.find(
-                codes.INVALID, path, "one constraint is either about matchAttribute or about distinctAttribute"
-            )
+            message = "one constraint is either about matchAttribute or about distinctAttribute"
+            part.report.find(codes.INVALID, path, message)
         for field in ("matchAttribute", "distinctAttribute"):
             domain, _, id_ = str(constraint.get(field) or "").rpartition("/")
             problem = names.problem("attributes", domain, id_) if domain and id_ else None
@@ -158,10 +157,8 @@ def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
                 fix, guess = problem.fix, problem.guess
                 if fix is not None and "/" not in guess and "device." not in guess:
                     fix = f"write `{domain}/{guess.split('`')[1]}`" if domain in names.attributes else fix
-                message = f"{problem.message}; no devices satisfy this"
-                part.report.find(
-                    codes.UNKNOWN_ATTRIBUTE, f"{path}.{field}", message, fix=fix, severity=problem.severity
-                )
+                message, where = f"{problem.message}; no devices satisfy this", f"{path}.{field}"
+                part.report.find(codes.UNKNOWN_ATTRIBUTE, where, message, fix=fix, severity=problem.severity)
 
 
 def _check_capacity(request: JsonObject, path: str, report: CheckReport, manifests: Manifests) -> None:

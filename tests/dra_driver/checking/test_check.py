@@ -11,7 +11,7 @@ from dra_driver.allocation.behavior import CURRENT
 from dra_driver.api.documents import read_documents
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.checking import findings as codes
+from dra_driver.checking import codes
 from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.codes import CODES, Code, Severity
 from dra_driver.checking.findings import Finding

@@ -13,7 +13,7 @@ from support.shipped import classes
 
 from dra_driver import bundled
 from dra_driver.api.documents import read_documents, together
-from dra_driver.checking import findings as codes
+from dra_driver.checking import codes
 from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.knowledge import Knowledge, model_names, sites_of_models
 from dra_driver.cli.overview import commands
