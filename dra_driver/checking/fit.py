@@ -19,8 +19,8 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """A request, or one alternative of it, of a class that is about known devices. `own` are its own selectors."""
+class Wish:
+    """A request, or one alternative of it, of a known class. `of_class` are the selectors of the class."""
 
     name: str
     path: str
@@ -40,6 +40,14 @@ class _Wish:
     def count(self) -> int:
         count = self.request.get("count", 1)
         return count if isinstance(count, int) else 1
+
+
+def wish_of(name: str, path: str, request: JsonObject, manifests: Manifests) -> Wish | None:
+    """None for a request of an unknown class."""
+    device_class = manifests.device_class(str(request.get("deviceClassName", "")))
+    if device_class is None:
+        return None
+    return Wish(name, path, request, device_class.spec.expressions, expressions_of(request.get("selectors") or ()))
 
 
 def expressions_of(selectors: Sequence[JsonObject]) -> tuple[str, ...]:
@@ -91,7 +99,8 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     knowledge, claim = manifests.knowledge, part.typed
     if claim is None or not knowledge.sites:
         return
-    wishes = [item for name, path, request in part.alternatives() if (item := _wish(name, path, request, manifests))]
+    all_wishes = (wish_of(*alternative, manifests) for alternative in part.alternatives())
+    wishes = [wish for wish in all_wishes if wish is not None and _is_known(wish, knowledge)]
     fine = True
     for wish in wishes:
         start = len(wish.of_class)
@@ -113,7 +122,7 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
         _report_misfit(part, spec, wishes, manifests)
 
 
-def _matches(wish: _Wish, knowledge: Knowledge) -> bool:
+def _matches(wish: Wish, knowledge: Knowledge) -> bool:
     return any(selected(site, wish.expressions).matching for site in knowledge.sites)
 
 
@@ -142,18 +151,12 @@ def _report_failures(
     return any(answer.failing for _, answer in answers)
 
 
-def _wish(name: str, path: str, request: JsonObject, manifests: Manifests) -> _Wish | None:
-    """None for a request of another driver's devices, or of an unknown class."""
-    device_class = manifests.device_class(str(request.get("deviceClassName", "")))
-    if device_class is None:
-        return None
-    of_class, own = device_class.spec.expressions, expressions_of(request.get("selectors") or ())
-    knowledge = manifests.knowledge
-    if not any(selected(site, of_class).matching for site in knowledge.sites.broad):
-        ours = any(knowledge.driver in text for text in (*of_class, *own))
-        if not ours or not any(selected(site, of_class).matching for site in knowledge.sites):
-            return None
-    return _Wish(name, path, request, of_class, own)
+def _is_known(wish: Wish, knowledge: Knowledge) -> bool:
+    """Whether it is not for devices of another driver."""
+    if any(selected(site, wish.of_class).matching for site in knowledge.sites.broad):
+        return True
+    ours = any(knowledge.driver in text for text in wish.expressions)
+    return ours and any(selected(site, wish.of_class).matching for site in knowledge.sites)
 
 
 def _only(claim: ResourceClaimSpec, names: Sequence[str]) -> ResourceClaimSpec:
@@ -192,7 +195,7 @@ def _refusal(spec: ResourceClaimSpec, site: SampleNode, manifests: Manifests, na
     return None if isinstance(answer, Allocated | Undecided) else answer.reason
 
 
-def _report_misfit(part: ClaimPart, spec: ResourceClaimSpec, wishes: Sequence[_Wish], manifests: Manifests) -> None:
+def _report_misfit(part: ClaimPart, spec: ResourceClaimSpec, wishes: Sequence[Wish], manifests: Manifests) -> None:
     severity, fits_alone = _severity(manifests.knowledge), True
     for request in spec.devices.requests:
         if _fits(_alone(spec, request), manifests):
@@ -221,7 +224,7 @@ def _without_others(request: DeviceRequest, alternative: str | None) -> DeviceRe
     return request.model_copy(update={"first_available": only})
 
 
-def _why(wish: _Wish, alone: ResourceClaimSpec, name: str, manifests: Manifests) -> tuple[str, str]:
+def _why(wish: Wish, alone: ResourceClaimSpec, name: str, manifests: Manifests) -> tuple[str, str]:
     """Where, and the sentence."""
     sites = sorted(manifests.knowledge.sites, key=lambda site: -len(selected(site, wish.expressions).matching))
     most = len(selected(sites[0], wish.expressions).matching)

@@ -6,32 +6,16 @@ no CUDA or no NVLink; the scheduler knows nothing of either. Pure.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking import codes
-from dra_driver.checking.fit import expressions_of, selected
+from dra_driver.checking.fit import Wish, selected, wish_of
 from dra_driver.checking.knowledge import Knowledge, SampleNode
 from dra_driver.checking.manifests import ClaimPart, Manifests
 from dra_driver.names import PARTITION_SIZES
 
 _PARTITION = re.compile(r"partition([0-9]+)")
 _WHOLE = ("gpu", "vfio")
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request for a number of devices. `expressions` are the selectors of its class, and its own."""
-
-    name: str
-    path: str
-    count: int
-    expressions: tuple[str, ...]
-
-    def kinds(self, site: SampleNode, driver: str) -> frozenset[str]:
-        """`gpu`, `vfio` and others, of the devices of a node that it selects."""
-        matching = selected(site, self.expressions).matching
-        return frozenset(item.device.text("type") for item in matching if item.id.driver == driver) - {""}
 
 
 def check_partitions(part: ClaimPart, manifests: Manifests) -> None:
@@ -55,14 +39,18 @@ def check_partitions(part: ClaimPart, manifests: Manifests) -> None:
                 return
 
 
-def _asked(part: ClaimPart, manifests: Manifests) -> Iterator[_Asked]:
+def _asked(part: ClaimPart, manifests: Manifests) -> Iterator[Wish]:
     for name, path, request in part.alternatives():
-        count = request.get("count", 1)
-        device_class = manifests.device_class(str(request.get("deviceClassName", "")))
-        alone = "/" not in name and request.get("allocationMode") != "All" and not request.get("adminAccess")
-        if alone and isinstance(count, int) and device_class is not None:
-            own = expressions_of(request.get("selectors") or ())
-            yield _Asked(name, path, count, (*device_class.spec.expressions, *own))
+        wish = wish_of(name, path, request, manifests)
+        alone = "/" not in name and not request.get("adminAccess")
+        if wish is not None and alone and not wish.wants_all and isinstance(request.get("count", 1), int):
+            yield wish
+
+
+def _kinds(wish: Wish, site: SampleNode, driver: str) -> frozenset[str]:
+    """`gpu`, `vfio` and others, of the devices of a node that it selects."""
+    matching = selected(site, wish.expressions).matching
+    return frozenset(item.device.text("type") for item in matching if item.id.driver == driver) - {""}
 
 
 def _size(constraint: JsonObject, knowledge: Knowledge) -> int | None:
@@ -72,12 +60,12 @@ def _size(constraint: JsonObject, knowledge: Knowledge) -> int | None:
     return int(match[1]) if match is not None else None
 
 
-def _of(asked: Sequence[_Asked], constraint: Mapping[str, object]) -> list[_Asked]:
+def _of(asked: Sequence[Wish], constraint: Mapping[str, object]) -> list[Wish]:
     names = constraint.get("requests") or [request.name for request in asked]
     return [request for request in asked if isinstance(names, list) and request.name in names]
 
 
-def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[_Asked], knowledge: Knowledge) -> None:
+def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[Wish], knowledge: Knowledge) -> None:
     count = sum(request.count for request in asked)
     if asked and count != size:
         message = (
@@ -88,9 +76,9 @@ def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[_Asked],
         part.report.find(codes.FABRIC_PARTITION, path, message, fix=f"request {size} GPUs{other}")
 
 
-def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[_Asked], knowledge: Knowledge) -> bool:
+def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[Wish], knowledge: Knowledge) -> bool:
     driver = knowledge.driver
-    kinds = [request.kinds(site, driver) for request in asked]
+    kinds = [_kinds(request, site, driver) for request in asked]
     whole = [
         request
         for request, request_kinds in zip(asked, kinds, strict=True)
