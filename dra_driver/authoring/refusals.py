@@ -15,7 +15,6 @@ from dra_driver.authoring.intent import (
     MIG_PROFILE,
     MODEL,
     Intent,
-    ObjectForm,
     Same,
     WorkloadKind,
     is_model,
@@ -39,7 +38,7 @@ _ANY_PARTITION = Partition("1g", 0, 1)
 
 def refusals(intent: Intent, known: Sequence[GpuFacts]) -> tuple[str, ...]:
     """One sentence for each thing that is wrong, options first; none when it can be written."""
-    return tuple(dict.fromkeys((*_words(intent), *_together(intent), *_form(intent), *_hardware(intent, known))))
+    return tuple(dict.fromkeys((*_words(intent), *_together(intent), *_hardware(intent, known))))
 
 
 # -- single options
@@ -174,25 +173,6 @@ _NO_GPU = GpuFacts(
     passthrough=PassthroughFacts(iommu_group=0),
 )
 """Stands for a GPU where it does not matter which."""
-
-
-def _form(intent: Intent) -> Iterator[str]:
-    if intent.form is not ObjectForm.CLASS:
-        return
-    options = {
-        "--count": intent.count is not None,
-        "--same": intent.same is not None,
-        "--prefer": bool(intent.prefer),
-        "--with-nic": intent.nic,
-        "--admin": intent.admin,
-        "--tolerate": bool(intent.tolerate),
-        "--share": intent.share is not None and bool(intent.share.amounts),
-    }
-    given = [option for option, there in options.items() if there]
-    if given:
-        yield f"{', '.join(given)}: a class says which devices there are to choose from; claims say the rest"
-    if intent.workload is not None:
-        yield "--pod: a pod names a claim or a template, not a class"
 
 
 # -- hardware

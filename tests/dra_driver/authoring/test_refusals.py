@@ -6,7 +6,6 @@ from support.rows import rows
 from dra_driver.authoring.intent import (
     Intent,
     MpsWish,
-    ObjectForm,
     Same,
     ShareIntent,
     WorkloadKind,
@@ -57,14 +56,6 @@ KNOWN = known_gpus()
         (Intent(count=1, workload=WorkloadKind.DEPLOYMENT), "--image is missing: a Deployment needs a program"),
         (Intent(count=0), "--count 0: 1 to 32"),
         (Intent(count=17, nic=True), "--count 17: 1 to 16 with a network device each"),
-        (
-            Intent(form=ObjectForm.CLASS, gpu="h100", count=2, nic=True),
-            "--count, --with-nic: a class says which devices",
-        ),
-        (
-            Intent(form=ObjectForm.CLASS, gpu="h100", workload=WorkloadKind.POD),
-            "--pod: a pod names a claim or a template",
-        ),
         (Intent(name="Not a name", count=1), "NAME 'Not a name': lower-case letters"),
         (Intent(name="threads=50", mps=MpsWish()), "NAME 'threads=50': not a name; set MPS limits with --mps-limits"),
         (Intent(gpu="h100'"), "--gpu \"h100'\": words of a product's name"),
