@@ -16,6 +16,7 @@ from dra_driver.api.resource import Attribute, Device
 from dra_driver.checking import knowledge
 from dra_driver.devices import health
 from dra_driver.domains.names import DOMAIN_LABEL
+from dra_driver.grouping import grouped
 from dra_driver.names import (
     COMPUTE_DOMAIN_DRIVER,
     GPU_ATTRIBUTES,
@@ -237,8 +238,6 @@ def _example(values: Sequence[str]) -> str:
 
 
 def _xid_rows() -> Iterator[tuple[str, ...]]:
-    meanings: dict[tuple[str, str], list[int]] = {}
-    for number, meaning_of_xid in health._XIDS.items():
-        meanings.setdefault(meaning_of_xid, []).append(number)
+    meanings = grouped(health._XIDS, lambda number: health._XIDS[number])
     for (severity, meaning), numbers in sorted(meanings.items(), key=lambda entry: entry[1]):
         yield ", ".join(map(str, numbers)), severity, f"{meaning[:1].upper()}{meaning[1:]}."

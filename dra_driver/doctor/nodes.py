@@ -12,6 +12,7 @@ from dra_driver.devices.health import remedy
 from dra_driver.devices.limitations import LimitationCause
 from dra_driver.doctor.cluster import SIMULATED_RUNTIME, ClusterView, gpu_label
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
+from dra_driver.grouping import grouped
 from dra_driver.kubernetes import GATES, OLDEST, minor_of
 from dra_driver.phrases import and_more
 from dra_driver.publish.inventories import FRESH
@@ -112,9 +113,7 @@ def plugin_pods(cluster: ClusterView) -> Judgment:
         if level != "privileged" and cluster.plugin_setting("--simulate") is None:
             yield wrong("pod-security", f"Namespace {namespace}", level=level, namespace=namespace)
     pods = cluster.our_pods(KUBELET_PLUGIN)
-    by_node: dict[str | None, list[Pod]] = {}
-    for pod in pods:
-        by_node.setdefault(pod.spec.node_name, []).append(pod)
+    by_node = grouped(pods, lambda pod: pod.spec.node_name)
     for node in cluster.nodes.items:
         selecting = cluster.selected_by(node)
         if selecting is not None:

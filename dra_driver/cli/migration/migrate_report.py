@@ -17,6 +17,7 @@ from dra_driver.cli.migration.migrate_files import write_extra
 from dra_driver.cli.reading.files import shipped_classes
 from dra_driver.cli.reading.offline import deadline
 from dra_driver.errors import InvalidInput
+from dra_driver.grouping import grouped
 from dra_driver.kubernetes import CURRENT
 from dra_driver.migration.claims.publishing import final_values, gpu_policies
 from dra_driver.migration.codes import FindingSeverity
@@ -158,12 +159,9 @@ def _rows(report: MigrationReport) -> Iterator[tuple[str, str, str, str]]:
 
 def _cells(findings: Sequence[MigrationFinding]) -> Iterator[tuple[str, str, str, str]]:
     """What is the same in many places stands once, at the first; the report has all of them."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for finding in findings:
-        alike.setdefault((finding.severity, finding.code.name, finding.message), []).append(
-            at(finding.place.file, finding.place.line)
-        )
-    for (severity, code, message), places in alike.items():
+    alike = grouped(findings, lambda finding: (finding.severity, finding.code.name, finding.message))
+    for (severity, code, message), same in alike.items():
+        places = [at(finding.place.file, finding.place.line) for finding in same]
         if len(places) > _MOST_PLACES:
             places = [and_more(places, 1)]
         yield from ((place, severity, code, message) for place in places)
