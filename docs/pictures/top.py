@@ -78,12 +78,12 @@ class _Top:
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._board = Board(GPU_DRIVER, CURRENT)
-        self._screen: Screen | None = Screen()
+        self._screen = Screen()
         self.following = Following(cluster.kube, FOLLOWED, on_change=self._board.learn)
 
     def press(self, key: str) -> None:
-        assert self._screen is not None
-        self._screen = pressed(key, self._screen, self._board.known({}, ()), SIZE, {}, datetime.now(UTC))
+        after = pressed(key, self._screen, self._board.known({}, ()), SIZE, {}, datetime.now(UTC))
+        self._screen = after or self._screen
 
     async def shows(self, *words: str, without: str | None = None) -> Sequence[Text]:
         """The screen that has all these words. Raises TimeoutError."""
@@ -96,7 +96,6 @@ class _Top:
                 await asyncio.sleep(0.2)
 
     def _lines(self) -> Sequence[Text]:
-        assert self._screen is not None
         self._board.refresh(_ALL_NODES)
         return frame(self._screen, self._board.known({}, ()), SIZE, {}, datetime.now(UTC)).lines
 

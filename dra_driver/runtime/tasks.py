@@ -19,16 +19,21 @@ class Stopped(Exception):
     """A signal stopped the service."""
 
 
-async def until_signal(then: Callable[[], None] = lambda: None) -> None:
-    """Waits for SIGTERM or SIGINT, calls `then`, and raises Stopped, which ends the task group that it runs in.
-
-    After this call, signals cancel only that group.
-    """
+async def signal_to_stop() -> None:
+    """Waits for SIGTERM or SIGINT."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     await asked.wait()
+
+
+async def until_signal(then: Callable[[], None] = lambda: None) -> None:
+    """Waits for SIGTERM or SIGINT, calls `then`, and raises Stopped, which ends the task group that it runs in.
+
+    After this call, signals cancel only that group.
+    """
+    await signal_to_stop()
     then()
     raise Stopped
 

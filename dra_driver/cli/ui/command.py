@@ -1,7 +1,6 @@
 """`dractl ui`: serves the pages to this user's browser, or as a pod to users of its cluster."""
 
 import asyncio
-import signal
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -20,6 +19,7 @@ from dra_driver.cli.ui.watched import WatchedCluster
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Endpoint, Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER
+from dra_driver.runtime.tasks import signal_to_stop
 from dra_driver.terminal import messages
 
 SHOWN = (*(kind for kind in EXPLAINED_BY if kind != TAINT_RULES[1]), EVENTS)
@@ -79,7 +79,7 @@ async def _serve_owner(kube: Kube, driver: str, port: int) -> None:
     async with _served(kube, driver, viewers, Listening("127.0.0.1", port)) as chosen:
         messages.print("Open this address in a browser of this machine. Ctrl-C ends the server.", markup=False)
         typer.echo(f"http://127.0.0.1:{chosen}/enter?key={viewers.key}")
-        await _until_signal()
+        await signal_to_stop()
 
 
 async def _serve_shared(
@@ -93,7 +93,7 @@ async def _serve_shared(
         followed = None
         if listening.tls is not None and certificates is not None:
             followed = tasks.create_task(follow_certificate(listening.tls, certificates))
-        await _until_signal()
+        await signal_to_stop()
         if followed is not None:
             followed.cancel()
 
@@ -106,13 +106,6 @@ async def _served(kube: Kube, driver: str, viewers: Viewers, listening: Listenin
             yield port
     finally:
         await watched.close()
-
-
-async def _until_signal() -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
 
 
 def certificate_of(folder: Path) -> ssl.SSLContext:
