@@ -27,7 +27,11 @@ from dra_driver.runtime.settings import (
     driver_name,
     endpoint,
     feature_gates,
+    filled,
     http_url,
+    names,
+    optional,
+    path,
     seconds,
 )
 from dra_driver.runtime.telemetry import LEVELS
@@ -104,39 +108,26 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> C
     if not 1 <= options.workers <= 64:
         parser.refuse(f"--workers {options.workers} is not between 1 and 64")
     namespace = options.lease_namespace or pod_namespace() or "default"
-    return ControllerSettings(
-        kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
-        driver_name=options.driver_name,
-        policy=Path(options.policy) if options.policy else None,
-        workers=options.workers,
-        feature_gates=options.feature_gates,
-        leader_election=options.leader_election,
+    return filled(
+        ControllerSettings,
+        options,
         lease_namespace=namespace,
-        lease_name=options.lease_name,
         lease_times=times,
         identity=options.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}",
         webhook=_webhook(options, parser, namespace),
         daemons=_daemons(options, parser, namespace),
-        http_endpoint=options.http_endpoint or None,
-        debug_pages=options.debug_pages,
         otlp_endpoint=endpoint_asked_for(options.otlp_endpoint, environment),
-        log_level=options.log_level,
-        log_format=options.log_format,
     )
 
 
 def _daemons(options: argparse.Namespace, parser: SettingsParser, namespace: str) -> DaemonSettings:
     if not 1 <= options.max_nodes_per_imex_domain <= 1000:
         parser.refuse(f"--max-nodes-per-imex-domain {options.max_nodes_per_imex_domain} is not between 1 and 1000")
-    secrets = (name.strip() for name in options.daemon_image_pull_secrets.split(","))
-    return DaemonSettings(
+    return filled(
+        DaemonSettings,
+        options,
+        "daemon_",
         namespace=namespace,
-        image=options.daemon_image,
-        image_pull_policy=options.daemon_image_pull_policy,
-        image_pull_secrets=tuple(name for name in secrets if name),
-        service_account=options.daemon_service_account,
-        priority_class=options.daemon_priority_class or None,
-        resources=options.daemon_resources,
         log_level=options.log_level,
         log_format=options.log_format,
         max_nodes=options.max_nodes_per_imex_domain,
@@ -150,17 +141,14 @@ def _webhook(options: argparse.Namespace, parser: SettingsParser, namespace: str
         parser.refuse(f"--webhook-timeout {options.webhook_timeout} is not between 1 and 30 seconds")
     if options.webhook_url and not options.webhook_url.startswith("https://"):
         parser.refuse(f"--webhook-url {options.webhook_url}: an API server calls only https:// URLs")
-    exempt = [name.strip() for name in options.webhook_exempt_namespaces.split(",") if name.strip()]
-    return WebhookSettings(
-        endpoint=options.webhook_endpoint,
-        configuration=options.webhook_configuration,
-        secret=options.webhook_secret,
-        service=options.webhook_service,
+    return filled(
+        WebhookSettings,
+        options,
+        "webhook_",
         url=options.webhook_url.rstrip("/") or None,
         issued_here=options.webhook_certificates == "self-managed",
-        failure_policy=options.webhook_failure_policy,
         timeout_s=options.webhook_timeout,
-        exempt_namespaces=tuple(sorted({*exempt, namespace})),
+        exempt_namespaces=tuple(sorted({*options.webhook_exempt_namespaces, namespace})),
         drain_s=options.webhook_drain,
     )
 
@@ -168,9 +156,9 @@ def _webhook(options: argparse.Namespace, parser: SettingsParser, namespace: str
 def _parser() -> SettingsParser:
     parser = SettingsParser("gpu-dra-controller", "The controller: publishes the GPUs that nodes report.")
     setting = parser.setting
-    setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
+    setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used", type=path)
     setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same", type=driver_name)
-    setting("--policy", "", "file with the PublishingPolicy of the installation, made into GpuPolicies")
+    setting("--policy", "", "file with the PublishingPolicy of the installation, made into GpuPolicies", type=path)
     setting("--workers", 16, "pools written at the same time, 1 to 64", type=int)
     setting("--feature-gates", "", FEATURE_GATES, type=feature_gates)
     parser.switch("--leader-election", True, "work only while holding the lease; off only for a single replica")
@@ -197,9 +185,11 @@ def _declare_daemons(parser: SettingsParser) -> None:
     setting("--daemon-image", "gpu-dra-driver", "image of the pods of ComputeDomains' daemons: the driver's own")
     policies = ("Always", "IfNotPresent", "Never")
     setting("--daemon-image-pull-policy", "IfNotPresent", "when nodes pull it from the registry", choices=policies)
-    setting("--daemon-image-pull-secrets", "", "names of pull Secrets in the lease's namespace, separated by commas")
+    secrets = "names of pull Secrets in the lease's namespace, separated by commas"
+    setting("--daemon-image-pull-secrets", "", secrets, type=names)
     setting("--daemon-service-account", "default", "service account of those pods; it may get and watch ComputeDomains")
-    setting("--daemon-priority-class", "system-node-critical", "priority class of those pods; empty: none")
+    priority = "priority class of those pods; empty: none"
+    setting("--daemon-priority-class", "system-node-critical", priority, type=optional)
     setting("--daemon-resources", "", "requests and limits of their container, as JSON; default: none", type=_resources)
     setting(
         "--max-nodes-per-imex-domain", 18, "maximum number of nodes of one NVLink clique in a ComputeDomain", type=int
@@ -249,6 +239,7 @@ def _declare_webhook(parser: SettingsParser) -> None:
         "--webhook-exempt-namespaces",
         "kube-system",
         "namespaces that are not reviewed, in addition to that of the lease",
+        type=names,
     )
     setting("--webhook-drain", 10.0, "seconds for which a stopping replica still answers", type=seconds)
 

@@ -34,7 +34,7 @@ from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.endpoint import pod_namespace
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
-from dra_driver.runtime.settings import SettingsParser, driver_name
+from dra_driver.runtime.settings import SettingsParser, driver_name, filled, names, path
 from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.slices.diff import MANAGED_BY, MANAGER
 
@@ -69,29 +69,17 @@ def main() -> None:
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> UninstallSettings:
     options = _parser().parse(arguments, environment)
-    return UninstallSettings(
-        kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
-        driver_name=options.driver_name,
-        lease_namespace=options.lease_namespace or pod_namespace() or "default",
-        lease_name=options.lease_name,
-        secrets=_names(options.secrets),
-        pods=_names(options.pods),
-        compute_domains=options.compute_domains,
-    )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
+    return filled(UninstallSettings, options, lease_namespace=options.lease_namespace or pod_namespace() or "default")
 
 
 def _parser() -> SettingsParser:
     parser = SettingsParser("controller.uninstall", "Deletes what the driver created in the cluster while it ran.")
-    parser.setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
+    parser.setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used", type=path)
     parser.setting("--driver-name", GPU_DRIVER, "name of the DRA driver to remove", type=driver_name)
     parser.setting("--lease-namespace", "", "namespace of the controller's lease; default: that of the pod")
     parser.setting("--lease-name", "gpu-dra-controller", "name of the controller's lease")
-    parser.setting("--secrets", "", "names of Secrets in that namespace to delete, separated by commas")
-    parser.setting("--pods", "", "names of Pods in that namespace to delete, separated by commas")
+    parser.setting("--secrets", "", "names of Secrets in that namespace to delete, separated by commas", type=names)
+    parser.setting("--pods", "", "names of Pods in that namespace to delete, separated by commas", type=names)
     parser.switch("--compute-domains", False, "also delete ComputeDomains, and their daemons in that namespace")
     return parser
 

@@ -20,7 +20,10 @@ from dra_driver.runtime.settings import (
     driver_name,
     endpoint,
     feature_gates,
+    filled,
     http_url,
+    optional,
+    path,
     seconds,
 )
 from dra_driver.runtime.telemetry import LEVELS
@@ -92,32 +95,13 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> N
     options = parser.parse(arguments, environment)
     if not options.node_name:
         parser.refuse("--node-name is needed (in a DaemonSet: GPU_DRA_NODE_NAME from spec.nodeName)")
-    kubelet_root = Path(options.kubelet_root)
-    return NodePluginSettings(
-        node_name=options.node_name,
-        kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
-        driver_name=options.driver_name,
-        pod_uid=options.pod_uid or None,
-        kubelet_root=kubelet_root,
-        cdi_root=Path(options.cdi_root),
-        state_dir=Path(options.state_dir) if options.state_dir else kubelet_root / "plugins" / options.driver_name,
-        host_root=Path(options.host_root),
-        driver_root=options.driver_root or None,
-        cdi_hook=options.cdi_hook or None,
-        fabric_manager=options.fabric_manager or None,
-        imex_socket=options.imex_socket,
-        publisher=options.publisher,
-        policy=Path(options.policy) if options.policy else None,
-        validation_command=options.validation_command,
-        simulate=options.simulate or None,
-        feature_gates=options.feature_gates,
+    return filled(
+        NodePluginSettings,
+        options,
+        state_dir=options.state_dir or options.kubelet_root / "plugins" / options.driver_name,
         discovery_interval_s=options.discovery_interval,
         cleanup_interval_s=options.cleanup_interval,
-        http_endpoint=options.http_endpoint or None,
-        debug_pages=options.debug_pages,
         otlp_endpoint=endpoint_asked_for(options.otlp_endpoint, environment),
-        log_level=options.log_level,
-        log_format=options.log_format,
     )
 
 
@@ -128,14 +112,15 @@ def _parser() -> SettingsParser:
     )
     setting = parser.setting
     setting("--node-name", "", "name of this node, as in the cluster")
-    setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
+    setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used", type=path)
     setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same", type=driver_name)
     setting("--pod-uid", "", "UID of this pod; makes rolling updates without a gap possible", type=_uid)
-    setting("--kubelet-root", "/var/lib/kubelet", "folder of the kubelet, with plugins and plugins_registry")
-    setting("--cdi-root", "/var/run/cdi", "folder of the CDI files; the container runtime must read it")
-    setting("--state-dir", "", "folder of the journal; default: plugins/DRIVER below the kubelet's folder")
-    setting("--host-root", "/", "where the host's root is mounted")
-    setting("--driver-root", "", "folder of the NVIDIA driver on the host; default: the plugin searches for it")
+    setting("--kubelet-root", "/var/lib/kubelet", "folder of the kubelet, with plugins and plugins_registry", type=Path)
+    setting("--cdi-root", "/var/run/cdi", "folder of the CDI files; the container runtime must read it", type=Path)
+    setting("--state-dir", "", "folder of the journal; default: plugins/DRIVER below the kubelet's folder", type=path)
+    setting("--host-root", "/", "where the host's root is mounted", type=Path)
+    driver_root = "folder of the NVIDIA driver on the host; default: the plugin searches for it"
+    setting("--driver-root", "", driver_root, type=optional)
     setting(
         "--cdi-hook",
         "",
@@ -155,7 +140,7 @@ def _parser() -> SettingsParser:
         type=_socket,
     )
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
-    setting("--policy", "", "file with the PublishingPolicy of the installation, made into GpuPolicies")
+    setting("--policy", "", "file with the PublishingPolicy of the installation, made into GpuPolicies", type=path)
     setting(
         "--validation-command",
         "",
@@ -181,23 +166,23 @@ def _parser() -> SettingsParser:
     return parser
 
 
-def _uid(text: str) -> str:
+def _uid(text: str) -> str | None:
     if text and not is_uid(text):
         raise argparse.ArgumentTypeError(f"{text!r} cannot be the UID of a pod")
-    return text
+    return text or None
 
 
-def _hook(text: str) -> str:
+def _hook(text: str) -> str | None:
     if text and text != "none" and not text.startswith("/"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither an absolute path on the host nor `none`")
-    return text
+    return text or None
 
 
-def _fabric_manager(text: str) -> str:
+def _fabric_manager(text: str) -> str | None:
     host, _, port = text.partition(":")
     if text and not text.startswith("/") and (not host or (port and not port.isdecimal())):
         raise argparse.ArgumentTypeError(f"{text!r} is neither an absolute path on the host, nor HOST or HOST:PORT")
-    return text
+    return text or None
 
 
 def _socket(text: str) -> str:
@@ -213,11 +198,11 @@ def _words(text: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be split into words: {error}") from error
 
 
-def _simulated(text: str) -> str:
+def _simulated(text: str) -> str | None:
     _, colon, index = text.rpartition(":")
     if colon and not index.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not PROFILE or FILE, alone or with :INDEX")
-    return text
+    return text or None
 
 
 def from_process() -> NodePluginSettings:

@@ -6,8 +6,9 @@ the process with status 2 and a message of one line.
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn, cast
 
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Gates
@@ -94,6 +95,26 @@ def _variable(flag: str) -> str:
     return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
+def filled[T](kind: type[T], options: argparse.Namespace, prefix: str = "", **more: Any) -> T:
+    """A dataclass with `more`; its other fields are the options of their names, after `prefix`."""
+    names = {field.name for field in fields(cast(Any, kind))} - more.keys()
+    return kind(**{name: getattr(options, prefix + name) for name in names}, **more)
+
+
+def optional(text: str) -> str | None:
+    """Nothing is None; so it is below."""
+    return text or None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
 def seconds(text: str) -> float:
     """A setting in seconds, between 0.1 and a day."""
     value = float(text)
@@ -117,16 +138,16 @@ def feature_gates(text: str) -> Gates:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def http_url(text: str) -> str:
+def http_url(text: str) -> str | None:
     """`http://…` or `https://…`, or nothing."""
     if text and not text.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError(f"{text!r} does not begin with http:// or https://")
-    return text
+    return text or None
 
 
-def endpoint(text: str) -> str:
+def endpoint(text: str) -> str | None:
     """HOST:PORT, or nothing."""
     _, colon, port = text.rpartition(":")
     if text and (not colon or not port.isdigit() or int(port) > 65_535):
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
-    return text
+    return text or None

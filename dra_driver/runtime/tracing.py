@@ -77,7 +77,7 @@ OFF = Tracer()
 """The tracer of services without tracing."""
 
 
-def endpoint_asked_for(setting: str, environment: Mapping[str, str]) -> str | None:
+def endpoint_asked_for(setting: str | None, environment: Mapping[str, str]) -> str | None:
     """The collector's URL from the setting, otherwise from OpenTelemetry's variables; None: no traces.
     `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` disable the variables, not the setting. Source:
     OpenTelemetry specification, environment variables of SDKs and of the OTLP exporter.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.runtime.settings import SettingsParser
+from dra_driver.runtime.settings import SettingsParser, filled, path
 from dra_driver.runtime.telemetry import LEVELS
 from kubelet_plugin.imex.probe import FOLDER
 
@@ -52,20 +52,8 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> I
         if not value:
             parser.refuse(f"{flag} is needed; the DaemonSet that the controller makes has it")
     namespace, _, name = options.domain.partition("/")
-    return ImexSettings(
-        namespace=namespace,
-        name=name,
-        uid=options.domain_uid,
-        node_name=options.node_name,
-        address=options.pod_ip,
-        max_nodes=options.max_nodes,
-        folder=Path(options.folder),
-        hosts_file=Path(options.hosts_file),
-        host_root=Path(options.host_root),
-        kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
-        log_level=options.log_level,
-        log_format=options.log_format,
-    )
+    more = {"namespace": namespace, "name": name, "uid": options.domain_uid, "address": options.pod_ip}
+    return filled(ImexSettings, options, **more)
 
 
 def settings_parser() -> SettingsParser:
@@ -81,10 +69,10 @@ def settings_parser() -> SettingsParser:
     setting("--node-name", "", "name of this node, as in the cluster")
     setting("--pod-ip", "", "IP address of this pod")
     setting("--max-nodes", 18, "nodes that a domain can have in one clique; the same on all of them", type=int)
-    setting("--folder", FOLDER, "a folder of this container alone")
-    setting("--hosts-file", "/etc/hosts", "where this container's names are looked up")
-    setting("--host-root", "/", "where /proc/driver/nvidia is")
-    setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
+    setting("--folder", FOLDER, "a folder of this container alone", type=Path)
+    setting("--hosts-file", "/etc/hosts", "where this container's names are looked up", type=Path)
+    setting("--host-root", "/", "where /proc/driver/nvidia is", type=Path)
+    setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used", type=path)
     setting("--log-level", "info", "how much to log", choices=LEVELS)
     setting("--log-format", "json", "how to log", choices=("json", "console"))
     return parser
