@@ -5,6 +5,7 @@ import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 
 # isort: on
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ from controller.binding import BindingClaims
 from controller.classes import ProfileClasses
 from controller.computedomains.keeper import DomainCollector, DomainKeeper
 from controller.policies import PolicyKeeper
-from controller.settings import ControllerSettings, from_process
+from controller.settings import ControllerSettings, read_settings
 from controller.slices import PublishedSlices
 from dra_driver.api.gpupolicy import GpuPolicy
 from dra_driver.features import Feature
@@ -46,7 +47,7 @@ type Job = Callable[[], Coroutine[Any, Any, Any]]
 
 def main() -> None:
     memory.limit_allocator()
-    settings = from_process()
+    settings = read_settings(sys.argv[1:], os.environ)
     configure_logging(settings.log_level, settings.log_format)
     sys.exit(run_service(run(settings)))
 

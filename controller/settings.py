@@ -5,9 +5,7 @@ Each documents its unit, default and reason to change it.
 
 import argparse
 import json
-import os
 import socket
-import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -242,8 +240,3 @@ def _declare_webhook(parser: SettingsParser) -> None:
         type=names,
     )
     setting("--webhook-drain", 10.0, "seconds for which a stopping replica still answers", type=seconds)
-
-
-def from_process() -> ControllerSettings:
-    """The settings of this process."""
-    return read_settings(sys.argv[1:], os.environ)

@@ -9,6 +9,7 @@ import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 
 # isort: on
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -37,7 +38,6 @@ from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of,
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.effects.shipped_hook import ShippedHook
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric_answers import FabricAnswer, answer_of
@@ -52,6 +52,7 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
 from kubelet_plugin.hardware.nvfm import FabricManager
+from kubelet_plugin.hardware.shipped_hook import ShippedHook
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
 from kubelet_plugin.prepare.cdi_files import METADATA_FOLDER, CdiFiles, OtherClaims
@@ -72,7 +73,7 @@ from kubelet_plugin.rpc.dra_server import DraServer
 from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
 from kubelet_plugin.rpc.registration import RegistrationServer, serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
-from kubelet_plugin.settings import NodePluginSettings, from_process
+from kubelet_plugin.settings import NodePluginSettings, read_settings
 
 if TYPE_CHECKING:
     from dra_driver.publish import PoolPublisher
@@ -86,7 +87,7 @@ _LONGEST_END_S = 20.0
 
 def main() -> None:
     memory.limit_allocator()
-    settings = from_process()
+    settings = read_settings(sys.argv[1:], os.environ)
     configure_logging(settings.log_level, settings.log_format)
     sys.exit(run_service(run(settings)))
 

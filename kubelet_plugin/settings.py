@@ -4,9 +4,7 @@ Each field documents its unit, default and reason to change it. A flag overrides
 """
 
 import argparse
-import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,8 +201,3 @@ def _simulated(text: str) -> str | None:
     if colon and not index.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not PROFILE or FILE, alone or with :INDEX")
     return text or None
-
-
-def from_process() -> NodePluginSettings:
-    """The settings of this process."""
-    return read_settings(sys.argv[1:], os.environ)

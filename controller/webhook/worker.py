@@ -20,7 +20,7 @@ from typing import BinaryIO, NoReturn
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller.settings import ControllerSettings, WebhookSettings, from_process
+from controller.settings import ControllerSettings, WebhookSettings, read_settings
 from controller.webhook.configuration import plan_of
 from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.kube.client import Kube, endpoint_from
@@ -37,7 +37,7 @@ _REPORT_EVERY_S = 0.5
 
 def main() -> None:
     memory.limit_allocator()
-    settings = from_process()
+    settings = read_settings(sys.argv[1:], os.environ)
     configure_logging(settings.log_level, settings.log_format)
     if settings.webhook is None:
         sys.exit("the controller has no webhook: set --webhook-endpoint")

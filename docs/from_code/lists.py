@@ -16,7 +16,7 @@ from dra_driver.doctor.api_server import LOSSES
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.findings import Check, Trouble
 from dra_driver.doctor.proofs import IN_PODS, ON_NODE
-from dra_driver.domains.names import OF_PARTS, DomainReason
+from dra_driver.domains.names import DomainReason
 from dra_driver.features import GATES
 from dra_driver.kubernetes import GATES as KUBERNETES_GATES
 from dra_driver.kubernetes import KNOWN, SEEN, KubernetesGate
@@ -171,6 +171,16 @@ def profile_class() -> str:
 
 
 # -- ComputeDomains
+
+OF_PARTS = frozenset(
+    {
+        DomainReason.TEMPLATE_MADE,
+        DomainReason.NODES_JOINED,
+        DomainReason.SEVERAL_CLIQUES,
+        DomainReason.FABRIC_COMPLETE,
+    }
+)
+"""Reasons that the condition `Ready` never has."""
 
 _REASONS = {
     "AllNodesReady": ("Pods on all nodes of the domain can access each other's GPU memory.", ""),

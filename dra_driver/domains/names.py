@@ -65,14 +65,3 @@ class DomainReason(StrEnum):
     NODES_JOINED = "NodesJoined"
     SEVERAL_CLIQUES = "SeveralCliques"
     FABRIC_COMPLETE = "FabricComplete"
-
-
-OF_PARTS = frozenset(
-    {
-        DomainReason.TEMPLATE_MADE,
-        DomainReason.NODES_JOINED,
-        DomainReason.SEVERAL_CLIQUES,
-        DomainReason.FABRIC_COMPLETE,
-    }
-)
-"""Reasons that `Ready` never has."""

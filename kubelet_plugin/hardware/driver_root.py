@@ -18,8 +18,9 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.capabilities import capability_nodes
 from kubelet_plugin.hardware.driver_files import DAEMONS, DriverTree
-from kubelet_plugin.hardware.hook_program import HookChoice, HookPrograms, ShippedProgram
+from kubelet_plugin.hardware.hook_program import HookChoice, HookPrograms
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
+from kubelet_plugin.hardware.shipped_hook import InstalledHook
 from kubelet_plugin.hardware.sysfs import HostFiles, Seen
 
 _KERNEL_MODULE = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)(?:\s|$)")
@@ -93,7 +94,7 @@ class DriverInstallation:
         *,
         configured_root: str | None = None,
         configured_hook: str | None = None,
-        shipped_hook: ShippedProgram | None = None,
+        shipped_hook: InstalledHook | None = None,
         daemons: Collection[str] = DAEMONS,
     ) -> None:
         self._host = host

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
 from dra_driver.cdi.edits import HookProgram
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.host_programs import Ask, asking
+from kubelet_plugin.hardware.shipped_hook import InstalledHook
 from kubelet_plugin.hardware.sysfs import HostFiles, Seen
 
 PLACES = (
@@ -110,24 +110,13 @@ def hook_warning(choice: HookChoice) -> Problem | None:
     return Problem(subject="hook program", reason=reason, message=message)
 
 
-class ShippedProgram(Protocol):
-    """The program of the plugin's image. See `kubelet_plugin.effects.shipped_hook`."""
-
-    @property
-    def path(self) -> str:
-        """Where it lies on the host."""
-
-    def install(self) -> None:
-        """Put it there, unless it is there already. Raises NodeNotReady."""
-
-
 class HookPrograms:
     """Chooses the hook program, and remembers what each said as long as its file is the same. Not for several threads.
 
     `configured` is a host path, `NONE`, or None to search; without `shipped`, only the host's programs are there.
     """
 
-    def __init__(self, host: HostFiles, configured: str | None = None, shipped: ShippedProgram | None = None) -> None:
+    def __init__(self, host: HostFiles, configured: str | None = None, shipped: InstalledHook | None = None) -> None:
         self._host = host
         self._configured = configured
         self._shipped = shipped

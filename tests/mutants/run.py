@@ -54,7 +54,7 @@ CORE: Mapping[str, Sequence[str]] = {
     "kubelet_plugin/effects/host_program.py": tuple(
         f"tests/kubelet_plugin/effects/test_{name}.py" for name in ("host_program", "on_host", "mps_in_container")
     ),
-    "kubelet_plugin/effects/shipped_hook.py": ("tests/kubelet_plugin/hardware/test_hook_program.py",),
+    "kubelet_plugin/hardware/shipped_hook.py": ("tests/kubelet_plugin/hardware/test_hook_program.py",),
     "dra_driver/publish/*.py": ("tests/dra_driver/publish",),
     "dra_driver/publish/preview.py": ("tests/dra_driver/publish", "tests/dra_driver/cli/test_policy.py"),
     "dra_driver/kube/leader.py": ("tests/dra_driver/kube/test_leader.py",),

@@ -26,7 +26,7 @@ class InstalledHook:
 
     @property
     def path(self) -> str:
-        """See `kubelet_plugin.hardware.hook_program.ShippedProgram`."""
+        """Where it lies on the host."""
         return str(self._file)
 
     def install(self) -> None:
@@ -36,7 +36,7 @@ class InstalledHook:
 
 
 class ShippedHook(InstalledHook):
-    """See `kubelet_plugin.hardware.hook_program.ShippedProgram`. `folder` has the same path here and on the host."""
+    """The program of the plugin's image. `folder` has the same path here and on the host."""
 
     def __init__(self, folder: Path, image_file: Path = IN_IMAGE) -> None:
         super().__init__(folder)
