@@ -17,18 +17,7 @@ from pathlib import Path
 import structlog
 
 from controller.classes import is_profile_class
-from dra_driver.api.meta import (
-    COMPUTE_DOMAINS,
-    DAEMON_SETS,
-    DEVICE_CLASSES,
-    LEASES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_SLICES,
-    SECRETS,
-    Resource,
-)
+from dra_driver.api import meta
 from dra_driver.domains.names import DOMAIN_LABEL, FINALIZER
 from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
@@ -92,10 +81,10 @@ async def run(settings: UninstallSettings) -> None:
             lambda: _remove_slices(kube, settings.driver_name),
             # NVIDIA's own driver uses the same name for its domains.
             lambda: _remove_slices(kube, COMPUTE_DOMAIN_DRIVER, label_selector=f"{MANAGED_BY}={MANAGER}"),
-            lambda: _remove(kube, LEASES, settings.lease_name, settings.lease_namespace),
+            lambda: _remove(kube, meta.LEASES, settings.lease_name, settings.lease_namespace),
             *(_domain_steps(kube, settings.lease_namespace) if settings.compute_domains else ()),
-            *(partial(_remove, kube, SECRETS, name, settings.lease_namespace) for name in settings.secrets),
-            *(partial(_remove, kube, PODS, name, settings.lease_namespace) for name in settings.pods),
+            *(partial(_remove, kube, meta.SECRETS, name, settings.lease_namespace) for name in settings.secrets),
+            *(partial(_remove, kube, meta.PODS, name, settings.lease_namespace) for name in settings.pods),
         )
         failures = [failure for step in steps if (failure := await _failure(step)) is not None]
     if failures:
@@ -112,15 +101,17 @@ async def _failure(step: Step) -> ClusterError | None:
 
 
 async def _remove_classes(kube: Kube, driver: str) -> None:
-    for item in (await kube.list(DEVICE_CLASSES)).items:
+    for item in (await kube.list(meta.DEVICE_CLASSES)).items:
         if is_profile_class(item, driver):
-            await _remove(kube, DEVICE_CLASSES, item["metadata"]["name"])
+            await _remove(kube, meta.DEVICE_CLASSES, item["metadata"]["name"])
 
 
 async def _remove_slices(kube: Kube, driver: str, label_selector: str | None = None) -> None:
-    selected = await kube.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver}", label_selector=label_selector)
+    selected = await kube.list(
+        meta.RESOURCE_SLICES, field_selector=f"spec.driver={driver}", label_selector=label_selector
+    )
     for item in selected.items:
-        await _remove(kube, RESOURCE_SLICES, item["metadata"]["name"])
+        await _remove(kube, meta.RESOURCE_SLICES, item["metadata"]["name"])
 
 
 def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
@@ -128,20 +119,20 @@ def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
     namespace."""
     return (
         lambda: _free_nodes(kube),
-        lambda: _remove_labeled(kube, DAEMON_SETS, namespace),
-        lambda: _remove_labeled(kube, RESOURCE_CLAIM_TEMPLATES, namespace),
+        lambda: _remove_labeled(kube, meta.DAEMON_SETS, namespace),
+        lambda: _remove_labeled(kube, meta.RESOURCE_CLAIM_TEMPLATES, namespace),
         lambda: _let_domains_go(kube),
     )
 
 
 async def _free_nodes(kube: Kube) -> None:
-    for item in (await kube.list(NODES, label_selector=DOMAIN_LABEL)).items:
+    for item in (await kube.list(meta.NODES, label_selector=DOMAIN_LABEL)).items:
         name = item["metadata"]["name"]
-        await kube.merge_patch(NODES, name, {"metadata": {"labels": {DOMAIN_LABEL: None}}})
-        _log.info("free of its domain", kind=NODES.kind, name=name)
+        await kube.merge_patch(meta.NODES, name, {"metadata": {"labels": {DOMAIN_LABEL: None}}})
+        _log.info("free of its domain", kind=meta.NODES.kind, name=name)
 
 
-async def _remove_labeled(kube: Kube, resource: Resource, namespace: str) -> None:
+async def _remove_labeled(kube: Kube, resource: meta.Resource, namespace: str) -> None:
     for item in (await kube.list(resource, namespace=namespace, label_selector=DOMAIN_LABEL)).items:
         await _remove(kube, resource, item["metadata"]["name"], namespace)
 
@@ -150,7 +141,7 @@ async def _let_domains_go(kube: Kube) -> None:
     """Helm has deleted the definition and does not wait for the domains. Raises Conflict if one was changed
     meanwhile."""
     try:
-        domains = (await kube.list(COMPUTE_DOMAINS)).items
+        domains = (await kube.list(meta.COMPUTE_DOMAINS)).items
     except NotFound:
         return  # the definition is gone
     for domain in domains:
@@ -158,13 +149,13 @@ async def _let_domains_go(kube: Kube) -> None:
         finalizers = [item for item in metadata.get("finalizers") or () if item != FINALIZER]
         body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
         try:
-            await kube.merge_patch(COMPUTE_DOMAINS, metadata["name"], body, namespace=metadata["namespace"])
+            await kube.merge_patch(meta.COMPUTE_DOMAINS, metadata["name"], body, namespace=metadata["namespace"])
         except NotFound:
             continue
-        _log.info("let go", kind=COMPUTE_DOMAINS.kind, namespace=metadata["namespace"], name=metadata["name"])
+        _log.info("let go", kind=meta.COMPUTE_DOMAINS.kind, namespace=metadata["namespace"], name=metadata["name"])
 
 
-async def _remove(kube: Kube, resource: Resource, name: str, namespace: str | None = None) -> None:
+async def _remove(kube: Kube, resource: meta.Resource, name: str, namespace: str | None = None) -> None:
     try:
         await kube.delete(resource, name, namespace=namespace)
     except NotFound:

@@ -8,19 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dra_driver.api import meta
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Node, Pod
 from dra_driver.api.inventory import IMEX_READY, IMEX_SUBJECT, NodeInventorySpec
-from dra_driver.api.meta import (
-    COMPUTE_DOMAINS,
-    DAEMON_SETS,
-    NODE_INVENTORIES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    JsonObject,
-)
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.nvlink import NodeFabric, fabric_of
 from dra_driver.domains.names import DOMAIN_LABEL, MADE_AS, daemon_object_name, domain_of_daemon_object
@@ -99,26 +90,26 @@ class DomainsInCluster:
         """Daemons by the UID of their domain, with the creation time of their pods."""
         self._foreign: dict[Key, float] = {}
         """Foreign objects under a name that the driver needs, and when they were found."""
-        self.domains = Mirror(kube, COMPUTE_DOMAINS, keep=ComputeDomain.or_why_not, on_change=self._domain_changed)
-        self._claims = Mirror(kube, RESOURCE_CLAIMS, keep=self._kept_claim, on_change=self._claim_changed)
-        self.nodes = Mirror(kube, NODES, keep=_node, on_change=self._node_changed)
-        self._inventories = Mirror(kube, NODE_INVENTORIES, keep=_inventory, on_change=self._fabric_changed)
+        self.domains = Mirror(kube, meta.COMPUTE_DOMAINS, keep=ComputeDomain.or_why_not, on_change=self._domain_changed)
+        self._claims = Mirror(kube, meta.RESOURCE_CLAIMS, keep=self._kept_claim, on_change=self._claim_changed)
+        self.nodes = Mirror(kube, meta.NODES, keep=_node, on_change=self._node_changed)
+        self._inventories = Mirror(kube, meta.NODE_INVENTORIES, keep=_inventory, on_change=self._fabric_changed)
         self.daemon_sets = Mirror(
             kube,
-            DAEMON_SETS,
+            meta.DAEMON_SETS,
             keep=_daemon_set,
             namespace=namespace,
             on_change=self._object_changed,
         )
         self.templates = Mirror(
             kube,
-            RESOURCE_CLAIM_TEMPLATES,
+            meta.RESOURCE_CLAIM_TEMPLATES,
             keep=_object,
             label_selector=DOMAIN_LABEL,
             on_change=self._object_changed,
         )
         self._pods = Mirror(
-            kube, PODS, keep=_daemon, namespace=namespace, label_selector=DOMAIN_LABEL, on_change=self._pod_changed
+            kube, meta.PODS, keep=_daemon, namespace=namespace, label_selector=DOMAIN_LABEL, on_change=self._pod_changed
         )
 
     @property
@@ -223,7 +214,7 @@ class DomainsInCluster:
                     daemons[daemon.node] = (made, daemon)
         return {node: daemon for node, (_, daemon) in daemons.items()}
 
-    def _kept_claim(self, obj: JsonObject) -> KeptClaim:
+    def _kept_claim(self, obj: meta.JsonObject) -> KeptClaim:
         allocation = (obj.get("status") or {}).get("allocation")
         if not allocation:
             wants = (obj["metadata"].get("labels") or {}).get(DOMAIN_LABEL)
@@ -355,18 +346,18 @@ class _Inventory:
 _NO_INVENTORY = _Inventory(NodeFabric(problem="the node has not reported its hardware yet", reason="NoInventory"))
 
 
-def _node(obj: JsonObject) -> KeptNode:
+def _node(obj: meta.JsonObject) -> KeptNode:
     node = Node.of(obj)
     label = node.metadata.labels.get(DOMAIN_LABEL) or None
     return KeptNode(node.name, node.metadata.resource_version or "", label, node.internal_ip)
 
 
-def _object(obj: JsonObject) -> KeptObject:
+def _object(obj: meta.JsonObject) -> KeptObject:
     metadata = obj["metadata"]
     return KeptObject(metadata["uid"], metadata["labels"][DOMAIN_LABEL], "deletionTimestamp" in metadata)
 
 
-def _daemon_set(obj: JsonObject) -> KeptObject | None:
+def _daemon_set(obj: meta.JsonObject) -> KeptObject | None:
     """By its name, because a DaemonSet that lost its label still belongs to the domain. None: it belongs to no
     domain."""
     metadata = obj["metadata"]
@@ -375,7 +366,7 @@ def _daemon_set(obj: JsonObject) -> KeptObject | None:
     return None if uid is None else KeptObject(metadata["uid"], uid, "deletionTimestamp" in metadata, made_as)
 
 
-def _inventory(obj: JsonObject) -> _Inventory:
+def _inventory(obj: meta.JsonObject) -> _Inventory:
     try:
         facts = NodeInventorySpec.of(obj.get("spec"))
     except InvalidInput as error:
@@ -386,7 +377,7 @@ def _inventory(obj: JsonObject) -> _Inventory:
     return _Inventory(fabric_of(facts.gpus), ready, problem)
 
 
-def _daemon(obj: JsonObject) -> tuple[str, str, ObservedDaemon]:
+def _daemon(obj: meta.JsonObject) -> tuple[str, str, ObservedDaemon]:
     """The domain's UID, the creation time of the pod, and the daemon."""
     pod = Pod.of(obj)
     deleting = pod.metadata.deletion_timestamp is not None

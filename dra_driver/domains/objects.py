@@ -10,18 +10,7 @@ from typing import Any
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import JsonObject
-from dra_driver.domains.names import (
-    CHANNEL_CLASS,
-    CHANNEL_CONFIG,
-    CHANNEL_REQUEST,
-    DAEMON_CLASS,
-    DAEMON_CONFIG,
-    DAEMON_REQUEST,
-    DEFAULT_CHANNEL_CLASS,
-    DOMAIN_LABEL,
-    MADE_AS,
-    daemon_object_name,
-)
+from dra_driver.domains import names
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
 
 _DAEMON = "gpu-dra-imex-daemon"
@@ -58,7 +47,7 @@ def workload_template(domain: ComputeDomain, *, several_channels: bool = False) 
     uid = domain.metadata.uid
     attributes = f"device.attributes['{COMPUTE_DOMAIN_DRIVER}']"
     request = {
-        "deviceClassName": CHANNEL_CLASS if several_channels else DEFAULT_CHANNEL_CLASS,
+        "deviceClassName": names.CHANNEL_CLASS if several_channels else names.DEFAULT_CHANNEL_CLASS,
         "selectors": [{"cel": {"expression": f"!has({attributes}.domain) || {attributes}.domain == '{uid}'"}}],
     }
     parameters = {"domainID": uid, "allocationMode": domain.spec.channel.allocation_mode}
@@ -67,8 +56,8 @@ def workload_template(domain: ComputeDomain, *, several_channels: bool = False) 
         name=name,
         namespace=domain.metadata.namespace or "default",
         uid=uid,
-        request=(CHANNEL_REQUEST, request),
-        config=(CHANNEL_CONFIG, parameters),
+        request=(names.CHANNEL_REQUEST, request),
+        config=(names.CHANNEL_CONFIG, parameters),
         owners=[_owner(domain)],
     )
 
@@ -77,11 +66,11 @@ def daemon_template(domain: ComputeDomain, settings: DaemonSettings) -> JsonObje
     """The ResourceClaimTemplate of the daemons' pods: one daemon device of their node each."""
     uid = domain.metadata.uid
     return _template(
-        name=daemon_object_name(uid),
+        name=names.daemon_object_name(uid),
         namespace=settings.namespace,
         uid=uid,
-        request=(DAEMON_REQUEST, {"deviceClassName": DAEMON_CLASS}),
-        config=(DAEMON_CONFIG, {"domainID": uid}),
+        request=(names.DAEMON_REQUEST, {"deviceClassName": names.DAEMON_CLASS}),
+        config=(names.DAEMON_CONFIG, {"domainID": uid}),
     )
 
 
@@ -90,19 +79,19 @@ def daemon_set(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
     daemon must end before its successor starts, because a node has one daemon device.
     """
     uid = domain.metadata.uid
-    labels = {DOMAIN_LABEL: uid, "app.kubernetes.io/component": "imex-daemon"}
-    annotations = {MADE_AS: made_as(domain, settings)}
+    labels = {names.DOMAIN_LABEL: uid, "app.kubernetes.io/component": "imex-daemon"}
+    annotations = {names.MADE_AS: made_as(domain, settings)}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {
-            "name": daemon_object_name(uid),
+            "name": names.daemon_object_name(uid),
             "namespace": settings.namespace,
             "labels": labels,
             "annotations": annotations,
         },
         "spec": {
-            "selector": {"matchLabels": {DOMAIN_LABEL: uid}},
+            "selector": {"matchLabels": {names.DOMAIN_LABEL: uid}},
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "template": {"metadata": {"labels": labels}, "spec": _daemon_pod(domain, settings)},
         },
@@ -125,10 +114,10 @@ def _daemon_pod(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
     return {
         **optional,
         "serviceAccountName": settings.service_account,
-        "nodeSelector": {DOMAIN_LABEL: uid},
+        "nodeSelector": {names.DOMAIN_LABEL: uid},
         "tolerations": [{"operator": "Exists"}],
         "enableServiceLinks": False,
-        "resourceClaims": [{"name": DAEMON_REQUEST, "resourceClaimTemplateName": daemon_object_name(uid)}],
+        "resourceClaims": [{"name": names.DAEMON_REQUEST, "resourceClaimTemplateName": names.daemon_object_name(uid)}],
         "containers": [_daemon_container(domain, settings)],
         "volumes": [
             {"name": "imex", "emptyDir": {"sizeLimit": "16Mi"}},
@@ -146,7 +135,7 @@ def _daemon_container(domain: ComputeDomain, settings: DaemonSettings) -> JsonOb
         f"--log-level={settings.log_level}",
         f"--log-format={settings.log_format}",
     ]
-    resources = {**settings.resources, "claims": [{"name": DAEMON_REQUEST}]}
+    resources = {**settings.resources, "claims": [{"name": names.DAEMON_REQUEST}]}
     return {
         "name": "imex-daemon",
         "image": settings.image,
@@ -205,7 +194,7 @@ def _template(
     # another driver's apply to `status.devices` would otherwise count as a change of the allocation.
     parameters = {"apiVersion": CONFIG_API_VERSION, "kind": kind, **parameters}
     opaque = {"driver": COMPUTE_DOMAIN_DRIVER, "parameters": dict(sorted(parameters.items()))}
-    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {DOMAIN_LABEL: uid}}
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {names.DOMAIN_LABEL: uid}}
     if owners:
         metadata["ownerReferences"] = owners
     return {
@@ -213,7 +202,7 @@ def _template(
         "kind": "ResourceClaimTemplate",
         "metadata": metadata,
         "spec": {
-            "metadata": {"labels": {DOMAIN_LABEL: uid}},
+            "metadata": {"labels": {names.DOMAIN_LABEL: uid}},
             "spec": {
                 "devices": {
                     "requests": [{"name": request_name, "exactly": exactly}],

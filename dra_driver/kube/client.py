@@ -22,16 +22,7 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import (
     ClusterError,
 )
-from dra_driver.kube.answers import (
-    PROTOBUF,
-    a_list,
-    a_stored_object,
-    an_event,
-    an_object,
-    decoded,
-    error_of,
-    unreachable,
-)
+from dra_driver.kube import answers
 from dra_driver.kube.endpoint import Endpoint, endpoint_from
 
 __all__ = ["Endpoint", "Kube", "Listing", "WatchEvent", "endpoint_from"]
@@ -148,7 +139,7 @@ class Kube:
         from dra_driver.kube import envelope
 
         about, path = _about(resource, name, namespace), resource.path(namespace, name)
-        call = _Call("GET", path, about, "get", resource, headers={"Accept": PROTOBUF})
+        call = _Call("GET", path, about, "get", resource, headers={"Accept": answers.PROTOBUF})
         try:
             return envelope.opened(await self._content(call))
         except ValueError as error:
@@ -161,10 +152,10 @@ class Kube:
         from dra_driver.kube import envelope
 
         about, path = _about(resource, name, namespace), resource.path(namespace, name, subresource)
-        query, headers = {"fieldManager": self._field_manager}, {"Content-Type": PROTOBUF}
+        query, headers = {"fieldManager": self._field_manager}, {"Content-Type": answers.PROTOBUF}
         body = envelope.enveloped(resource, message)
         content = await self._content(_Call("PUT", path, about, "update", resource, query, headers, body))
-        return a_stored_object(decoded(content, about), about)
+        return answers.a_stored_object(answers.decoded(content, about), about)
 
     async def list(
         self,
@@ -194,7 +185,7 @@ class Kube:
         query = _selectors(label_selector, field_selector) | {"limit": str(limit)}
         while True:
             page = await self._request("GET", resource, namespace=namespace, query=query)
-            items = a_list(page, _about(resource, None, namespace))
+            items = answers.a_list(page, _about(resource, None, namespace))
             yield Listing(items, page["metadata"].get("resourceVersion") or "")
             if not (position := page["metadata"].get("continue")):
                 return
@@ -315,7 +306,7 @@ class Kube:
         async with self._answer(call, timeout=timeout) as response:
             accepted()
             async for line in _lines(response.content):
-                yield WatchEvent(*an_event(decoded(line, call.about), call.about))
+                yield WatchEvent(*answers.an_event(answers.decoded(line, call.about), call.about))
 
     async def server_version(self) -> tuple[int, int]:
         """Major and minor version of the server: `(1, 36)`."""
@@ -325,7 +316,7 @@ class Kube:
     async def raw(self, method: str, path: str, body: JsonObject | None = None) -> Any:
         """A request by path, without a resource type. Returns decoded JSON."""
         call = _Call(method, path, f"{method} {path}", _VERBS.get(method, "get")).with_json(body)
-        return decoded(await self._content(call), call.about)
+        return answers.decoded(await self._content(call), call.about)
 
     async def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]:
         """Text by path, such as a pod's log or metrics, as lines without line ends; at most `most_bytes`. Raises
@@ -360,11 +351,11 @@ class Kube:
         about = about or _about(resource, name, namespace)
         verb = _VERBS.get(method) or ("list" if name is None else "get")
         call = _Call(method, resource.path(namespace, name, subresource), about, verb, resource, query, headers)
-        answer = decoded(await self._content(call.with_json(body, content_type)), about)
+        answer = answers.decoded(await self._content(call.with_json(body, content_type)), about)
         if method == "DELETE":
             return {}
         is_stored = verb != "list" and not (query or {}).get("dryRun") and (method != "POST" or subresource is None)
-        return a_stored_object(answer, about) if is_stored else an_object(answer, about)
+        return answers.a_stored_object(answer, about) if is_stored else answers.an_object(answer, about)
 
     async def _content(self, call: _Call) -> bytes:
         with self._traced(call.verb, call.path if call.resource is None else call.resource.plural) as more:
@@ -386,11 +377,11 @@ class Kube:
             ) as response:
                 self._answered(call.verb, call.resource, response.status)
                 if response.status >= 300:
-                    raise error_of(response, await response.read(), call.about)
+                    raise answers.error_of(response, await response.read(), call.about)
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._answered(call.verb, call.resource, None)
-            raise unreachable(error, call.about) from error
+            raise answers.unreachable(error, call.about) from error
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from dra_driver import terminal
 from dra_driver.api.inventory import GpuFacts, MigFacts, NodeInventorySpec, NvlinkFacts
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -28,18 +29,6 @@ from dra_driver.names import GPU_DRIVER, model_label
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.quantity import Quantity
 from dra_driver.slices.offline import PublishedPool, published_offline
-from dra_driver.terminal import (
-    Format,
-    HostRootOption,
-    LabelOption,
-    OutputOption,
-    Status,
-    gibibytes,
-    labels_of,
-    messages,
-    print_data,
-    print_table,
-)
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -64,7 +53,7 @@ def inventory(
             f" {', '.join(profile_names())}.",
         ),
     ] = _REAL,
-    host_root: HostRootOption = Path("/"),
+    host_root: terminal.HostRootOption = Path("/"),
     driver_root: Annotated[
         str | None,
         typer.Option(
@@ -79,8 +68,8 @@ def inventory(
             help="GpuPolicies or a PublishingPolicy; without one, every GPU is published as it is.",
         ),
     ] = None,
-    label: LabelOption = [],
-    output: OutputOption = Format.TABLE,
+    label: terminal.LabelOption = [],
+    output: terminal.OutputOption = terminal.Format.TABLE,
 ) -> None:
     """What this node has, and what it would lead to in a cluster that has every feature.
 
@@ -95,15 +84,15 @@ def inventory(
     rules = read_policy(policy)
     if driver_root is not None and host != _REAL:
         raise InvalidInput("a simulated machine has its driver where its profile says", about="--driver-root")
-    labels = labels_of(label)
+    labels = terminal.labels_of(label)
     with _node(host, host_root, driver_root) as node:
         report = _report(node, rules, labels)
-    if output is Format.TABLE:
+    if output is terminal.Format.TABLE:
         _print(report)
     else:
-        print_data(_data(report), output)
+        terminal.print_data(_data(report), output)
     if report.facts.driver is None:
-        raise SystemExit(Status.UNREACHABLE)
+        raise SystemExit(terminal.Status.UNREACHABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +188,12 @@ def _print(report: _Report) -> None:
         typer.echo(f"NVLink clique {clique}")
     if facts.gpus:
         typer.echo()
-        print_table(_HEADINGS, [_row(gpu) for gpu in facts.gpus])
+        terminal.print_table(_HEADINGS, [_row(gpu) for gpu in facts.gpus])
         typer.echo()
         for published in report.published:
             typer.echo(_published(published))
         if kinds := _kinds(report.published[0].devices):
-            print_table(_DEVICE_HEADINGS, kinds)
+            terminal.print_table(_DEVICE_HEADINGS, kinds)
             typer.echo()
     if report.files is not None and report.cdi is not None:
         typer.echo(_injected(report.files, report.cdi))
@@ -212,7 +201,7 @@ def _print(report: _Report) -> None:
     if report.why_no_cdi is not None and facts.driver is not None:
         problems.append(f"containers cannot use these GPUs: {report.why_no_cdi}")
     for line in (*problems, *report.notes):
-        messages.print(line, markup=False, soft_wrap=True)
+        terminal.messages.print(line, markup=False, soft_wrap=True)
 
 
 def _published(published: PublishedPool) -> str:
@@ -244,7 +233,7 @@ def _attribute(device: Device, name: str) -> str:
 
 def _memory(device: Device) -> str:
     amount = device.capacity.get("memory")
-    return gibibytes(int(Quantity.parse(amount.value).value) if amount is not None else None)
+    return terminal.gibibytes(int(Quantity.parse(amount.value).value) if amount is not None else None)
 
 
 def _injected(files: DriverFiles, cdi: CdiSpec) -> str:
@@ -263,7 +252,7 @@ def _row(gpu: GpuFacts) -> tuple[str, ...]:
     return (
         gpu.name,
         gpu.product_name.removeprefix("NVIDIA "),
-        gibibytes(gpu.memory_bytes),
+        terminal.gibibytes(gpu.memory_bytes),
         gpu.pci_bus_id,
         "-" if gpu.numa_node is None else str(gpu.numa_node),
         _mig(gpu.mig),

@@ -63,6 +63,7 @@ from dra_driver.errors import DriverError, HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.nvfm import FM_SILENT
+from kubelet_plugin.prepare import transitions
 from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.holds import (
     Effect,
@@ -82,20 +83,6 @@ from kubelet_plugin.prepare.metadata import metadata_digest
 from kubelet_plugin.prepare.plan import Plan, check_releasable
 from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.prepare.transitions import (
-    Outdated,
-    admitted_to,
-    begun,
-    finished,
-    forgotten,
-    gone,
-    intended,
-    made,
-    released,
-    releasing,
-    to_undo,
-    with_entry,
-)
 from kubelet_plugin.prepare.turns import Turns
 
 _log = structlog.get_logger(__name__)
@@ -193,7 +180,7 @@ class Executor:
             async with self._turn_with_holds(entry):
                 return await self._release(entry.claim.uid, boot_id)
         with self._timed("remove"):
-            await self._journal.commit(released(entry.claim.uid), around=self._removal(entry))
+            await self._journal.commit(transitions.released(entry.claim.uid), around=self._removal(entry))
         return None
 
     async def reassert(self, entry: Entry) -> None:
@@ -218,7 +205,7 @@ class Executor:
                 stuck.update(gpus_of(hold))
                 pending.append(f"{described(hold)} was left behind, and cannot be taken back now: {error}")
         if undone:
-            await self._journal.commit(forgotten(undone))
+            await self._journal.commit(transitions.forgotten(undone))
         return RepairReport(tuple(f"{described(hold)} was left behind: taken back" for hold in undone), tuple(pending))
 
     def turn(self, claim_uid: str) -> asyncio.Lock:
@@ -253,10 +240,10 @@ class Executor:
     # Entry and file.
 
     async def _write(self, plan: Plan, before: Entry | None) -> None:
-        admitted_to(self._journal.current, plan.entry)  # before anything is written for it
+        transitions.admitted_to(self._journal.current, plan.entry)  # before anything is written for it
         files = _ClaimFiles(self._cdi, plan)
         try:
-            await self._journal.commit(with_entry(plan.entry), around=files)
+            await self._journal.commit(transitions.with_entry(plan.entry), around=files)
         except DriverError:
             if files.due:
                 await self._back_to(plan, before)
@@ -271,7 +258,7 @@ class Executor:
         try:
             if before is None:
                 await self._in_thread(self._cdi.remove, uid)
-            await self._journal.commit(released(uid) if before is None else with_entry(before))
+            await self._journal.commit(transitions.released(uid) if before is None else transitions.with_entry(before))
         except DriverError as error:
             _log.warning("a claim stays unfinished until it is tried again", claim=uid, error=str(error))
 
@@ -306,7 +293,7 @@ class Executor:
                 await self._make(hold, entry, again=before is not None)
             done = await finish(entry, self._journal.current.holds)
             with self._timed("write"):
-                await self._journal.commit(finished(done.entry), around=_ClaimFiles(self._cdi, done))
+                await self._journal.commit(transitions.finished(done.entry), around=_ClaimFiles(self._cdi, done))
         except DriverError as error:
             if before is None:
                 await self._give_up(entry, error)
@@ -324,7 +311,7 @@ class Executor:
         entry, remembered = plan.entry, dict(plan.remembered)
         while True:
             journal = self._journal.current
-            admitted_to(journal, entry)  # before anything reads the hardware for it
+            transitions.admitted_to(journal, entry)  # before anything reads the hardware for it
             new = [hold for hold in entry.holds if hold not in journal.holds]
             async with AsyncExitStack() as turns:
                 for hold in new:
@@ -332,8 +319,8 @@ class Executor:
                 facts = await self._on_hardware(new, self._facts_before, new, self._journal.current.holds)
                 intents = {hold: remembered.get(hold, Made()).with_facts(fact) for hold, fact in facts.items()}
                 try:
-                    await self._journal.commit(begun(entry, intents))
-                except Outdated:
+                    await self._journal.commit(transitions.begun(entry, intents))
+                except transitions.Outdated:
                     continue  # the last claim of a hold was released meanwhile, and the hold with it
             return
 
@@ -347,23 +334,23 @@ class Executor:
             if is_made and not again:
                 return
             if not is_made:
-                await self._journal.commit(intended(hold, entry))
+                await self._journal.commit(transitions.intended(hold, entry))
             records = self._journal.current.holds
             if record is not None:
                 records = {**records, hold: record}
             with self._timed(f"make_{type(hold).__name__}"):
                 came_of_it = await self._on_hardware([hold], self._effect(hold).make, hold, records)
-            await self._journal.commit(made(hold, entry, came_of_it))
+            await self._journal.commit(transitions.made(hold, entry, came_of_it))
 
     async def _release(self, uid: str, boot_id: str) -> None:
         entry = self._journal.current.held.get(uid)
         if entry is None:
             return
-        journal = await self._journal.commit(releasing(uid), around=self._removal(entry))
+        journal = await self._journal.commit(transitions.releasing(uid), around=self._removal(entry))
         undone: set[Hold] = set()
         out_of_reach: set[Hold] = set()
         while uid in journal.held:
-            for hold in reversed(in_order(to_undo(journal, entry, undone | out_of_reach))):
+            for hold in reversed(in_order(transitions.to_undo(journal, entry, undone | out_of_reach))):
                 if any(set(gpus_of(hold)) & set(gpus_of(other)) for other in out_of_reach):
                     out_of_reach.add(hold)  # what is still there may need it
                     continue
@@ -375,7 +362,7 @@ class Executor:
                         raise
                     _log.warning("left behind for now", hold=described(hold), claim=str(entry.claim), error=str(error))
                     out_of_reach.add(hold)
-            journal = await self._journal.commit(gone(uid, frozenset(undone), frozenset(out_of_reach)))
+            journal = await self._journal.commit(transitions.gone(uid, frozenset(undone), frozenset(out_of_reach)))
 
     async def _take_back(self, hold: Hold, claim_uid: str | None, boot_id: str) -> bool:
         """Undo a hold, unless a claim needs it again. Returns whether it was undone. Its record stays."""

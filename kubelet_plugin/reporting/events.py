@@ -10,18 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+from dra_driver import errors
 from dra_driver.api.inventory import GpuFacts, HealthCondition
-from dra_driver.errors import (
-    ClusterError,
-    CorruptState,
-    DeviceInUse,
-    DomainNotReady,
-    DriverError,
-    InvalidInput,
-    NodeNotReady,
-    Rejected,
-    UnknownDevice,
-)
 from dra_driver.kube.events import News, Regarding
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.hardware import NodeFacts
@@ -148,15 +138,15 @@ class Reason(Enum):
         return News(regarding, self.type, self.word, action, note, since)
 
 
-_MOVES: tuple[tuple[type[DriverError], str], ...] = (
-    (InvalidInput, "The author of the claim or its class must change it."),
-    (UnknownDevice, "The claim was given a device that this node does not have: delete the pod, or the claim."),
-    (DeviceInUse, "Another claim must be released first; the kubelet retries."),
-    (DomainNotReady, "Its ComputeDomain has to become ready first."),
-    (NodeNotReady, "An administrator has to look at the node; kubelet tries again."),
-    (CorruptState, "An administrator has to look at the node; kubelet tries again."),
-    (Rejected, "An administrator has to give the node plugin its permissions; kubelet tries again."),
-    (ClusterError, "kubelet tries again when the API server answers."),
+_MOVES: tuple[tuple[type[errors.DriverError], str], ...] = (
+    (errors.InvalidInput, "The author of the claim or its class must change it."),
+    (errors.UnknownDevice, "The claim was given a device that this node does not have: delete the pod, or the claim."),
+    (errors.DeviceInUse, "Another claim must be released first; the kubelet retries."),
+    (errors.DomainNotReady, "Its ComputeDomain has to become ready first."),
+    (errors.NodeNotReady, "An administrator has to look at the node; kubelet tries again."),
+    (errors.CorruptState, "An administrator has to look at the node; kubelet tries again."),
+    (errors.Rejected, "An administrator has to give the node plugin its permissions; kubelet tries again."),
+    (errors.ClusterError, "kubelet tries again when the API server answers."),
 )
 """Who must act, by kind of error, the special ones first."""
 
@@ -175,7 +165,7 @@ def claim_news(operation: Operation, failures: int) -> News | None:
     return None
 
 
-def why(error: DriverError, claim: ClaimRef) -> str:
+def why(error: errors.DriverError, claim: ClaimRef) -> str:
     """What is wrong, with which field or object, and whose move it is; the claim is named beside it."""
     default = "This is a defect of the driver: see the log of the node plugin."
     move = next((move for kind, move in _MOVES if isinstance(error, kind)), default)

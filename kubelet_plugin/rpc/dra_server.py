@@ -17,17 +17,7 @@ from dra_driver.errors import DriverError
 from dra_driver.kube.kubelet_api import DRA_V1
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2
 from dra_driver.names import ClaimRef
-from kubelet_plugin.rpc.messages import (
-    HEALTH_VERSIONS,
-    DeviceHealth,
-    HealthVersion,
-    Prepared,
-    Unprepared,
-    claims_of,
-    health_response,
-    prepare_response,
-    unprepare_response,
-)
+from kubelet_plugin.rpc import messages
 from kubelet_plugin.rpc.sockets import listen, remove_socket
 
 _log = structlog.get_logger(__name__)
@@ -48,15 +38,15 @@ _OPTIONS = (
 class ClaimHandler(Protocol):
     """Prepares claims: `kubelet_plugin.claims.service.ClaimService`."""
 
-    async def prepare(self, claims: Sequence[ClaimRef]) -> Prepared: ...
+    async def prepare(self, claims: Sequence[ClaimRef]) -> messages.Prepared: ...
 
-    async def unprepare(self, claims: Sequence[ClaimRef]) -> Unprepared: ...
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> messages.Unprepared: ...
 
 
 class HealthSource(Protocol):
     """Knows the health of the published devices."""
 
-    def device_health(self) -> Iterable[DeviceHealth]:
+    def device_health(self) -> Iterable[messages.DeviceHealth]:
         """All published devices of this node."""
 
     def health_changed(self) -> Awaitable[None]:
@@ -99,18 +89,18 @@ class DraServer:
 
     def services(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """The DRA service, and that of health in its versions; `start` serves them."""
-        return (self._dra_service(), *map(self._health_service, HEALTH_VERSIONS))
+        return (self._dra_service(), *map(self._health_service, messages.HEALTH_VERSIONS))
 
     def _dra_service(self) -> grpc.GenericRpcHandler:
         async def prepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
             self._adopt(context)
-            claims = claims_of(request)
-            return prepare_response(claims, await _answered(self._claims.prepare, claims))
+            claims = messages.claims_of(request)
+            return messages.prepare_response(claims, await _answered(self._claims.prepare, claims))
 
         async def unprepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
             self._adopt(context)
-            claims = claims_of(request)
-            return unprepare_response(claims, await _answered(self._claims.unprepare, claims))
+            claims = messages.claims_of(request)
+            return messages.unprepare_response(claims, await _answered(self._claims.unprepare, claims))
 
         return grpc.method_handlers_generic_handler(
             DRA_V1,
@@ -124,12 +114,12 @@ class DraServer:
         if self._part_of is not None:
             self._part_of(next((value for key, value in context.invocation_metadata() if key == "traceparent"), None))
 
-    def _health_service(self, version: HealthVersion) -> grpc.GenericRpcHandler:
+    def _health_service(self, version: messages.HealthVersion) -> grpc.GenericRpcHandler:
         async def watch(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             while not self._stopping.is_set():
                 # Started first, so that no change in between is missed.
                 changed = self._health.health_changed()
-                yield health_response(version, self._health.device_health(), HEALTH_TIMEOUT_S)
+                yield messages.health_response(version, self._health.device_health(), HEALTH_TIMEOUT_S)
                 await _first(changed, self._stopping.wait(), timeout_s=_HEALTH_REPEAT_S)
 
         handler = grpc.unary_stream_rpc_method_handler(
