@@ -26,7 +26,7 @@ _FOLDER = Path(__file__).parents[2] / "dra_driver" / "api" / "crds"
 class CustomDefinition:
     """One custom type. `columns` are name, type and path of what `kubectl get` shows; `rules` are CEL, for the spec.
 
-    A `status` becomes a subresource, so that writers of the spec cannot write the status and vice versa.
+    The status is a subresource, so that writers of the spec cannot write the status and vice versa.
     """
 
     resource: Resource
@@ -34,7 +34,7 @@ class CustomDefinition:
     spec: type[BaseModel]
     columns: tuple[tuple[str, str, str], ...]
     short_name: str
-    status: type[BaseModel] | None = None
+    status: type[BaseModel]
     defaults: Mapping[str, object] = MappingProxyType({})
     """Of fields of the spec that columns show."""
     rules: tuple[tuple[str, str], ...] = ()
@@ -149,9 +149,8 @@ def crd(definition: CustomDefinition) -> JsonObject:
             {"name": name, "type": type_, "jsonPath": path} for name, type_, path in definition.columns
         ],
         "schema": {"openAPIV3Schema": _schema(definition)},
+        "subresources": {"status": {}},
     }
-    if definition.status is not None:
-        version["subresources"] = {"status": {}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -184,7 +183,6 @@ def _schema(definition: CustomDefinition) -> JsonObject:
         spec["properties"][name]["default"] = default
     if definition.rules:
         spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in definition.rules]
-    status = {} if definition.status is None else {"status": _of_model(definition.status, descriptions)}
     return {
         "type": "object",
         "description": inspect.cleandoc(definition.module.__doc__ or "").partition("\n")[0],
@@ -194,7 +192,7 @@ def _schema(definition: CustomDefinition) -> JsonObject:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": spec,
-            **status,
+            "status": _of_model(definition.status, descriptions),
         },
     }
 
