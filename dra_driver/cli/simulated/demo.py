@@ -153,13 +153,9 @@ def _unfit(results: Sequence[Scenario], nodes: Sequence[SimulatedNode], minor: i
         **{
             scenario.name: f"Kubernetes 1.{minor} drops a part of it by default"
             for scenario in results
-            if _loses(scenario, minor)
+            if any(dropped_fields(document, minor) for document in scenario.documents)
         },
     }
-
-
-def _loses(scenario: Scenario, minor: int) -> bool:
-    return any(dropped_fields(document, minor) for document in scenario.documents)
 
 
 def fitting_examples(
