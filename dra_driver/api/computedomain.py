@@ -62,6 +62,9 @@ class ComputeDomain(Model):
     spec: ComputeDomainSpec
     status: ComputeDomainStatus = Field(default_factory=ComputeDomainStatus)
 
+    def __str__(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
     @classmethod
     def or_why_not(cls, obj: JsonObject) -> Self | InvalidInput:
         """For a mirror, whose readers tell an invalid object from a missing one."""

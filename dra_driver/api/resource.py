@@ -245,6 +245,9 @@ class ResourceClaim(Model):
     spec: ResourceClaimSpec = Field(default_factory=ResourceClaimSpec)
     status: ResourceClaimStatus = Field(default_factory=ResourceClaimStatus)
 
+    def __str__(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
     @property
     def results(self) -> list[AllocatedDevice]:
         """The devices that it has; empty if it is not allocated."""

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event, InvolvedObject, moment
 from dra_driver.api.meta import condition_of
-from dra_driver.api.resource import ResourceClaim
 from dra_driver.doctor.cluster import ClusterView
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
 from dra_driver.domains.names import DOMAIN_LABEL
@@ -22,10 +21,6 @@ _RECENT = timedelta(minutes=30)
 _DOMAIN_UNSEEN, _DOMAIN_UNREADY = timedelta(minutes=2), timedelta(minutes=10)
 _NO_PODS = "NoNodes"
 """The reason of a domain that no pod uses, so that nothing waits for it."""
-
-
-def _about(claim: ResourceClaim) -> str:
-    return f"ResourceClaim {claim.metadata.namespace}/{claim.metadata.name}"
 
 
 def _waiting_for_nodes(cluster: ClusterView) -> Mapping[str, str | None]:
@@ -53,14 +48,14 @@ def claims(cluster: ClusterView) -> Judgment:
         where = {"namespace": claim.metadata.namespace, "name": claim.metadata.name}
         users = [user.name for user in claim.status.reserved_for if user.resource == "pods" and user.uid not in pods]
         if nodes := sorted({device.pool for device in devices} - cluster.nodes_by_name.keys()):
-            yield wrong("node-gone", _about(claim), node=and_more(nodes, 5), **where)
+            yield wrong("node-gone", f"ResourceClaim {claim}", node=and_more(nodes, 5), **where)
         elif (age := _age(cluster, waiting.get(claim.metadata.uid))) > _BINDING:
-            yield wrong("not-prepared", _about(claim), node=devices[0].pool, age=_minutes(age), **where)
+            yield wrong("not-prepared", f"ResourceClaim {claim}", node=devices[0].pool, age=_minutes(age), **where)
         elif users:
             facts = {"pods": and_more(users, 5), "devices": and_more(names, 5)}
-            yield wrong("users-gone", _about(claim), **facts, **where)
+            yield wrong("users-gone", f"ResourceClaim {claim}", **facts, **where)
         elif gone := [name for name in names if name not in published]:
-            yield wrong("device-gone", _about(claim), devices=and_more(gone, 5), **where)
+            yield wrong("device-gone", f"ResourceClaim {claim}", devices=and_more(gone, 5), **where)
     return f"{held} claim(s) hold devices of {cluster.driver}; all their pods, nodes and devices exist"
 
 
@@ -72,7 +67,7 @@ def claim_deletions(cluster: ClusterView) -> Judgment:
             users = and_more([user.name for user in claim.status.reserved_for], 5)
             yield wrong(
                 "stuck",
-                _about(claim),
+                f"ResourceClaim {claim}",
                 since=claim.metadata.deletion_timestamp,
                 finalizers=", ".join(claim.metadata.finalizers) or "nothing",
                 users=f", reserved for {users}" if users else "",
@@ -145,7 +140,7 @@ def compute_domains(cluster: ClusterView) -> Judgment:
 
 def _domain_trouble(cluster: ClusterView, domain: ComputeDomain) -> list[Wrong]:
     metadata = domain.metadata
-    about = f"ComputeDomain {metadata.namespace}/{metadata.name}"
+    about = f"ComputeDomain {domain}"
     if not _are_managed(cluster):
         return [wrong("nobody", about)]
     ready = condition_of(domain.status.conditions, READY)

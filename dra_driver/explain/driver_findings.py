@@ -151,7 +151,7 @@ def _of_templates(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> 
         if pod is not None and domain.metadata.namespace == pod.namespace and name in missing:
             text = f"its controller has not created ResourceClaimTemplate {name} yet{_status_text(domain)}"
             fix = "If this persists, check that the driver's controller runs with feature gate ComputeDomains."
-            yield WaitFinding("domain-template", _about(domain), text, fix)
+            yield WaitFinding("domain-template", f"ComputeDomain {domain}", text, fix)
 
 
 def _of_domain(world: World, uid: str) -> Iterator[WaitFinding]:
@@ -166,7 +166,7 @@ def _of_domain(world: World, uid: str) -> Iterator[WaitFinding]:
     if ready is not None and ready.status != "True" and ready.reason != "NoNodes":
         text = f"is not ready ({ready.reason}): {ready.message}"
         fix = f"dractl get domains {domain.metadata.name} -n {domain.metadata.namespace} shows the status of each node."
-        yield WaitFinding("domain-not-ready", _about(domain), text, fix)
+        yield WaitFinding("domain-not-ready", f"ComputeDomain {domain}", text, fix)
 
 
 def _of_nodes(world: World, uid: str) -> Iterator[WaitFinding]:
@@ -182,7 +182,7 @@ def _of_nodes(world: World, uid: str) -> Iterator[WaitFinding]:
                 broken[taint.value or "unknown"].append(node)
     for owner_uid, nodes in sorted(taken.items()):
         other = _by_uid(world, owner_uid)
-        whose = _about(other) if other is not None else f"the ComputeDomain with UID {owner_uid}"
+        whose = f"ComputeDomain {other}" if other is not None else f"the ComputeDomain with UID {owner_uid}"
         fix = "A node is in one domain at a time. It is free after the last pod of that domain on it ends."
         yield WaitFinding("node-in-other-domain", some(nodes), f"in {whose}", fix)
     for reason, nodes in sorted(broken.items()):
@@ -194,10 +194,6 @@ def _of_nodes(world: World, uid: str) -> Iterator[WaitFinding]:
 
 def _by_uid(world: World, uid: str) -> ComputeDomain | None:
     return next((domain for domain in world.domains.values() if domain.metadata.uid == uid), None)
-
-
-def _about(domain: ComputeDomain) -> str:
-    return f"ComputeDomain {domain.metadata.namespace}/{domain.metadata.name}"
 
 
 def _status_text(domain: ComputeDomain) -> str:

@@ -30,7 +30,6 @@ from dra_driver.cli.tables.usage import (
     PublishedDevice,
     PublishedGpu,
     by_claim,
-    claim_name,
     consumers_of,
     published_devices,
     published_gpus,
@@ -357,8 +356,8 @@ def claims(objects: Objects, asked: Asked) -> GetAnswer:
     return GetAnswer(
         Sheet(
             [
-                _claim_row(claim, held.get(claim_name(claim), []), asked.now)
-                for claim in sorted(existing, key=claim_name)
+                _claim_row(claim, held.get(str(claim), []), asked.now)
+                for claim in sorted(existing, key=str)
                 if asked.wants(claim.metadata.namespace or "-", claim.metadata.name)
             ],
             "No ResourceClaims.",

@@ -221,7 +221,7 @@ def holders_by_device(
 ) -> Mapping[DeviceId, tuple[DeviceHolder, ...]]:
     """Allocated device to the claims that have it, in order of claim name."""
     holders: defaultdict[DeviceId, list[DeviceHolder]] = defaultdict(list)
-    for claim in sorted(claims, key=claim_name):
+    for claim in sorted(claims, key=str):
         for result in claim.results:
             holders[result.id].append(_holder(claim, result, consumers))
     return {device: tuple(of_device) for device, of_device in holders.items()}
@@ -229,7 +229,7 @@ def holders_by_device(
 
 def _holder(claim: ResourceClaim, result: AllocatedDevice, consumers: Consumers) -> DeviceHolder:
     pods = tuple(user.name for user in claim.status.reserved_for if user.resource == "pods")
-    using = consumers.get(claim_name(claim), {})
+    using = consumers.get(str(claim), {})
     request = RequestName.of(result.request).request
     containers = [
         f"{pod}/{container.name}"
@@ -238,7 +238,7 @@ def _holder(claim: ResourceClaim, result: AllocatedDevice, consumers: Consumers)
         if container.request in (None, request)
     ]
     return DeviceHolder(
-        claim_name(claim),
+        str(claim),
         pods,
         bool(result.admin_access),
         result.request,
@@ -246,10 +246,6 @@ def _holder(claim: ResourceClaim, result: AllocatedDevice, consumers: Consumers)
         result.consumed_capacity or {},
         tuple(dict.fromkeys(containers)),
     )
-
-
-def claim_name(claim: ResourceClaim) -> str:
-    return f"{claim.metadata.namespace}/{claim.metadata.name}"
 
 
 def published_devices(

@@ -218,7 +218,7 @@ type Racks = Mapping[str, Sequence[Tray]]
 
 def racks_of(nodes: Mapping[str, NodeOverview], domains: Sequence[ComputeDomain]) -> Racks:
     """All nodes with a clique, and those that a domain says are in one; in order of name."""
-    members = {node.name: (_domain_name(domain), node) for domain in domains for node in domain.status.nodes}
+    members = {node.name: (str(domain), node) for domain in domains for node in domain.status.nodes}
     cliques = {name: node.clique for name, node in nodes.items() if node.clique is not None}
     cliques |= {name: node.clique_id for name, (_, node) in members.items() if node.clique_id}
     names = sorted(cliques, key=lambda name: (cliques[name], name))
@@ -226,13 +226,9 @@ def racks_of(nodes: Mapping[str, NodeOverview], domains: Sequence[ComputeDomain]
     return grouped(trays, lambda tray: cliques[tray.name])
 
 
-def _domain_name(domain: ComputeDomain) -> str:
-    return f"{domain.metadata.namespace}/{domain.metadata.name}"
-
-
 def domain_parts(nodes: Mapping[str, NodeOverview], domains: Sequence[ComputeDomain]) -> list[Part | Rows]:
     racks = racks_of(nodes, domains)
-    domains = sorted(domains, key=_domain_name)
+    domains = sorted(domains, key=str)
     empty = "This cluster has no ComputeDomains." if not domains else how_many(len(domains), "ComputeDomain")
     none = "No node reports an NVLink clique, so there are no racks."
     return [
@@ -250,9 +246,9 @@ def _domain(domain: ComputeDomain) -> Part:
     absent = max(domain.spec.num_nodes - len(status.nodes), 0)
     apart = [node for node in status.nodes if not node.clique_id]
     return part(
-        f"domain-{_domain_name(domain)}",
+        f"domain-{domain}",
         "li",
-        element("h2", _domain_name(domain)),
+        element("h2", str(domain)),
         element("p", _ready_sign(is_ready), f" {status.status}, {status.ready_nodes or '0'} nodes ready"),
         element("p", ready.message, class_="warn") if ready is not None and not is_ready and ready.message else None,
         element("p", f"Waits for {how_many(absent, 'more node')}.", class_="warn") if absent else None,
