@@ -51,8 +51,7 @@ DriverRootOption = Annotated[
     typer.Option("--driver-root", help="With --node: folder of the NVIDIA driver; default: it is looked for."),
 ]
 CdiHookOption = Annotated[
-    str | None,
-    typer.Option("--cdi-hook", help="With --node: the plugin's setting of that name, a path or `none`."),
+    str | None, typer.Option("--cdi-hook", help="With --node: the plugin's setting of that name, a path or `none`.")
 ]
 SimulateOption = Annotated[
     str | None,

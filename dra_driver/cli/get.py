@@ -10,15 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dra_driver.api.meta import (
-    COMPUTE_DOMAINS,
-    GPU_POLICIES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    Resource,
-)
+from dra_driver.api.meta import COMPUTE_DOMAINS, GPU_POLICIES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_driver.cli.completion import names_of
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
 from dra_driver.cli.tables import sheets

@@ -54,8 +54,7 @@ _INTERVALS: dict[str, Interval] = {"default": "Default", "short": "Short", "medi
 
 
 NameArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="[NAME]", help="Its name; default: one that says what it is."),
+    str | None, typer.Argument(metavar="[NAME]", help="Its name; default: one that says what it is.")
 ]
 GpuOption = Annotated[str | None, option("Model: h100, l40s, rtx-pro-6000.", "--gpu", metavar="MODEL")]
 MemoryOption = Annotated[str | None, option("At least so much memory each: 40Gi.", "--memory", metavar="AMOUNT")]

@@ -187,8 +187,7 @@ def convert(
         list[str], typer.Argument(metavar="FILES", help="A PublishingPolicy, or values of the chart with `policy`.")
     ],
     prefix: Annotated[
-        str | None,
-        typer.Option("--prefix", help="Of the names; default: the name of the first file."),
+        str | None, typer.Option("--prefix", help="Of the names; default: the name of the first file.")
     ] = None,
 ) -> None:
     """Print the GpuPolicies that say what a PublishingPolicy says, for `kubectl apply -f -`.

@@ -326,20 +326,16 @@ def cluster(
     nodes: NodesOption = None,
     publisher: PublisherOption = Publisher.CONTROLLER,
     folder: Annotated[
-        Path | None,
-        typer.Option("--folder", help="Where its files lie; default: a temporary folder."),
+        Path | None, typer.Option("--folder", help="Where its files lie; default: a temporary folder.")
     ] = None,
     policy: Annotated[
-        Path | None,
-        typer.Option("--policy", help="GpuPolicies or a PublishingPolicy of the installation."),
+        Path | None, typer.Option("--policy", help="GpuPolicies or a PublishingPolicy of the installation.")
     ] = None,
     gates: Annotated[
-        str,
-        typer.Option("--feature-gates", metavar="A=true,B=false", help="Of the driver's controller and plugins."),
+        str, typer.Option("--feature-gates", metavar="A=true,B=false", help="Of the driver's controller and plugins.")
     ] = "",
     port: Annotated[
-        int,
-        typer.Option("--port", min=0, max=65535, help="Port of the API server on 127.0.0.1; 0 takes a free one."),
+        int, typer.Option("--port", min=0, max=65535, help="Port of the API server on 127.0.0.1; 0 takes a free one.")
     ] = 0,
     kubernetes: VersionOption = SEEN_VERSIONS[-1],
 ) -> None:

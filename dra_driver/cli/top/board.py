@@ -7,15 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from dra_driver.api.core import Key, Pod
-from dra_driver.api.meta import (
-    NODE_INVENTORIES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    JsonObject,
-    Resource,
-)
+from dra_driver.api.meta import NODE_INVENTORIES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.tables.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen, NodeOverview
 from dra_driver.cli.tables.usage import claims_of_pod, waits_for_devices

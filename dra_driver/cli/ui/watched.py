@@ -16,14 +16,7 @@ from dra_driver.allocation.world import World
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event
 from dra_driver.api.inventory import NodeInventory
-from dra_driver.api.meta import (
-    COMPUTE_DOMAINS,
-    EVENTS,
-    NODE_INVENTORIES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    Resource,
-)
+from dra_driver.api.meta import COMPUTE_DOMAINS, EVENTS, NODE_INVENTORIES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_driver.cli.reading.live import live_world
 from dra_driver.cli.reading.offline import deadline
 from dra_driver.cli.tables.following import Following
@@ -277,9 +270,7 @@ async def read_detail(kube: Kube, node: str) -> NodeDetail:
     """What cannot be read is left out, with a note."""
     selector = f"involvedObject.kind=Node,involvedObject.name={node}"
     answers = await asyncio.gather(
-        kube.get(NODE_INVENTORIES, node),
-        kube.list(EVENTS, field_selector=selector),
-        return_exceptions=True,
+        kube.get(NODE_INVENTORIES, node), kube.list(EVENTS, field_selector=selector), return_exceptions=True
     )
     notes = []
     for answer in answers:
