@@ -5,17 +5,17 @@ from collections.abc import Iterator, Sequence
 from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.opaque import config_for, kind_of, listed_configs, meant_for, written_config
-from dra_driver.api.resource import AllocatedConfig, DeviceClass, Opaque
+from dra_driver.api.resource import AllocatedConfig, Opaque
 from dra_driver.checking import codes
 from dra_driver.checking.codes import Severity
 from dra_driver.checking.findings import CheckReport
-from dra_driver.checking.fit import expressions_of, kinds_of
+from dra_driver.checking.fit import Wish, kinds_of, wishes_of
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.manifests import ClaimPart, Manifests
 from dra_driver.checking.selectors import fix_of, suggested_in
 from dra_driver.errors import InvalidConfig
 from dra_driver.features import Feature, Gates, check_strategy
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.phrases import meant
 
 _KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_CONFIGS, strict=True))
@@ -83,53 +83,41 @@ def check_configs_of_claim(part: ClaimPart, manifests: Manifests) -> None:
     path = f"{part.path}.devices.config"
     if not check_configs(configs, path, part.report, manifests.knowledge) or not manifests.knowledge.sites:
         return
-    for name, where, request in part.alternatives():
-        device_class = manifests.device_class(str(request.get("deviceClassName", "")))
-        if device_class is not None:
-            _check_request(part, RequestName.of(name), where, request, device_class, manifests)
+    for wish in wishes_of(part, manifests):
+        _check_request(part, wish, manifests.knowledge)
 
 
-def _check_request(
-    part: ClaimPart,
-    name: RequestName,
-    where: str,
-    request: JsonObject,
-    device_class: DeviceClass,
-    manifests: Manifests,
-) -> None:
+def _check_request(part: ClaimPart, wish: Wish, knowledge: Knowledge) -> None:
     """A config that fits none of the devices is an error, one that fits some of them a warning."""
-    listed, places = _stack(part, name, where, device_class)
-    configs = listed_configs(listed, manifests.knowledge.driver)
-    if not any(config.source == "FromClaim" and name.covered_by(config.requests) for config in configs):
+    listed, places = _stack(part, wish)
+    configs = listed_configs(listed, knowledge.driver)
+    if not any(config.source == "FromClaim" and wish.name.covered_by(config.requests) for config in configs):
         return
-    own = expressions_of(request.get("selectors") or ())
-    kinds = kinds_of((*device_class.spec.expressions, *own), manifests.knowledge)
+    kinds = kinds_of(wish.expressions, knowledge)
     failed: dict[str, list[tuple[str, str]]] = {}
     for kind in sorted(kinds & _KINDS.keys()):
         config = _KINDS[kind]
         try:
-            config_for(name, configs, config)
+            config_for(wish.name, configs, config)
         except InvalidConfig as error:
-            failed[kind] = list(_problems(error, where))
+            failed[kind] = list(_problems(error, wish.path))
     severity = None if len(failed) == len(kinds) else Severity.WARNING
     for kind, problems in failed.items():
         for field, message in problems:
-            place = _place(field, places, where)
+            place = _place(field, places, wish.path)
             text = message if severity is None else f"on devices of type {kind}: {message}"
             code = codes.CONFIG_KIND if place.endswith(".kind") else codes.CONFIG
             if not part.report.has(place):
                 part.report.find(code, place, text, severity=severity)
 
 
-def _stack(
-    part: ClaimPart, name: RequestName, where: str, device_class: DeviceClass
-) -> tuple[list[AllocatedConfig], list[str]]:
+def _stack(part: ClaimPart, wish: Wish) -> tuple[list[AllocatedConfig], list[str]]:
     """As an allocation would list them, and where each one is written; those of the class count as the request's."""
     configs = [
-        AllocatedConfig(source="FromClass", requests=[str(name)], opaque=config.opaque)
-        for config in device_class.spec.config
+        AllocatedConfig(source="FromClass", requests=[str(wish.name)], opaque=config.opaque)
+        for config in wish.device_class.spec.config
     ]
-    places = [f"{where}.deviceClassName" for _ in configs]
+    places = [f"{wish.path}.deviceClassName" for _ in configs]
     for index, item in enumerate((part.spec.get("devices") or {}).get("config") or ()):
         opaque = item.get("opaque") or {}
         if isinstance(opaque.get("parameters"), dict) and isinstance(opaque.get("driver"), str):

@@ -7,7 +7,7 @@ from dra_driver.allocation.search import Allocated, Undecided, allocate
 from dra_driver.allocation.selection import Failure
 from dra_driver.allocation.snapshot import Candidate, SelectedDevices, Snapshot
 from dra_driver.api.meta import JsonObject, ObjectMeta
-from dra_driver.api.resource import DeviceRequest, ResourceClaim, ResourceClaimSpec
+from dra_driver.api.resource import DeviceClass, DeviceRequest, ResourceClaim, ResourceClaimSpec
 from dra_driver.checking import codes
 from dra_driver.checking.codes import Severity
 from dra_driver.checking.knowledge import Knowledge, SampleNode
@@ -20,13 +20,21 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A request, or one alternative of it, of a known class. `of_class` are the selectors of the class."""
+    """A request, or one alternative of it, of a known class. `of_class` and `own` are selectors."""
 
-    name: str
+    name: RequestName
     path: str
     request: JsonObject
-    of_class: tuple[str, ...]
-    own: tuple[str, ...]
+    device_class: DeviceClass
+
+    @property
+    def of_class(self) -> tuple[str, ...]:
+        return self.device_class.spec.expressions
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        selectors = self.request.get("selectors") or ()
+        return tuple(str((selector.get("cel") or {}).get("expression", "")) for selector in selectors)
 
     @property
     def expressions(self) -> tuple[str, ...]:
@@ -42,16 +50,13 @@ class Wish:
         return count if isinstance(count, int) else 1
 
 
-def wish_of(name: str, path: str, request: JsonObject, manifests: Manifests) -> Wish | None:
-    """None for a request of an unknown class."""
-    device_class = manifests.device_class(str(request.get("deviceClassName", "")))
-    if device_class is None:
-        return None
-    return Wish(name, path, request, device_class.spec.expressions, expressions_of(request.get("selectors") or ()))
-
-
-def expressions_of(selectors: Sequence[JsonObject]) -> tuple[str, ...]:
-    return tuple(str((selector.get("cel") or {}).get("expression", "")) for selector in selectors)
+def wishes_of(part: ClaimPart, manifests: Manifests) -> list[Wish]:
+    """All but those of an unknown class."""
+    known = (
+        (RequestName.of(name), path, request, manifests.device_class(str(request.get("deviceClassName", ""))))
+        for name, path, request in part.alternatives()
+    )
+    return [Wish(name, path, request, class_) for name, path, request, class_ in known if class_ is not None]
 
 
 def selected(site: SampleNode, expressions: tuple[str, ...]) -> SelectedDevices:
@@ -99,8 +104,7 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     knowledge, claim = manifests.knowledge, part.typed
     if claim is None or not knowledge.sites:
         return
-    all_wishes = (wish_of(*alternative, manifests) for alternative in part.alternatives())
-    wishes = [wish for wish in all_wishes if wish is not None and _is_known(wish, knowledge)]
+    wishes = [wish for wish in wishes_of(part, manifests) if _is_known(wish, knowledge)]
     fine = True
     for wish in wishes:
         start = len(wish.of_class)
@@ -109,8 +113,8 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     if not knowledge.sites.complete:
         return
     # How many there are to have all of depends on what an administrator made of the GPUs.
-    open_ = {RequestName.of(wish.name).request for wish in wishes if wish.wants_all and _matches(wish, knowledge)}
-    wishes = [wish for wish in wishes if RequestName.of(wish.name).request not in open_]
+    open_ = {wish.name.request for wish in wishes if wish.wants_all and _matches(wish, knowledge)}
+    wishes = [wish for wish in wishes if wish.name.request not in open_]
     if (
         not fine
         or not wishes
@@ -159,12 +163,12 @@ def _is_known(wish: Wish, knowledge: Knowledge) -> bool:
     return ours and any(selected(site, wish.of_class).matching for site in knowledge.sites)
 
 
-def _only(claim: ResourceClaimSpec, names: Sequence[str]) -> ResourceClaimSpec:
+def _only(claim: ResourceClaimSpec, names: Sequence[RequestName]) -> ResourceClaimSpec:
     """The claim without requests of other drivers, and without what is about them."""
-    own = {RequestName.of(name).request for name in names}
+    own = {name.request for name in names}
     requests = []
     for request in claim.devices.requests:
-        alternatives = [item for item in request.first_available or () if f"{request.name}/{item.name}" in names]
+        alternatives = [item for item in request.first_available or () if RequestName(request.name, item.name) in names]
         if request.name in own:
             requests.append(request.model_copy(update={"first_available": alternatives} if alternatives else {}))
     every = [request.name for request in claim.devices.requests]
@@ -202,8 +206,8 @@ def _report_misfit(part: ClaimPart, spec: ResourceClaimSpec, wishes: Sequence[Wi
             continue
         fits_alone = False
         for wish in wishes:
-            if RequestName.of(wish.name).request == request.name:
-                only = _alone(spec, _without_others(request, RequestName.of(wish.name).alternative))
+            if wish.name.request == request.name:
+                only = _alone(spec, _without_others(request, wish.name.alternative))
                 path, message = _why(wish, only, part.report.document.name, manifests)
                 part.report.find(codes.NEVER_FITS, path, message, severity=severity)
     if not fits_alone:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking import codes
-from dra_driver.checking.fit import Wish, selected, wish_of
+from dra_driver.checking.fit import Wish, selected, wishes_of
 from dra_driver.checking.knowledge import Knowledge, SampleNode
 from dra_driver.checking.manifests import ClaimPart, Manifests
 from dra_driver.names import PARTITION_SIZES
@@ -40,10 +40,9 @@ def check_partitions(part: ClaimPart, manifests: Manifests) -> None:
 
 
 def _asked(part: ClaimPart, manifests: Manifests) -> Iterator[Wish]:
-    for name, path, request in part.alternatives():
-        wish = wish_of(name, path, request, manifests)
-        alone = "/" not in name and not request.get("adminAccess")
-        if wish is not None and alone and not wish.wants_all and isinstance(request.get("count", 1), int):
+    for wish in wishes_of(part, manifests):
+        alone = wish.name.alternative is None and not wish.request.get("adminAccess")
+        if alone and not wish.wants_all and isinstance(wish.request.get("count", 1), int):
             yield wish
 
 
@@ -61,8 +60,8 @@ def _size(constraint: JsonObject, knowledge: Knowledge) -> int | None:
 
 
 def _of(asked: Sequence[Wish], constraint: Mapping[str, object]) -> list[Wish]:
-    names = constraint.get("requests") or [request.name for request in asked]
-    return [request for request in asked if isinstance(names, list) and request.name in names]
+    names = constraint.get("requests") or [wish.name.request for wish in asked]
+    return [wish for wish in asked if isinstance(names, list) and wish.name.request in names]
 
 
 def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[Wish], knowledge: Knowledge) -> None:

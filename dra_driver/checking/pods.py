@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX, class_by_resource
-from dra_driver.api.core import Key
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking import codes
 from dra_driver.checking.claim_checks import check_gate, request_names
@@ -199,35 +198,21 @@ def _check_unused_requests(
 
 
 def _check_named(pod: PodPart, path: str, entry: JsonObject, manifests: Manifests) -> None:
-    for field, kind, known in (
-        ("resourceClaimTemplateName", "ResourceClaimTemplate", manifests.templates),
-        ("resourceClaimName", "ResourceClaim", manifests.claims),
-    ):
+    for field, kind in (("resourceClaimTemplateName", "ResourceClaimTemplate"), ("resourceClaimName", "ResourceClaim")):
         name = entry.get(field)
         if isinstance(name, str) and name:
-            other = manifests.claims if field == "resourceClaimTemplateName" else manifests.templates
-            _check_key(pod, f"{path}.{field}", kind, (pod.namespace, name), known, other, manifests)
+            _check_name(pod, f"{path}.{field}", kind, name, manifests)
 
 
-def _check_key(
-    pod: PodPart,
-    path: str,
-    kind: str,
-    key: Key,
-    known: Collection[Key],
-    other: Collection[Key],
-    manifests: Manifests,
-) -> None:
-    namespace, name = key
-    if key in known:
+def _check_name(pod: PodPart, path: str, kind: str, name: str, manifests: Manifests) -> None:
+    of_template, namespace = kind == "ResourceClaimTemplate", pod.namespace
+    known, other = (manifests.templates, manifests.claims) if of_template else (manifests.claims, manifests.templates)
+    if (namespace, name) in known:
         return
-    if key in other:
-        right = "resourceClaimName" if kind == "ResourceClaimTemplate" else "resourceClaimTemplateName"
-        message = (
-            f"{shown(name)} is no {kind}; the files have {'a claim' if right == 'resourceClaimName' else 'a template'}"
-        )
-        fix = f"write `{right}: {name}`"
-        pod.report.find(codes.MISNAMED, path, f"{message} of this name", fix=fix, severity=Severity.ERROR)
+    if (namespace, name) in other:
+        right, what = ("resourceClaimName", "claim") if of_template else ("resourceClaimTemplateName", "template")
+        message = f"{shown(name)} is no {kind}; the files have a {what} of this name"
+        pod.report.find(codes.MISNAMED, path, message, fix=f"write `{right}: {name}`", severity=Severity.ERROR)
         return
     elsewhere = sorted(text for text, other_name in known if other_name == name)
     if elsewhere:
