@@ -107,7 +107,10 @@ class LeaderElection:
 
     async def _acquire(self) -> None:
         while not await self._attempt(self._times.renew_s):
-            await self._sleep(self._times.retry_s * (1 + _ACQUIRE_JITTER * random.random()))
+            pause_s = self._times.retry_s * (1 + _ACQUIRE_JITTER * random.random())
+            free_s = self._held_until() - self._clock()
+            # Who waits does not sleep past the end of the other's lease.
+            await self._sleep(min(pause_s, free_s) if free_s > 0 else pause_s)
 
     async def _renew_until_lost(self) -> None:
         while (left_s := self._left_s()) > 0:
@@ -173,8 +176,12 @@ class LeaderElection:
     def _is_held_by_another(self) -> bool:
         spec: JsonObject = (self._seen or {}).get("spec") or {}
         holder = spec.get("holderIdentity")
-        expires = self._unchanged_since + float(spec.get("leaseDurationSeconds") or self._times.lease_s)
-        return bool(holder) and holder != self._identity and self._clock() < expires
+        return bool(holder) and holder != self._identity and self._clock() < self._held_until()
+
+    def _held_until(self) -> float:
+        """When the lease that was seen last ends, if it is not renewed."""
+        spec: JsonObject = (self._seen or {}).get("spec") or {}
+        return self._unchanged_since + float(spec.get("leaseDurationSeconds") or self._times.lease_s)
 
     def _lease(self, before: JsonObject | None) -> JsonObject:
         """The lease with this process as its holder; `before` is the replaced object."""

@@ -189,8 +189,8 @@ async def test_a_leader_that_died_is_respected_for_the_duration_of_its_lease(kub
     async with running(second):
         await time.passes(14)
         assert not second.working, "the time in the lease is another machine's and proves nothing"
-        await time.passes(6)
-        assert second.working
+        await time.passes(1)
+        assert second.working, "who waits does not sleep past the end of the lease"
     assert (await lease(kube))["leaseTransitions"] == 1
 
 
