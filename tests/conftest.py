@@ -39,7 +39,7 @@ pytest_plugins = ["support.cluster", "support.processes"]
 def pytest_collection_finish() -> None:
     gc.freeze()
     # Every 2,000 objects, as Python has it, is a twentieth of all processor time.
-    gc.set_threshold(50_000, 10, 10)
+    gc.set_threshold(200_000, 10, 10)
     gc.enable()
 
 

@@ -20,18 +20,24 @@ def path(root: Path, host_path: PurePosixPath | str) -> Path:
 
 
 def write(root: Path, host_path: PurePosixPath | str, text: str) -> None:
-    # Plain strings, here and below: a machine is some three hundred files, and tests make hundreds of machines.
+    # Plain strings and descriptors, here and below: a machine is some three hundred files, and tests make hundreds of
+    # machines.
     place = f"{root}/{str(host_path).lstrip('/')}"
+    content = text.encode()
     try:
-        _write(place, text)
+        _write(place, content)
     except FileNotFoundError:
-        Path(place).parent.mkdir(parents=True, exist_ok=True)
-        _write(place, text)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        _write(place, content)
 
 
-def _write(place: str, text: str) -> None:
-    with open(place, "w", encoding="utf-8") as file:
-        file.write(text)
+def _write(place: str, content: bytes) -> None:
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        # A regular file takes all that is written to it, or none where no space is left, which is an error.
+        os.write(descriptor, content)
+    finally:
+        os.close(descriptor)
 
 
 def link(root: Path, host_path: PurePosixPath, target: PurePosixPath) -> None:
@@ -45,7 +51,7 @@ def link_text(root: Path, host_path: PurePosixPath, text: str) -> None:
     try:
         _link(place, text)
     except FileNotFoundError:
-        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
         _link(place, text)
 
 

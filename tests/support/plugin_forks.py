@@ -15,6 +15,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+_IMPORTED_LATER = (
+    "dra_driver.kube.endpoint",
+    "dra_driver.kube.envelope",
+    "dra_driver.publish.metrics",
+    "dra_driver.publish.policy_file",
+    "grpc._utilities",
+    "importlib.metadata._adapters",
+    "kubelet_plugin.simulation.nvfm",
+    "kubelet_plugin.simulation.nvml",
+    "kubelet_plugin.simulation.recorded.nvml",
+    "kubernetes.config",
+    "support.refusals",
+)
+"""What a plugin imports only when it needs it."""
+
 
 def start(order: dict[str, Any], main: Callable[[], None]) -> int:
     """Fork a plugin; answers its process id. Never returns in the child."""
@@ -53,19 +68,19 @@ def descendants(model: type[Any]) -> Iterator[type[Any]]:
 
 
 def serve() -> None:
-    # Everything that a plugin imports on its way, once for all of them.
-    import kubernetes.config  # noqa: F401
+    # Everything that a plugin imports and builds on its way, once for all of them.
     from pydantic import BaseModel
 
-    import dra_driver.kube.endpoint  # noqa: F401
-    import kubelet_plugin.simulation.nvml  # noqa: F401
+    from dra_driver.api.config import DEVICE_CONFIGS, adapter
     from kubelet_plugin.main import main
 
-    for name in sys.argv[1:]:
+    for name in (*_IMPORTED_LATER, *sys.argv[1:]):
         import_module(name)
     for model in descendants(BaseModel):
         if model.__module__.startswith(("dra_driver.", "kubelet_plugin.")):
             model.model_rebuild()
+    for kind in DEVICE_CONFIGS:
+        adapter(kind.kind)
     # What is here stays: no child walks it to find garbage, nor copies the pages that it would write on meanwhile.
     gc.collect()
     gc.freeze()
