@@ -16,6 +16,7 @@ from support.objects import node
 from support.plugin import eventually
 from support.plugin_process import PluginForks
 from support.real_node import RealNode
+from support.rows import slow_but
 
 from dra_driver.api.inventory import confirmation_annotation
 from dra_driver.api.meta import NODES, RESOURCE_SLICES, JsonObject
@@ -118,7 +119,7 @@ async def test_a_starting_kubelet_wipes_the_slices_of_its_node_only_and_they_com
         assert untouched["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("end", slow_but(["stop", "kill"], "kill"))
 async def test_slices_of_a_plugin_that_is_gone_are_wiped_and_stay_away_until_it_is_back(
     cluster: RealNode, end: str
 ) -> None:

@@ -16,6 +16,7 @@ from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, NAMESPACE, Release
 
 from charts.generate import read_values
+from dra_driver.bundled import read_documents
 
 type Render = Any
 
@@ -196,10 +197,13 @@ def together(values: Mapping[str, Any]) -> Values:
     return combined
 
 
+_DUMPER: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
+
+
 def rendered(render: Render, values: Values) -> str:
     """Of objects and hooks."""
     release: Release = render(merged(BASE, values), before=(*EVERYTHING_SERVED, HOME))
-    return yaml.safe_dump_all([*release.objects, *release.hooks], width=10_000)
+    return yaml.dump_all([*release.objects, *release.hooks], Dumper=_DUMPER, width=10_000)
 
 
 def scalars(value: Any) -> Iterator[Any]:
@@ -253,7 +257,7 @@ def test_what_a_value_is_set_to_shows(render: Render) -> None:
 
 def test_all_objects_move_to_another_namespace(render: Render) -> None:
     moved = rendered(render, {"namespaceOverride": "marked-home"})
-    assert {obj["metadata"]["namespace"] for obj in yaml.safe_load_all(moved) if "namespace" in obj["metadata"]} == {
+    assert {obj["metadata"]["namespace"] for obj in read_documents(moved) if "namespace" in obj["metadata"]} == {
         "marked-home"
     }
     assert re.findall(rf"(?<![\w-]){NAMESPACE}(?![\w-])", moved) == []

@@ -123,8 +123,8 @@ def test_mig_devices_and_shared_gpus_of_a_device_plugin_are_told_too(render: Ren
     [
         pytest.param(node("elsewhere", {}, gpus="8"), id="a node that gets no plugin"),
         pytest.param(node("former", NFD, gpus="0"), id="a device plugin that was removed"),
-        pytest.param(node("never", NFD), id="none ever"),
-        pytest.param(node("network", NFD, hostdev="8"), id="a device plugin of other devices"),
+        pytest.param(node("never", NFD), id="none ever", marks=pytest.mark.slow),
+        pytest.param(node("network", NFD, hostdev="8"), id="a device plugin of other devices", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_stands_in_the_way_of(other: Object, render: Render) -> None:

@@ -69,7 +69,7 @@ def _missing(sent: Any, stored: Any, where: str) -> list[str]:
     return [where] if stored is None else []
 
 
-@pytest.mark.parametrize("name", slow_but(VARIANTS, "defaults", "names", "policy", "webhook"))
+@pytest.mark.parametrize("name", slow_but(VARIANTS, "names", "webhook"))
 def test_every_variant_is_accepted(name: str, tmp_path: Path) -> None:
     release = accepted(VARIANTS[name], tmp_path)
     assert release.revision == 1

@@ -360,8 +360,12 @@ def argument(release: Release, kind: str, flag: str) -> str:
     [
         ({}, ["gpu.nvidia.com", "compute-domain.nvidia.com"]),
         ({"featureGates": {"ComputeDomains": False}}, ["gpu.nvidia.com"]),
-        ({"publisher": "node"}, ["gpu.nvidia.com"]),
-        ({"driverName": "gpu.example.com"}, ["gpu.example.com", "compute-domain.nvidia.com"]),
+        *slow_but(
+            [
+                ({"publisher": "node"}, ["gpu.nvidia.com"]),
+                ({"driverName": "gpu.example.com"}, ["gpu.example.com", "compute-domain.nvidia.com"]),
+            ]
+        ),
     ],
 )
 def test_the_synthetic_permission_names_the_drivers_that_are_served(values: JsonObject, drivers: list[str]) -> None:

@@ -8,6 +8,7 @@ from support.chart_values import Values
 from support.helm import NAMESPACE, Object, Release
 from support.policies import refusing, user_info
 from support.rights import changed, daemons_of, world
+from support.rows import slow_but
 
 from controller.classes import wanted_class
 from dra_driver.apirules.schema import definitions
@@ -89,9 +90,13 @@ def test_policies_name_the_accounts_that_are_rendered(render: Render) -> None:
     "values",
     [
         {"imagePullSecrets": [{"name": "a"}, {"name": "b"}]},
-        {"computeDomains": {"priorityClassName": "", "resources": {"requests": None}}},
-        {"computeDomains": {"resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}, "logLevel": "debug"},
         {"driverName": "gpu.example.com", "image": {"repository": "registry.example.com/a", "tag": "b"}},
+        *slow_but(
+            [
+                {"computeDomains": {"priorityClassName": "", "resources": {"requests": None}}},
+                {"computeDomains": {"resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}, "logLevel": "debug"},
+            ]
+        ),
     ],
 )
 def test_the_controllers_own_daemons_and_classes_pass_whatever_is_set(values: Values, render: Render) -> None:
@@ -153,7 +158,7 @@ def test_where_nodes_run_imex_themselves_the_controller_makes_no_daemon_set(rend
     assert refused(release, CONTROLLER, "daemonsets", release.object("DaemonSet"), "DELETE")
 
 
-@pytest.mark.parametrize("profiles", [True, False])
+@pytest.mark.parametrize("profiles", slow_but([True, False], True))
 def test_the_webhook_makes_a_device_class_in_dry_runs(profiles: bool, render: Render) -> None:
     release = render({"webhook": {"install": True}, "featureGates": {"MigProfileClasses": profiles}})
     other = world()["deviceclasses", "gpu.example.com"]

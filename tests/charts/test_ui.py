@@ -11,6 +11,7 @@ from support import real_api_server
 from support.api import Api
 from support.helm import Object, Release
 from support.rights import rbac_objects
+from support.rows import slow_but
 
 from dra_driver.cli.main import load
 from dra_driver.cli.overview import COMMANDS
@@ -42,7 +43,7 @@ def test_it_is_off_by_default(render: Render) -> None:
     assert [item["metadata"]["name"] for item in render().objects if "-ui" in item["metadata"]["name"]] == []
 
 
-@pytest.mark.parametrize("publisher", ["controller", "node"])
+@pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "controller"))
 def test_viewers_need_the_rights_for_all_that_is_shown_and_no_other(publisher: str, render: Render) -> None:
     role = named(render({**HTTPS, "publisher": publisher}), "ClusterRole", "-ui-viewer")
     allowed = {(group, plural) for rule in role["rules"] for group in rule["apiGroups"] for plural in rule["resources"]}

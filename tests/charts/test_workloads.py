@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.helm import Object, Release
+from support.rows import slow_but
 
 type Render = Any
 
@@ -48,7 +49,7 @@ def test_a_new_controller_is_ready_before_an_old_one_goes(render: Render) -> Non
     ("values", "kind", "field", "replaced"),
     [
         ("kubeletPlugin", "DaemonSet", "updateStrategy", "OnDelete"),
-        ("controller", "Deployment", "strategy", "Recreate"),
+        *slow_but([("controller", "Deployment", "strategy", "Recreate")]),
     ],
 )
 def test_pods_are_replaced_as_the_values_say(values: str, kind: str, field: str, replaced: str, render: Render) -> None:
@@ -59,7 +60,7 @@ def test_pods_are_replaced_as_the_values_say(values: str, kind: str, field: str,
     assert spec[field] == {"type": "RollingUpdate", **rolling}
 
 
-@pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
+@pytest.mark.parametrize("kind", slow_but(["DaemonSet", "Deployment"], "DaemonSet"))
 def test_a_security_context_of_the_values_replaces_single_fields(kind: str, render: Render) -> None:
     values = {"DaemonSet": "kubeletPlugin", "Deployment": "controller"}[kind]
     before, after = (

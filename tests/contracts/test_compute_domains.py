@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-import yaml
 from support.api import Api, Refused
 from support.domain_cluster import DRIVER_NAMESPACE, DomainCluster, Kubelets, becomes, gone, running_keeper, tended
 
@@ -21,6 +20,7 @@ from dra_driver.api.meta import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
 )
+from dra_driver.bundled import read_yaml
 from dra_driver.domains.names import FINALIZER
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.simulation.workloads import SimulatedWorkloadController
@@ -55,7 +55,7 @@ class Domains:
 @pytest_asyncio.fixture
 async def domains(api: Api, namespace: str) -> AsyncIterator[Domains]:
     for definition in DEFINITIONS:
-        body = yaml.safe_load(definition.file.read_text())
+        body = read_yaml(definition.file.read_text())
         try:
             await api.post(CRDS, body)
         except Refused as refused:

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from support.pages import DOCS, PAGES, ROOT, anchors, links
 from support.rows import rows
 from typer.testing import CliRunner
 
+from dra_driver.bundled import read_yaml
 from dra_driver.cli.main import app
 from kubelet_plugin.simulation.profiles import profile_names
 
@@ -63,7 +63,7 @@ def test_the_readme_names_the_hardware_that_can_be_simulated() -> None:
 
 @rows("page", [page for page in PAGES if page.parent in (ROOT, DOCS)])
 def test_values_of_the_chart_that_the_page_names_exist(page: Path) -> None:
-    values = yaml.safe_load((ROOT / "charts" / "gpu-dra-driver" / "values.yaml").read_text())
+    values = read_yaml((ROOT / "charts" / "gpu-dra-driver" / "values.yaml").read_text())
     wrong = []
     for named in re.findall(r"`([A-Za-z]+(?:\.[A-Za-z]+)+)(?:: [^`]*)?`", page.read_text(encoding="utf-8")):
         here, *below = named.split(".")

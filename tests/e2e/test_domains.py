@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.places import SHORT
 
 from dra_driver import bundled
@@ -99,6 +100,7 @@ async def container_states(cluster: SimulatedCluster, pod: JsonObject) -> Any:
     return container
 
 
+@pytest.mark.slow
 async def test_a_domain_lives_through_everything_and_leaves_nothing() -> None:
     async with rack() as cluster:
         story, scenario, before = Story(cluster), read_scenario(bundled.FEATURES_FOLDER / EXAMPLE), cluster.hardware()

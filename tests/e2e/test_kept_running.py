@@ -47,6 +47,7 @@ async def a_pod_runs(kubeconfig: Path) -> None:
         raise AssertionError("the pod does not run")
 
 
+@pytest.mark.slow
 def test_a_plugin_that_is_killed_is_started_again_and_prepares_claims() -> None:
     with tempfile.TemporaryDirectory(dir=SHORT) as place:
         folder, printed = Path(place), Path(place) / "said"

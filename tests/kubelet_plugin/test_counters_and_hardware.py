@@ -58,7 +58,7 @@ def accepted(mig: MigGpu, profile_id: int, start: int, size: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("profile", slow_but(DIVISIBLE, "a30", "dgx-a100-40", "dgx-h100", "gb200"))
+@pytest.mark.parametrize("profile", slow_but(DIVISIBLE, "a30", "dgx-h100"))
 async def test_counters_allow_what_the_hardware_accepts_and_nothing_else(tmp_path: Path, profile: str) -> None:
     chance = random.Random(profile)
     node = a_node(tmp_path, profile)

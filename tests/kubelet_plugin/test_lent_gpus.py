@@ -97,7 +97,7 @@ class Node:
         del self.journal[hold]
 
 
-@pytest.fixture(params=["l40s", "dgx-h100"])
+@pytest.fixture(params=slow_but(["l40s", "dgx-h100"], "l40s"))
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
     node = Node(tmp_path, request.param)
     gpu = node.host.state.gpus[0]

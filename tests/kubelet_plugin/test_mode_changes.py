@@ -329,7 +329,7 @@ async def prepared(folder: Path, *, on: bool) -> ModeWorld:
 
 @pytest.mark.parametrize("reset_by", slow_but(["nvml", "nvidia-smi"], "nvml"))
 @pytest.mark.parametrize("then", slow_but(["go on", "take back", "reboot"], "go on", "reboot"))
-@pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
+@pytest.mark.parametrize("on", slow_but([True, False], True), ids=["on", "off"])
 async def test_killed_after_any_step(
     tmp_path: Path, on: bool, then: str, reset_by: Literal["nvml", "nvidia-smi"]
 ) -> None:

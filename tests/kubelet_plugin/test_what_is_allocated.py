@@ -111,7 +111,7 @@ WORLDS: dict[str, tuple[str, PublishingPolicy]] = {
 }
 
 
-QUICK = ("gb200", "shared partitions", "memory and compute")
+QUICK = ("gb200", "shared partitions")
 
 
 @pytest.mark.parametrize("world", slow_but(WORLDS, *QUICK))

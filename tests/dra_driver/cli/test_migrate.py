@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import yaml
 from support.dractl import decided, dractl, run
+from support.rows import slow_but
 from support.shipped import create_definitions
 
 from dra_driver.api.meta import (
@@ -363,7 +364,7 @@ class ForbiddenKinds:
         return str(path)
 
 
-@pytest.mark.parametrize("kind", ["resourceslices", "nodes", "pods", "daemonsets"])
+@pytest.mark.parametrize("kind", slow_but(["resourceslices", "nodes", "pods", "daemonsets"], "nodes", "pods"))
 def test_what_may_not_be_listed_makes_a_plan_that_says_so(kind: str, tmp_path: Path) -> None:
     """Slices that were not seen are not slices that are not there: who believes it would give GPUs out twice."""
     api = ForbiddenKinds(kind)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.mishaps import load_driver, unload_driver
-from support.rows import rows
+from support.rows import rows, slow_but
 
 from dra_driver.api.inventory import Problem
 from kubelet_plugin.effects.device_nodes import DeviceNodes, missing_nodes, modprobe_words
@@ -105,7 +105,7 @@ def test_a_host_that_has_all_nodes_runs_nothing(node: _Node) -> None:
     assert node.on_host.ran == []
 
 
-@pytest.mark.parametrize("layout", ["root", "operator", "gke"])
+@pytest.mark.parametrize("layout", slow_but(["root", "operator", "gke"], "operator"))
 def test_after_a_boot_without_udev_rules_the_first_look_makes_all_nodes(tmp_path: Path, layout: Layout) -> None:
     node = _Node(tmp_path, "t4", layout)
     files = ContainerFilesOfNode(node.driver)

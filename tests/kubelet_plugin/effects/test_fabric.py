@@ -246,7 +246,7 @@ def test_a_partition_that_is_another_one_now_is_not_activated(plugin: Plugin, ch
 STEPS = ("fmConnect", "fmGetSupportedFabricPartitions", "fmActivateFabricPartition", "fmDeactivateFabricPartition")
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", slow_but(["before", "after"], "after"))
 @pytest.mark.parametrize("function", STEPS)
 @pytest.mark.parametrize("times", slow_but([1, 2, 3, 4], 1))
 def test_a_death_in_any_call_is_made_good_by_the_next_attempt(

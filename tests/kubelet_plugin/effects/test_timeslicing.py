@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 from support.mishaps import bind_gpu, run_persistenced, unload_driver
 from support.nodes import Node
+from support.rows import slow_but
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.effects.gpu_settings import TimeSlices
@@ -43,7 +44,10 @@ def _made(hold: TimeSlice) -> dict[TimeSlice, HoldRecord]:
     return {hold: HoldRecord(HoldState.UNDOING, _BOOT)}
 
 
-@pytest.mark.parametrize(("interval", "number"), [("Default", 0), ("Short", 1), ("Medium", 2), ("Long", 3)])
+@pytest.mark.parametrize(
+    ("interval", "number"),
+    slow_but([("Default", 0), ("Short", 1), ("Medium", 2), ("Long", 3)], ("Default", 0), ("Long", 3)),
+)
 def test_the_interval_is_set_on_one_gpu_and_taken_back(host: SimulatedHost, interval: str, number: int) -> None:
     assert interval in get_args(TimeSlice.__annotations__["interval"])
     hold = TimeSlice(_gpu(host, 3), interval)
@@ -75,7 +79,7 @@ def test_it_is_not_set_while_the_gpus_are_released(host: SimulatedHost) -> None:
         effect.undo(TimeSlice(_gpu(host), "Long"), _made(TimeSlice(_gpu(host), "Long")), _BOOT)
 
 
-@pytest.mark.parametrize("layout", list(PLACES))
+@pytest.mark.parametrize("layout", slow_but(PLACES, "root", "operator", "gke"))
 def test_nvidia_smi_is_found_in_every_layout_of_a_driver_root(tmp_path: Path, layout: Layout) -> None:
     host = create_host(tmp_path / "host", "t4", layout=layout)
     _effect(host).make(TimeSlice(_gpu(host), "Long"), {})

@@ -123,7 +123,7 @@ def failing_call(claim: Claim, call: str, code: int, times: int | None) -> Itera
     )
 
 
-@pytest.mark.parametrize("call", slow_but(CALLS, *CALLS[::4]))
+@pytest.mark.parametrize("call", slow_but(CALLS, *CALLS[::8]))
 def test_parts_of_a_gpu_are_gone_when_nvml_is_well_again(tmp_path: Path, call: str) -> None:
     claim = in_parts(a_node(tmp_path, gpus=2))
     for number, code in enumerate(CODES):
@@ -159,7 +159,7 @@ def test_a_compute_mode_is_back_when_nvml_is_well_again(tmp_path: Path, call: st
             assert not list(failing_call(claim, call, code, times)), (call, code, times)
 
 
-@pytest.mark.parametrize("kind", slow_but([in_parts, divided, exclusive, sliced], divided, sliced))
+@pytest.mark.parametrize("kind", slow_but([in_parts, divided, exclusive, sliced], divided))
 def test_a_gpu_that_answered_nothing_is_as_before_when_it_is_well_again(
     tmp_path: Path, kind: Callable[[Node], Claim]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pynvml
 import pytest
 from support.mishaps import end_program, open_gpu, run_persistenced
+from support.rows import slow_but
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.on_host import OnHost
@@ -151,7 +152,7 @@ def test_where_the_daemon_cannot_open_it_again_the_kernel_module_keeps_it(host: 
     assert host.state.gpus[0].bound_to == "vfio-pci"
 
 
-@pytest.mark.parametrize("profile", ["gh200", "gb200"])
+@pytest.mark.parametrize("profile", slow_but(["gh200", "gb200"], "gb200"))
 class TestOwnNumaMemory:
     """The GPU's handles end with persistence mode."""
 

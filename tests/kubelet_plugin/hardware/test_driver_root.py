@@ -5,6 +5,7 @@ import pytest
 from support.cdi import gpu_facts
 from support.driver_tree import VERSION, DriverTree
 from support.mishaps import load_driver, unload_driver
+from support.rows import slow_but
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.cdi.edits import ClaimDevice, claim_spec
@@ -357,7 +358,11 @@ def test_real_device_nodes_are_read_with_owner_and_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "layout"), [*((profile, "root") for profile in PROFILES), *(("t4", layout) for layout in LAYOUTS[1:])]
+    ("profile", "layout"),
+    [
+        *slow_but([(profile, "root") for profile in PROFILES], ("t4", "root"), ("dgx-h100", "root"), ("gb200", "root")),
+        *(("t4", layout) for layout in LAYOUTS[1:]),
+    ],
 )
 def test_every_simulated_node_gives_a_valid_spec_of_files_that_exist(
     tmp_path: Path, profile: str, layout: Layout
@@ -381,7 +386,7 @@ def test_every_simulated_node_gives_a_valid_spec_of_files_that_exist(
     assert installation.for_containers(version) is driver
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", slow_but(LAYOUTS, *LAYOUTS[:3]))
 def test_a_reboot_with_other_minors_gives_each_gpu_its_new_node(tmp_path: Path, layout: Layout) -> None:
     host = create_host(tmp_path, "dgx-h100", layout=layout)
     installation = DriverInstallation(HostFiles(tmp_path))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.mishaps import active_partitions, fabric_mishap, start_fabric_manager, stop_fabric_manager
 from support.nodes import Node, a_node
+from support.rows import rows
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.hardware import nvfm
@@ -72,7 +73,7 @@ def test_a_partition_is_activated_and_deactivated(node: Node) -> None:
     assert failed(lambda: manager.deactivate(3)).code == FmCode.UNINITIALIZED
 
 
-@pytest.mark.parametrize("code", [code for code in FmCode if code])
+@rows("code", [code for code in FmCode if code])
 def test_every_error_of_the_library_has_its_name_and_what_to_do(node: Node, code: FmCode) -> None:
     fabric_mishap(node.host, "fmActivateFabricPartition", code=int(code))
     error = failed(lambda: manager_of(node).activate(4))

@@ -17,6 +17,7 @@ from support.background import background
 from support.mig import gpu_of
 from support.nodes import Node, a_node
 from support.observed_api import ObservedApiServer
+from support.rows import slow_but
 from support.shipped import create_definitions
 
 from docs.from_code.crds import FILE
@@ -293,7 +294,7 @@ async def test_the_api_server_going_away_ends_nothing(scene: Scene) -> None:
     await scene.becomes(lambda inventory: len(inventory.spec.gpus) == 7)
 
 
-@pytest.mark.parametrize("status", [409, 429, 500, 503])
+@pytest.mark.parametrize("status", slow_but([409, 429, 500, 503], 409, 429))
 async def test_a_refused_write_is_tried_again(scene: Scene, status: int) -> None:
     scene.api_server.fail_next("PUT", ".*nodeinventories.*", status, 1)
     scene.node.host.lose_gpu(0)

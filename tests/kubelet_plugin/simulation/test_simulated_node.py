@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from support.mishaps import load_driver, unload_driver
 from support.nodes import Node
-from support.rows import rows
+from support.rows import rows, slow_but
 
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
@@ -151,7 +151,7 @@ class TestLayouts:
         assert session(host).nvmlSystemGetDriverVersion() == version
 
     @pytest.mark.parametrize("layout", list(PLACES))
-    @pytest.mark.parametrize("profile", ["t4", "gb200"])
+    @pytest.mark.parametrize("profile", slow_but(["t4", "gb200"], "t4"))
     def test_the_plugin_finds_a_complete_driver_there(self, tmp_path: Path, layout: Layout, profile: str) -> None:
         host = create_host(tmp_path, profile, layout=layout)
         version = host.state.driver.version
