@@ -366,7 +366,7 @@ class World:
         self.devices = await self._of_both_modes() if self.changing else await self._published()
 
     async def _api_server(self, stack: AsyncExitStack) -> str:
-        command = (sys.executable, "-m", "dra_driver.simulation.apiserver", "--kubeconfig", self.folder / "kubeconfig")
+        command = (sys.executable, "-m", "benchmarks._simulated_api_server", "--kubeconfig", self.folder / "kubeconfig")
         pipe = asyncio.subprocess.PIPE
         server = await asyncio.create_subprocess_exec(*command, stdout=pipe, cwd=Path(__file__).parents[2])
         stack.push_async_callback(server.wait)
