@@ -1,1 +1,1 @@
-"""`dractl migrate`: its command, what it reads of files and clusters, and its report."""
+"""`dractl migrate`: its command with its report, and what it reads of files and clusters."""
