@@ -15,7 +15,6 @@ from kubelet_plugin.effects.gpu_settings import ComputeModes, TimeSlices
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
 from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.effects.mps_process import HostLauncher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.vfio import VfioBindings
 from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
@@ -65,7 +64,7 @@ def machine_of(host: HostFiles, simulated: Path | None) -> NodeMachine:
 
 def mps_daemons(machine: NodeMachine, programs: DriverPrograms, folder: Path) -> MpsDaemons:
     """`folder` is the same path on the host and here."""
-    return MpsDaemons(folder, machine.on_host, programs, HostLauncher(machine.on_host))
+    return MpsDaemons(folder, machine.on_host, programs)
 
 
 def effects_of(

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from dra_driver.devices.mps import PIPE_VARIABLE, default_commands
 from dra_driver.errors import HardwareError, InvalidInput, NodeNotReady
-from kubelet_plugin.effects.mps_process import DaemonProcess, Launcher, bound_logs
+from kubelet_plugin.effects.mps_process import DaemonProcess, bound_logs, launch
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms, run_program, said_by
 from kubelet_plugin.hardware.host_programs import MarkedProcess
@@ -77,13 +77,11 @@ class MpsDaemons:
         folder: Path,
         host: OnHost,
         programs: DriverPrograms,
-        launcher: Launcher,
         patience: MpsPatience = MpsPatience(),
     ) -> None:
         self._folder = folder
         self._host = host
         self._programs = programs
-        self._launcher = launcher
         self._patience = patience
 
     def before(self, hold: MpsDaemon, records: Records) -> Made:
@@ -185,7 +183,7 @@ class MpsDaemons:
         )
         launched: tuple[MarkedProcess, ...] = ()
         try:
-            facts = self._launcher.start(daemon)
+            facts = launch(self._host, daemon)
             launched = self._launched(facts, mark)
             self._await(hold, place, launched)
         except (NodeNotReady, InvalidInput) as error:

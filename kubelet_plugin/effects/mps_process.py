@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 _PRIVATE = "/tmp"
 _LOG = "/tmp/nvidia-mps-log"
 _SHM = "/dev/shm"
-_SYSTEMD_RUN = ("/usr/bin/systemd-run", "/bin/systemd-run", "/run/current-system/sw/bin/systemd-run")
+_SYSTEMD_RUN: Sequence[str] = ("/usr/bin/systemd-run", "/bin/systemd-run", "/run/current-system/sw/bin/systemd-run")
 _STOP_S = 10
 
 
@@ -89,45 +89,35 @@ def systemd_words(systemd_run: str, daemon: DaemonProcess) -> tuple[str, ...]:
     )
 
 
-class Launcher:
-    """Starts a daemon as a process in a session of its own, out of the container's namespaces and cgroups. Any host."""
+def launch(host: OnHost, daemon: DaemonProcess) -> Mapping[str, str]:
+    """Facts for the journal: `launcher`, and `unit` or `pid`. Raises NodeNotReady, and then nothing runs.
 
-    def __init__(self, host: OnHost) -> None:
-        self._host = host
-
-    def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
-        """Facts for the journal: `launcher`, and `unit` or `pid`. Raises NodeNotReady, and then nothing runs."""
-        pid = self._host.start(plain_start(daemon, isolated=self._host.isolates), daemon.about)
-        return {"launcher": "plain", "pid": str(pid)}
-
-
-class HostLauncher(Launcher):
-    """A transient unit of systemd, which an administrator sees among the others. A process alone where systemd does not
-    run the host, where that fails, or where SELinux is on.
+    A transient unit of systemd, which an administrator sees among the others. Where systemd does not run the host,
+    where that fails, or where SELinux is on: a process in a session of its own, out of the container's namespaces and
+    cgroups.
 
     With SELinux, containers may connect to a process of the host only if its type is `spc_t`. A process alone has the
     type of the plugin, which is that one for privileged containers. A unit has `unconfined_service_t`, and no property
     changes that: the policy lets systemd (`init_t`) start nothing as `spc_t`. Source: container.te and init.te of
     container-selinux and Fedora's selinux-policy.
     """
+    systemd_run = _systemd_run(host)
+    if systemd_run is not None:
+        try:
+            host.run(systemd_words(systemd_run, daemon), daemon.about)
+        except NodeNotReady as error:
+            _log.warning("systemd did not start it; it is started without", daemon=daemon.about, error=str(error))
+        else:
+            return {"launcher": "systemd", "unit": f"{daemon.unit}.service"}
+    pid = host.start(plain_start(daemon, isolated=host.isolates), daemon.about)
+    return {"launcher": "plain", "pid": str(pid)}
 
-    def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
-        systemd_run = self._systemd_run()
-        if systemd_run is not None:
-            try:
-                self._host.run(systemd_words(systemd_run, daemon), daemon.about)
-            except NodeNotReady as error:
-                _log.warning("systemd did not start it; it is started without", daemon=daemon.about, error=str(error))
-            else:
-                return {"launcher": "systemd", "unit": f"{daemon.unit}.service"}
-        return super().start(daemon)
 
-    def _systemd_run(self) -> str | None:
-        """Its host path; None where systemd is not to be used. Source: sd_booted(3)."""
-        host = self._host
-        if not host.isolates or host.confined or host.files.resolve("/run/systemd/system") is None:
-            return None
-        return next((path for path in _SYSTEMD_RUN if host.files.resolve(path) is not None), None)
+def _systemd_run(host: OnHost) -> str | None:
+    """Its host path; None where systemd is not to be used. Source: sd_booted(3)."""
+    if not host.isolates or host.confined or host.files.resolve("/run/systemd/system") is None:
+        return None
+    return next((path for path in _SYSTEMD_RUN if host.files.resolve(path) is not None), None)
 
 
 def _environment(daemon: DaemonProcess) -> dict[str, str]:

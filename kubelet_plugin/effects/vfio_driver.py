@@ -175,11 +175,7 @@ class DriverOfNode:
         )
 
     def mig_enabled(self, gpu: GpuIdentity) -> bool:
-        def read(nvml: Nvml) -> bool:
-            mode = nvml.supported(str(gpu), nvml.library.nvmlDeviceGetMigMode, nvml.handle(gpu.uuid))
-            return mode is not None and bool(mode[0])
-
-        return self._nvml.use(gpu, read)
+        return self._nvml.use(gpu, lambda nvml: nvml.mig(gpu.uuid).is_on())
 
     def sees(self, gpu: GpuIdentity) -> bool:
         """Whether NVML lists it, in a session that was begun after this call."""

@@ -16,7 +16,7 @@ without effects.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -252,10 +252,7 @@ class GpuRelease:
         self._current = release
         facts = await self._discovery.observe()
         state = ReleaseState(
-            source=release.source,
-            by=release.by,
-            until=release.until,
-            back=release.back,
+            **asdict(release),
             boot_id=facts.boot_id,
             driver=facts.driver,
             imex=facts.imex,

@@ -12,7 +12,6 @@ from pathlib import Path
 from support.cuda_client import COMMAND
 
 from kubelet_plugin.effects.mps import MARK, MpsDaemons, MpsPatience
-from kubelet_plugin.effects.mps_process import HostLauncher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
@@ -31,7 +30,7 @@ def effect_for(
     files = HostFiles(host.root)
     on_host = on_host or OnHost.simulated(files)
     programs = DriverPrograms(files, lambda: find_driver_root(files))
-    return MpsDaemons(folder, on_host, programs, HostLauncher(on_host), patience)
+    return MpsDaemons(folder, on_host, programs, patience)
 
 
 def identity(host: SimulatedHost, index: int = 0) -> GpuIdentity:

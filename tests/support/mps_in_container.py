@@ -12,8 +12,8 @@ from pathlib import Path
 
 from support.mps import QUICK
 
+from kubelet_plugin.effects import mps_process
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.effects.mps_process import Launcher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.vfio_driver import HostSmi
 from kubelet_plugin.hardware.driver_programs import DriverProgram, DriverPrograms
@@ -43,8 +43,9 @@ def main() -> None:
     host_root = Path(order["hostRoot"])
     files = HostFiles(host_root)
     host = OnHost(files, Processes(host_root / "proc"), host_root / "proc" / str(order["hostPid"]) / "ns")
+    mps_process._SYSTEMD_RUN = ()  # of this machine: what it starts would be outside the test's containers
     programs = _Programs(Path(order["node"]), order["driverRoot"])
-    daemons = MpsDaemons(Path(order["folder"]), host, programs, Launcher(host), QUICK)
+    daemons = MpsDaemons(Path(order["folder"]), host, programs, QUICK)
     hold = MpsDaemon("claim-a", (GpuIdentity(order["gpu"], "0000:00:00.0"),), thread_percentage=50)
     made = Made(tuple(tuple(fact) for fact in order.get("made", ())))
     if order["do"] == "persistence off":

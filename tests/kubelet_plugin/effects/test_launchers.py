@@ -10,7 +10,7 @@ from support.systemd_bus import first_call
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.mps_process import (
     DaemonProcess,
-    HostLauncher,
+    launch,
     plain_start,
     systemd_words,
 )
@@ -157,7 +157,7 @@ def _with_systemd(root: Path) -> Path:
 
 def test_systemd_starts_it_where_systemd_runs_the_host(tmp_path: Path) -> None:
     host = _Host(_with_systemd(tmp_path))
-    assert HostLauncher(host).start(_daemon(_ON_HOST)) == {
+    assert launch(host, _daemon(_ON_HOST)) == {
         "launcher": "systemd",
         "unit": "gpu-dra-mps-claim-a.service",
     }
@@ -168,7 +168,7 @@ def test_systemd_starts_it_where_systemd_runs_the_host(tmp_path: Path) -> None:
 def test_a_host_without_systemd_or_its_program_starts_it_plainly(tmp_path: Path, gone: str) -> None:
     (_with_systemd(tmp_path) / gone).rename(tmp_path / "gone")
     host = _Host(tmp_path)
-    assert HostLauncher(host).start(_daemon(_ON_HOST)) == {"launcher": "plain", "pid": "7"}
+    assert launch(host, _daemon(_ON_HOST)) == {"launcher": "plain", "pid": "7"}
     assert host.ran == []
 
 
@@ -177,13 +177,13 @@ def test_under_selinux_it_is_started_plainly_and_so_keeps_the_type_of_the_plugin
     (_with_systemd(tmp_path) / "sys/fs/selinux").mkdir(parents=True)
     (tmp_path / "sys/fs/selinux/enforce").write_text("1")
     host = _Host(tmp_path)
-    assert HostLauncher(host).start(_daemon(_ON_HOST))["launcher"] == "plain"
+    assert launch(host, _daemon(_ON_HOST))["launcher"] == "plain"
     assert host.ran == []
 
 
 def test_what_systemd_refuses_is_started_plainly(tmp_path: Path) -> None:
     host = _Host(_with_systemd(tmp_path), refuses=True)
-    assert HostLauncher(host).start(_daemon(_ON_HOST))["launcher"] == "plain"
+    assert launch(host, _daemon(_ON_HOST))["launcher"] == "plain"
 
 
 @pytest.mark.parametrize("layout", list(PLACES))

@@ -18,6 +18,7 @@ from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
+from kubelet_plugin.hardware.mig import MigGpu
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import GpuUser, users
 from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, VfioBinding
@@ -237,7 +238,10 @@ class StubNvml:
     def supported(self, about: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
-    call = supported
+    call = described = supported
+
+    def mig(self, uuid: str) -> MigGpu:
+        return MigGpu(cast(Any, self), uuid, self.handle(uuid))
 
     def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int] | None:
         return self.mode
