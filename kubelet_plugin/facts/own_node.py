@@ -11,6 +11,7 @@ import structlog
 from dra_driver.api.meta import NODES, JsonObject
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Reflector
+from dra_driver.runtime.tasks import until
 
 _log = structlog.get_logger(__name__)
 
@@ -37,10 +38,7 @@ class OwnNode:
 
     async def first_read(self) -> None:
         """Waits for it a few seconds; the plugin also works without."""
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                await self._read.wait()
-        except TimeoutError:
+        if not await until(self._read, _PATIENCE_S):
             _log.warning("the Node object of this node has not been read yet", node=self.name)
 
     def _saw(self, change: Change) -> None:

@@ -7,6 +7,8 @@ import json
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,11 +92,12 @@ def ready(place: ProbeFolder) -> str | None:
     return None if answer["state"] == IDLE else answer["message"]
 
 
-def connect_in(folder: Path, name: str, peer: socket.socket) -> None:
-    """Connect to a socket in `folder`, however long its path is. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A name of a socket that fits into its address, however long the path is. Raises OSError."""
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        peer.connect(f"/proc/self/fd/{fd}/{name}")
+        yield f"/proc/self/fd/{fd}/{path.name}"
     finally:
         os.close(fd)
 
@@ -102,9 +105,9 @@ def connect_in(folder: Path, name: str, peer: socket.socket) -> None:
 def _ask(place: ProbeFolder) -> dict[str, str] | str:
     """The supervisor's state and message, or why there is none."""
     try:
-        with socket.socket(socket.AF_UNIX) as peer:
+        with socket.socket(socket.AF_UNIX) as peer, short_path(place.supervisor_socket) as name:
             peer.settimeout(_PATIENCE_S)
-            connect_in(place.folder, place.supervisor_socket.name, peer)
+            peer.connect(name)
             with peer.makefile("rb") as stream:
                 answer = json.loads(stream.readline())
             return {"state": str(answer["state"]), "message": str(answer["message"])}

@@ -6,7 +6,6 @@ daemon continues with the known peers, so that running workloads are not disturb
 
 import asyncio
 import json
-import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +21,7 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.watch import Backoff, MirrorChange
 from dra_driver.runtime.files import write_durably
 from dra_driver.runtime.tasks import until
-from kubelet_plugin.imex.probe import IDLE, RUNS, WAITS, ProbeFolder, config_text
+from kubelet_plugin.imex.probe import IDLE, RUNS, WAITS, ProbeFolder, config_text, short_path
 from kubelet_plugin.imex.settings import ImexSettings
 
 _log = structlog.get_logger(__name__)
@@ -279,12 +278,9 @@ def _listener(place: ProbeFolder) -> socket.socket:
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        fd = os.open(place.folder, os.O_RDONLY | os.O_DIRECTORY)
         listener = socket.socket(socket.AF_UNIX)
-        try:
-            listener.bind(f"/proc/self/fd/{fd}/{path.name}")
-        finally:
-            os.close(fd)
+        with short_path(path) as name:
+            listener.bind(name)
     except OSError as error:
         raise NodeNotReady(f"cannot be made: {error.strerror}", about=f"socket {path}") from error
     return listener

@@ -15,6 +15,7 @@ import structlog
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
+from dra_driver.runtime.tasks import until
 from kubelet_plugin.rpc.dra_server import DraServer, unary
 from kubelet_plugin.rpc.sockets import Sockets, is_lost, listen, remove_dead, remove_socket
 
@@ -64,16 +65,12 @@ class RegistrationServer:
         resolves by itself: a restarted process creates its sockets again.
         """
         while True:
-            try:
-                async with asyncio.timeout(look_every_s):
-                    await self._refusal.wait()
-            except TimeoutError:
-                # Already stopped: this process removed it, and running calls may still take some time.
-                sockets = (self._sockets.dra, self._sockets.registration) if self._server is not None else ()
-                for socket in filter(is_lost, sockets):
-                    raise NodeNotReady("was removed by something else", about=f"socket {socket}") from None
-            else:
+            if await until(self._refusal, look_every_s):
                 raise NodeNotReady(f"kubelet refused the registration: {self._reason}", about=f"driver {self._driver}")
+            # Already stopped: this process removed it, and running calls may still take some time.
+            sockets = (self._sockets.dra, self._sockets.registration) if self._server is not None else ()
+            for socket in filter(is_lost, sockets):
+                raise NodeNotReady("was removed by something else", about=f"socket {socket}")
 
     def problem(self) -> str | None:
         """Why the kubelet does not call the driver, if known; None after the registration."""
