@@ -94,36 +94,24 @@ class SimulatedHost:
         """The host folder of the driver's libraries."""
         return library_folder(self.state)
 
-    def reboot(self, *, renumber: bool = False, driver: bool = True) -> None:
-        """A new boot id and an empty /run. `renumber`: other minors and another enumeration order than before.
-
-        Faults of GPUs are gone, compute partitions and pending MIG changes with them. Without `driver` the module is
-        not loaded yet, as on a node whose driver comes in a container.
-        """
+    def reboot(self) -> None:
+        """A new boot id and an empty /run. Faults of GPUs are gone, compute partitions and pending MIG changes with
+        them."""
         with self.edit() as state:
             check_may_change(state)
             state.boots += 1
             state.driver.session += 1
-            state.driver.loaded = driver
+            state.driver.loaded = True
             state.events = []
             state.passthrough.loaded = []
             state.driver.daemon, state.driver.daemon_outdated = True, False
             if state.fabric_manager is not None:
                 restarted(state.fabric_manager, state.fabric_manager.mode)
-            if renumber:
-                minors = [gpu.minor for gpu in state.gpus]
-                for gpu, minor in zip(state.gpus, reversed(minors), strict=True):
-                    gpu.minor = minor
-                state.gpus = state.gpus[1:] + state.gpus[:1]
             for gpu in state.gpus:
                 _restart(gpu, state)
             for folder in ("run", "dev", "proc", "sys"):
                 shutil.rmtree(self.root / folder, ignore_errors=True)
-            kernel_files.write_machine(self.root, state)
-            if driver:
-                kernel_files.write_kernel_files(self.root, state)
-            if driver or not _in_a_container(state):
-                driver_files.write_driver_files(self.root, state)
+            _write_files(self.root, state)
 
     def adopt_programs(self) -> None:
         """Run the driver's programs by the interpreter of this process, which is what lasts longest.
@@ -281,12 +269,16 @@ def create_host(
     state.gpus = state.gpus[:gpus]
     without_missing(state)
     root.mkdir(parents=True, exist_ok=True)
-    kernel_files.write_machine(root, state)
-    kernel_files.write_kernel_files(root, state)
-    driver_files.write_driver_files(root, state)
+    _write_files(root, state)
     host = SimulatedHost(root)
     host._file.write(state)
     return host
+
+
+def _write_files(root: Path, state: NodeState) -> None:
+    kernel_files.write_machine(root, state)
+    kernel_files.write_kernel_files(root, state)
+    driver_files.write_driver_files(root, state)
 
 
 def _recorded_host(root: Path, file: Path, node_index: int, machine: str) -> SimulatedHost:
@@ -374,11 +366,6 @@ def _fabric(name: str, fabric: FabricModel | None, node_index: int) -> Simulated
         return None
     cluster = made_up_uuid(f"{name}/rack/{node_index // fabric.nodes}") if fabric.nodes else None
     return SimulatedFabric(cluster=cluster, clique=fabric.clique, summary=fabric.summary, mask=fabric.mask)
-
-
-def _in_a_container(state: NodeState) -> bool:
-    """Whether the driver comes with a container, whose files are gone after a boot until it runs again."""
-    return str(driver_root(state)).startswith("/run/")
 
 
 def _restart(gpu: GpuState, state: NodeState) -> None:

@@ -28,6 +28,7 @@ from campaign import oracle
 from campaign.front import Front
 from campaign.plan import LAYOUTS, Device, Kind, Layout, policy_of
 from support.domain_cluster import DRIVER_NAMESPACE, Daemons, DomainCluster, tended
+from support.mishaps import reboot_renumbered
 from support.places import SHORT
 from support.plugin_process import NodeUnderTest, Plugin, PluginForks
 from support.shipped import create_definitions
@@ -257,7 +258,10 @@ class World:
         end_programs([plugin.pid for plugin in self.plugins], self.place.host)
         await self.kill_plugins()
         self.end_daemons()
-        self.host.reboot(renumber=renumber)
+        if renumber:
+            reboot_renumbered(self.host)
+        else:
+            self.host.reboot()
         for path in self.place.cdi.iterdir():
             path.unlink()
         self._make_static()

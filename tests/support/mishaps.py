@@ -103,6 +103,16 @@ def run_persistenced(host: SimulatedHost, *, running: bool) -> None:
             gpu.persistenced = running and gpu.bound_to == "nvidia"
 
 
+def reboot_renumbered(host: SimulatedHost) -> None:
+    """A boot after which GPUs have other minors and another enumeration order than before."""
+    with host.edit() as state:
+        minors = [gpu.minor for gpu in state.gpus]
+        for gpu, minor in zip(state.gpus, reversed(minors), strict=True):
+            gpu.minor = minor
+        state.gpus = state.gpus[1:] + state.gpus[:1]
+    host.reboot()
+
+
 # -- the driver
 
 

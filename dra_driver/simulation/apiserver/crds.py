@@ -152,21 +152,12 @@ def accepted_status(crd: JsonObject, now: str) -> JsonObject:
     """The status of a definition whose names are free: established at once."""
     stored = [item["name"] for item in crd["spec"]["versions"] if item.get("storage")]
     before = crd.get("status", {}).get("storedVersions", [])
-    conditions: list[dict[str, Any]] = [
-        {
-            "type": "NamesAccepted",
-            "status": "True",
-            "lastTransitionTime": now,
-            "reason": "NoConflicts",
-            "message": "no conflicts found",
-        },
-        {
-            "type": "Established",
-            "status": "True",
-            "lastTransitionTime": now,
-            "reason": "InitialNamesAccepted",
-            "message": "the initial names have been accepted",
-        },
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message}
+        for kind, reason, message in (
+            ("NamesAccepted", "NoConflicts", "no conflicts found"),
+            ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        )
     ]
     return {
         "conditions": conditions,

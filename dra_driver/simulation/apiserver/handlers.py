@@ -14,6 +14,7 @@ from dra_driver.apirules.status import (
     invalid,
     invalid_object,
     method_not_allowed,
+    required,
 )
 from dra_driver.simulation.apiserver import containers, crds, discovery, protobuf
 from dra_driver.simulation.apiserver.decode import copy_json
@@ -204,21 +205,8 @@ def as_object(body: object) -> JsonObject:
 def _write_options(request: web.Request) -> WriteOptions:
     query = request.query
     if request.content_type == "application/apply-patch+yaml" and not query.get("fieldManager"):
-        raise ApiError(
-            422,
-            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
-            details={
-                "group": "meta.k8s.io",
-                "kind": "PatchOptions",
-                "causes": [
-                    {
-                        "reason": "FieldValueRequired",
-                        "message": "Required value: is required for apply patch",
-                        "field": "fieldManager",
-                    }
-                ],
-            },
-        )
+        options = Resource("meta.k8s.io", "v1", "patchoptions", "PatchOptions", False)
+        raise invalid_object(options, "", [required("fieldManager", "is required for apply patch")])
     return WriteOptions(
         dry_run=query.get("dryRun") == "All",
         field_validation=query.get("fieldValidation") or "Warn",

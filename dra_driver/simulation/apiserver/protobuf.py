@@ -14,6 +14,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from dra_driver.api.meta import JsonObject, wire_time
 from dra_driver.apirules.status import ApiError, bad_request
 from dra_driver.bundled import read_yaml
@@ -53,6 +57,8 @@ def shapes() -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
+_NUMBER, _TEXT = 0, 2
+"""Wire types."""
 
 
 SWAGGER_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
@@ -88,7 +94,7 @@ def decode(body: bytes) -> JsonObject:
             accepted = "accepted media types include: application/json, application/yaml"
             raise ApiError(415, f"a {kind} in protobuf is not understood - {accepted}", details={})
         return {"apiVersion": api_version, "kind": kind, **_message(_bytes(envelope.get(2, b"")), kinds[kind])}
-    except (IndexError, ValueError, OverflowError, OSError, TypeError) as error:
+    except (DecodeError, ValueError, OverflowError, OSError, TypeError) as error:
         raise bad_request(f"the protobuf message is broken: {error}") from error
 
 
@@ -159,34 +165,11 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Field numbers with their raw values, in order."""
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            value, at = _varint(data, at)
-            yield number, value
-        elif wire == 2:
-            length, at = _varint(data, at)
-            if at + length > len(data):
-                raise IndexError("a field is cut off")
-            yield number, data[at : at + length]
-            at += length
-        elif wire in (1, 5):
-            at += 8 if wire == 1 else 4
-        else:
-            raise TypeError(f"wire type {wire} is not in use")
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if not byte & 0x80:
-            return value, at
+    """Field numbers with their raw values, in order. Kubernetes has no numbers of fixed width."""
+    fields = UnknownFieldSet(Empty.FromString(data))
+    for field in (fields[index] for index in range(len(fields))):
+        if field.wire_type in (_NUMBER, _TEXT):
+            yield field.field_number, field.data
 
 
 def _encoded(obj: JsonObject, shape: Shape) -> bytes:
@@ -221,7 +204,7 @@ def _content(value: Any, form: Any) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    return _number(number << 3 | 2) + _number(len(content)) + content
+    return _number(number << 3 | _TEXT) + _number(len(content)) + content
 
 
 def _number(value: int) -> bytes:

@@ -3,7 +3,8 @@
 It refuses to start where the real one does: a configuration that makes no sense, no list of nodes, an address that is
 not in it, no capability to manage the fabric, a port that is taken, no driver. It reads its list of nodes at its start
 alone, looks names up again at SIGUSR1, and leaves connections alone whose address stayed. It ends with its node. No
-process imports memory here, so it never has to wait for a recovery.
+process imports memory here, so it never has to wait for a recovery. It stays in the foreground, and is ready without
+its peers, as its supervisors want it.
 """
 
 import asyncio
@@ -37,8 +38,6 @@ def main(arguments: Sequence[str]) -> int:
         if options[:1] != ["-c"] or len(options) != 2:
             raise ConfigRefused("usage: nvidia-imex -c <configuration file>")
         daemon = _Daemon(node, read_config(options[1]), options[1])
-        if daemon.in_background and os.fork():
-            return 0
         asyncio.run(daemon.run())
     except ConfigRefused as refusal:
         _log("ERROR", str(refusal))
@@ -72,7 +71,6 @@ class _Daemon:
         self._bind, self._own = self._place(config["BIND_INTERFACE_IP"])
         self._port = int(config["SERVER_PORT"])
         self._end = asyncio.Event()
-        self.in_background = config["DAEMONIZE"] == "1"
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -96,11 +94,7 @@ class _Daemon:
 
     @property
     def state(self) -> str:
-        if self._end.is_set():
-            return "SHUTTING_DOWN"
-        if self._config["IMEX_WAIT_FOR_QUORUM"] == "FULL" and any(peer.status != CONNECTED for peer in self._peers):
-            return "WAITING_FOR_PEERS"
-        return "READY"
+        return "SHUTTING_DOWN" if self._end.is_set() else "READY"
 
     def _place(self, wanted: str) -> tuple[str, int]:
         """The own address and number."""

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.mishaps import bind_gpu, load_driver, remove_driver_files, set_fabric, unload_driver
+from support.mishaps import (
+    bind_gpu,
+    load_driver,
+    reboot_renumbered,
+    remove_driver_files,
+    set_fabric,
+    unload_driver,
+)
 from support.nodes import Node, a_node
 
 from dra_driver.api.inventory import DriverFacts, Problem
@@ -40,7 +47,7 @@ class TestLooking:
 
     def test_gpus_are_in_the_order_of_their_addresses_whatever_nvmls_is(self, node: Node) -> None:
         before = node.hardware.look()
-        node.host.reboot(renumber=True)
+        reboot_renumbered(node.host)
         after = node.hardware.look()
         assert [gpu.uuid for gpu in after.gpus] == [gpu.uuid for gpu in before.gpus]
         assert [gpu.name for gpu in after.gpus] == [gpu.name for gpu in before.gpus]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from support.cdi import gpu_facts
 from support.driver_tree import VERSION, DriverTree
-from support.mishaps import load_driver, unload_driver
+from support.mishaps import load_driver, reboot_renumbered, unload_driver
 from support.rows import slow_but
 
 from dra_driver.api.inventory import GpuFacts
@@ -397,7 +397,7 @@ def test_a_reboot_with_other_minors_gives_each_gpu_its_new_node(tmp_path: Path, 
         return {gpu.uuid: driver.nodes_of(gpu)[0].minor for gpu in gpus_of(host)}
 
     before = minors()
-    host.reboot(renumber=True)
+    reboot_renumbered(host)
     assert minors() == {gpu.uuid: gpu.minor for gpu in host.state.gpus} != before
 
 

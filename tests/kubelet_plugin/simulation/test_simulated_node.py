@@ -9,7 +9,7 @@ from threading import Thread
 import pynvml
 import pytest
 from pydantic import ValidationError
-from support.mishaps import load_driver, unload_driver
+from support.mishaps import load_driver, reboot_renumbered, unload_driver
 from support.nodes import Node
 from support.rows import rows, slow_but
 
@@ -196,7 +196,7 @@ class TestReboot:
             return {gpu.uuid: gpu.minor for gpu in nvml.gpus().gpus}
 
         before = minors()
-        host.reboot(renumber=True)
+        reboot_renumbered(host)
         after = minors()
         assert before.keys() == after.keys()
         assert list(before) != list(after)
@@ -211,15 +211,6 @@ class TestReboot:
             mig = host.state.gpus[0].mig
             assert mig is not None
             assert (mig.current, mig.pending) == (mode, mode)
-
-    def test_a_driver_in_a_container_may_come_later(self, tmp_path: Path) -> None:
-        host = create_host(tmp_path, "t4", layout="operator")
-        host.reboot(driver=False)
-        assert not host.path("/run/nvidia/driver").exists()
-        with pytest.raises(pynvml.NVMLError_LibraryNotFound):
-            session(host)
-        load_driver(host)
-        assert session(host).nvmlDeviceGetCount() == 4
 
 
 class TestSimulatedNvml:
