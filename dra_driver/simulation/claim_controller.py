@@ -97,11 +97,11 @@ class SimulatedClaimController:
         if pod is None or is_done(pod) or is_being_deleted(pod):
             return
         known = generated_claims(pod)
-        missing = [entry for entry in claim_entries(pod) if entry.template is not None and entry.name not in known]
         created: dict[str, str | None] = {}
-        for entry in missing:
-            assert entry.template is not None
-            claim = await self._claim_for(pod, entry.name, entry.template)
+        for entry in claim_entries(pod):
+            if entry.resource_claim_template_name is None or entry.name in known:
+                continue
+            claim = await self._claim_for(pod, entry.name, entry.resource_claim_template_name)
             if claim is not None:
                 created[entry.name] = claim["metadata"]["name"]
         if created:
@@ -205,7 +205,7 @@ def _claim_key(key: Key) -> str:
 
 def _claim_names(pod: JsonObject) -> list[str]:
     """All claims that a pod refers to by name or that were made for it from templates."""
-    named = [entry.claim for entry in claim_entries(pod)]
+    named = [entry.resource_claim_name for entry in claim_entries(pod)]
     return [name for name in (*named, *generated_claims(pod).values()) if name]
 
 

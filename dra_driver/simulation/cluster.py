@@ -310,14 +310,9 @@ class SimulatedCluster:
 
     def _controller_process(self) -> Process:
         command = [
-            sys.executable,
-            "-m",
-            "controller.main",
-            "--kubeconfig",
-            str(self.kubeconfig),
-            "--no-leader-election",
-            "--lease-namespace",
-            DRIVER_NAMESPACE,
+            *(sys.executable, "-m", "controller.main"),
+            *("--kubeconfig", str(self.kubeconfig)),
+            *("--no-leader-election", "--lease-namespace", DRIVER_NAMESPACE),
             *self._policy,
             *("--feature-gates", self._gates),
         ]

@@ -1,26 +1,13 @@
 """What simulated controllers and the scheduler read of pods and write to their claims, as the API has them. Pure."""
 
 from copy import deepcopy
-from dataclasses import dataclass
 
-from dra_driver.api.core import CLAIM_FINALIZER
+from dra_driver.api.core import CLAIM_FINALIZER, PodResourceClaim
 from dra_driver.api.meta import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimEntry:
-    """One entry of `spec.resourceClaims`: the name of a claim, or of a template for a claim."""
-
-    name: str
-    claim: str | None
-    template: str | None
-
-
-def claim_entries(pod: JsonObject) -> tuple[ClaimEntry, ...]:
-    return tuple(
-        ClaimEntry(item["name"], item.get("resourceClaimName"), item.get("resourceClaimTemplateName"))
-        for item in pod["spec"].get("resourceClaims") or ()
-    )
+def claim_entries(pod: JsonObject) -> tuple[PodResourceClaim, ...]:
+    return tuple(map(PodResourceClaim.of, pod["spec"].get("resourceClaims") or ()))
 
 
 def generated_claims(pod: JsonObject) -> dict[str, str | None]:

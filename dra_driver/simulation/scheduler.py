@@ -222,15 +222,16 @@ class SimulatedScheduler:
         made = generated_claims(pod)
         claims_of: list[JsonObject] = []
         for entry in claim_entries(pod):
-            if entry.claim is None and entry.name not in made:
+            named = entry.resource_claim_name
+            if named is None and entry.name not in made:
                 raise _NotReady
-            name = entry.claim or made[entry.name]
+            name = named or made[entry.name]
             if name is None:
                 continue
             claim = self._claim((namespace, name))
             if claim is None:
                 raise _Waits(f"there is no ResourceClaim {namespace}/{name}")
-            if entry.claim is None and not is_owned_by(claim, pod):
+            if named is None and not is_owned_by(claim, pod):
                 raise _Waits(f"ResourceClaim {name} was not created for this pod")
             if problem := _unusable(claim, pod):
                 raise _Waits(

@@ -13,26 +13,23 @@ from kubelet_plugin.simulation.programs import script
 from kubelet_plugin.simulation.state import Layout, NodeState
 from kubelet_plugin.simulation.tree import link, link_text, path, write
 
-_LIBRARIES = (
-    "libcuda", "libcudadebugger", "libEGL_nvidia", "libGLESv1_CM_nvidia", "libGLESv2_nvidia", "libGLX_nvidia",
-    "libnvcuvid", "libnvidia-allocator", "libnvidia-cfg", "libnvidia-eglcore", "libnvidia-encode", "libnvidia-fbc",
-    "libnvidia-glcore", "libnvidia-glsi", "libnvidia-glvkspirv", "libnvidia-gpucomp", "libnvidia-ml", "libnvidia-ngx",
-    "libnvidia-nvvm", "libnvidia-opencl", "libnvidia-opticalflow", "libnvidia-pkcs11-openssl3",
-    "libnvidia-ptxjitcompiler", "libnvidia-rtcore", "libnvidia-sandboxutils", "libnvidia-tls", "libnvoptix",
-)  # fmt: skip
-"""Driver libraries: installed as `<name>.so.<driver version>`."""
-
-_SONAMES = {
+_LIBRARIES = {
+    **dict.fromkeys(
+        ("libcuda", "libcudadebugger", "libnvcuvid", "libnvidia-allocator", "libnvidia-cfg", "libnvidia-encode",
+         "libnvidia-fbc", "libnvidia-ml", "libnvidia-ngx", "libnvidia-opencl", "libnvidia-opticalflow",
+         "libnvidia-ptxjitcompiler", "libnvidia-sandboxutils", "libnvoptix"),
+        "1",
+    ),
     "libEGL_nvidia": "0", "libGLESv1_CM_nvidia": "1", "libGLESv2_nvidia": "2", "libGLX_nvidia": "0",
     "libnvidia-nvvm": "4",
+    **dict.fromkeys(
+        ("libnvidia-eglcore", "libnvidia-glcore", "libnvidia-glsi", "libnvidia-glvkspirv", "libnvidia-gpucomp",
+         "libnvidia-rtcore", "libnvidia-tls", "libnvidia-pkcs11-openssl3"),
+        "",
+    ),
 }  # fmt: skip
-"""The number of the soname link where it is not 1."""
-
-_WITHOUT_SONAME = frozenset(
-    {"libnvidia-eglcore", "libnvidia-glcore", "libnvidia-glsi", "libnvidia-glvkspirv", "libnvidia-gpucomp",
-     "libnvidia-rtcore", "libnvidia-tls", "libnvidia-pkcs11-openssl3"}
-)  # fmt: skip
-"""Libraries that are loaded by their full name only."""
+"""Driver libraries, installed as `<name>.so.<driver version>`, with the number of their soname link; without one: they
+are loaded by their full name only."""
 
 _BINARIES = (
     "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
@@ -143,11 +140,11 @@ def _programs(state: NodeState) -> tuple[str, ...]:
 
 def _libraries(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
     folder, version = library_folder(state), state.driver.version
-    for name in _LIBRARIES:
+    for name, number in _LIBRARIES.items():
         full_name = f"{name}.so.{version}"
         yield folder / full_name, f"simulated {full_name}\n"
-        if name not in _WITHOUT_SONAME:
-            yield folder / f"{name}.so.{_SONAMES.get(name, '1')}", PurePosixPath(full_name)
+        if number:
+            yield folder / f"{name}.so.{number}", PurePosixPath(full_name)
     yield folder / "libcuda.so", PurePosixPath("libcuda.so.1")
     yield folder / "libnvidia-ml.so", PurePosixPath("libnvidia-ml.so.1")
     yield folder / "vdpau" / f"libvdpau_nvidia.so.{version}", f"simulated libvdpau_nvidia.so.{version}\n"

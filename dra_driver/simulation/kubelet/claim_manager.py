@@ -190,10 +190,11 @@ def pod_claims(pod: JsonObject) -> list[KubeletClaim]:
     created = generated_claims(pod)
     claims = []
     for entry in claim_entries(pod):
-        if entry.claim is None and entry.name not in created:
+        named = entry.resource_claim_name
+        if named is None and entry.name not in created:
             raise NodeNotReady(f"the claim for pod claim {entry.name} has not been created yet")
-        if claim := entry.claim or created[entry.name]:
-            claims.append(KubeletClaim(entry.name, claim, entry.claim is None))
+        if claim := named or created[entry.name]:
+            claims.append(KubeletClaim(entry.name, claim, named is None))
     if extended := (pod.get("status") or {}).get("extendedResourceClaimStatus"):
         claims.append(KubeletClaim(None, extended["resourceClaimName"], True))
     return claims
