@@ -104,15 +104,9 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         info.pciSubSystemId = self._file.latest.model.pci_subsystem << 16 | 0x10DE
         return info
 
-    @device_query
-    def nvmlDeviceGetName(self, gpu: GpuState, mig: Mig | None) -> str:
-        name = gpu.product or self._file.latest.model.name
-        return name if mig is None else f"{name} MIG {self.mig_profile_name(gpu, mig)}"
-
-    @device_query
-    def nvmlDeviceGetMemoryInfo(self, gpu: GpuState, mig: Mig | None) -> Any:
-        whole = supported(self._file.latest.model.memory_mib) << 20
-        total = whole if mig is None else self.mig_memory_bytes(gpu, mig)
+    @gpu_query
+    def nvmlDeviceGetMemoryInfo(self, gpu: GpuState) -> Any:
+        total = supported(self._file.latest.model.memory_mib) << 20
         return pynvml.c_nvmlMemory_t(total, total, 0)
 
     @gpu_query
@@ -187,7 +181,8 @@ def _not_found(*_args: object, **_kwargs: object) -> None:
 
 type _Read = Callable[[NodeState, GpuState], Any]
 
-_OF_GPU: dict[str, _Read] = {
+_FACTS: dict[str, _Read] = {
+    "Name": lambda state, gpu: gpu.product or state.model.name,
     "MinorNumber": lambda state, gpu: gpu.minor,
     "AddressingMode": lambda state, gpu: supported(state.model.addressing_mode),
     "VirtualizationMode": lambda state, gpu: gpu.virtualization,
@@ -198,13 +193,11 @@ _OF_GPU: dict[str, _Read] = {
     "ModuleId": lambda state, gpu: supported(gpu.module),
     "Serial": lambda state, gpu: gpu.serial,
     "VbiosVersion": lambda state, gpu: state.model.vbios,
-}
-_OF_DEVICE: dict[str, _Read] = {
     "Brand": lambda state, gpu: state.model.brand,
     "Architecture": lambda state, gpu: state.model.architecture,
     "CudaComputeCapability": lambda state, gpu: state.model.compute_capability,
 }
-"""Functions `nvmlDeviceGet...` that answer a fact: of GPUs, and of GPUs and MIG devices alike."""
+"""Functions `nvmlDeviceGet...` that answer a fact of a GPU."""
 
 
 def _answering(name: str, read: _Read) -> Callable[..., Any]:
@@ -215,7 +208,6 @@ def _answering(name: str, read: _Read) -> Callable[..., Any]:
     return answer
 
 
-for _query, _reads in ((gpu_query, _OF_GPU), (device_query, _OF_DEVICE)):
-    for _name, _read in _reads.items():
-        _function = f"nvmlDeviceGet{_name}"
-        setattr(SimulatedNvml, _function, _query(_answering(_function, _read)))
+for _name, _read in _FACTS.items():
+    _function = f"nvmlDeviceGet{_name}"
+    setattr(SimulatedNvml, _function, gpu_query(_answering(_function, _read)))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pynvml
 
-from kubelet_plugin.simulation.nvml_session import Mig, Session, address, device_query, error, gpu_query, supported
-from kubelet_plugin.simulation.partitions import AMPERE, PartitionRefused, mig_device
-from kubelet_plugin.simulation.state import MIG_CONFIGURATION_CHANGED, Client, GpuState
+from kubelet_plugin.simulation.nvml_session import Session, address, error, gpu_query, supported
+from kubelet_plugin.simulation.partitions import AMPERE, PartitionRefused
+from kubelet_plugin.simulation.state import MIG_CONFIGURATION_CHANGED, GpuState
 
 _NO_INSTANCE = 0xFFFFFFFF
 _UNSIGNED_INT = 1
@@ -91,24 +91,20 @@ class HealthCalls(Session):
     def _driver_branch(self) -> int:
         return int(self._file.latest.driver.version.partition(".")[0])
 
-    @device_query
-    def nvmlDeviceGetComputeMode(self, gpu: GpuState, mig: Mig | None) -> int:
-        return mig[1].compute_mode if mig is not None else gpu.compute_mode
+    @gpu_query
+    def nvmlDeviceGetComputeMode(self, gpu: GpuState) -> int:
+        return gpu.compute_mode
 
-    @device_query
-    def nvmlDeviceSetComputeMode(self, gpu: GpuState, mig: Mig | None, mode: int) -> None:
+    @gpu_query
+    def nvmlDeviceSetComputeMode(self, gpu: GpuState, mode: int) -> None:
         """On a GPU in MIG mode each MIG device has its own."""
         self.check_privileged()
         if mode not in _COMPUTE_MODES:
             raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        if mig is None and gpu.mig is not None and gpu.mig.current:
+        if gpu.mig is not None and gpu.mig.current:
             raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
         with self._host.edit() as state:
-            now = state.gpu(gpu.uuid)
-            if mig is None:
-                now.compute_mode = mode
-            else:
-                mig_device(now, mig[1].uuid)[1].compute_mode = mode
+            state.gpu(gpu.uuid).compute_mode = mode
 
     @gpu_query
     def nvmlDeviceGetPersistenceMode(self, gpu: GpuState) -> int:
@@ -133,8 +129,8 @@ class HealthCalls(Session):
                     return client.name
         raise error(pynvml.NVML_ERROR_NOT_FOUND)
 
-    @device_query
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: GpuState, mig: Mig | None) -> list[Any]:
+    @gpu_query
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: GpuState) -> list[Any]:
         return [
             pynvml.nvmlFriendlyObject(
                 {
@@ -145,12 +141,8 @@ class HealthCalls(Session):
                 }
             )
             for client in gpu.clients
-            if client.kind == "compute" and (mig is None or _runs_in(client, mig))
+            if client.kind == "compute"
         ]
-
-
-def _runs_in(client: Client, mig: Mig) -> bool:
-    return (client.gpu_instance, client.compute_instance) == (mig[0].id, mig[1].id)
 
 
 _POLL_S = 0.05

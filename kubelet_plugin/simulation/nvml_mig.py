@@ -160,7 +160,7 @@ class MigCalls(Session):
         )
 
     @compute_instance_query
-    def nvmlComputeInstanceGetInfo(self, gpu: GpuState, mig: Mig) -> Any:
+    def nvmlComputeInstanceGetInfo_v2(self, gpu: GpuState, mig: Mig) -> Any:
         instance, item = mig
         info = pynvml.c_nvmlComputeInstanceInfo_t()
         info.device = self.mig_handle(gpu, item)
@@ -168,8 +168,6 @@ class MigCalls(Session):
         info.id, info.profileId = item.id, item.profile
         info.placement.start, info.placement.size = item.start, item.slices
         return info
-
-    nvmlComputeInstanceGetInfo_v2 = nvmlComputeInstanceGetInfo
 
     @compute_instance_query
     def nvmlComputeInstanceDestroy(self, gpu: GpuState, mig: Mig) -> int:
@@ -182,7 +180,7 @@ class MigCalls(Session):
     # MIG devices
 
     @device_query
-    def nvmlDeviceGetAttributes(self, gpu: GpuState, mig: Mig | None) -> Any:
+    def nvmlDeviceGetAttributes_v2(self, gpu: GpuState, mig: Mig | None) -> Any:
         instance, item = supported(mig)
         parent = self._profile(gpu, instance.profile)
         attributes = pynvml.c_nvmlDeviceAttributes()
@@ -191,17 +189,6 @@ class MigCalls(Session):
         attributes.memorySizeMB = parent.memory_mib
         _set_shared_engines(attributes, parent)
         return attributes
-
-    nvmlDeviceGetAttributes_v2 = nvmlDeviceGetAttributes
-
-    def mig_profile_name(self, gpu: GpuState, mig: Mig) -> str:
-        """As it is appended to the name of the GPU: `1c.3g.40gb`."""
-        instance, item = mig
-        parent = self._profile(gpu, instance.profile)
-        return f"{item.slices}c.{parent.name}" if item.slices != parent.slices else parent.name
-
-    def mig_memory_bytes(self, gpu: GpuState, mig: Mig) -> int:
-        return self._profile(gpu, mig[0].profile).memory_mib << 20
 
     def _table(self) -> MigTable:
         return table_of(self._file.latest)

@@ -50,7 +50,6 @@ class ComputeInstanceState(_Data):
     start: int
     index: int
     """As which MIG device of the GPU NVML lists it; a number is given again when its device is gone."""
-    compute_mode: int = 0
 
 
 class GpuInstanceState(_Data):

@@ -77,7 +77,7 @@ class MigGpu:
         return self.nvml.nvmlGpuInstanceCreateComputeInstance(instance, profiles[max(profiles)].id)
 
     def device(self, compute_instance: Any) -> Any:
-        return self.nvml.nvmlComputeInstanceGetInfo(compute_instance).device
+        return self.nvml.nvmlComputeInstanceGetInfo_v2(compute_instance).device
 
     def devices(self) -> Iterator[Any]:
         """Of its GPU instances, of one profile after the other."""

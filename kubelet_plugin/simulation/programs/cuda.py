@@ -56,7 +56,7 @@ _NAMES = {
     _NOT_READY: b"CUDA_ERROR_SYSTEM_NOT_READY",
 }  # fmt: skip
 """Source: cuda.h, CUresult."""
-_PROHIBITED = 2
+_DEFAULT_MODE, _PROHIBITED = 0, 2
 
 
 class _Device(NamedTuple):
@@ -188,7 +188,7 @@ def _devices(node: RootedNode, state: dict[str, Any], nodes: set[str]) -> Iterat
                 if not mig and all(_opened(node, cap, nodes) for cap in caps):
                     mig = True
                     share = (state["model"]["memory_mib"] or 0) * instance["size"] // 8
-                    yield _Device(device["uuid"], f"{name} MIG", share << 20, device["compute_mode"])
+                    yield _Device(device["uuid"], f"{name} MIG", share << 20, _DEFAULT_MODE)
 
 
 def _joined(state: dict[str, Any], uuids: set[str]) -> bool:

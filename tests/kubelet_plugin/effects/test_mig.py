@@ -307,7 +307,7 @@ class TestCrashes:
     def test_a_compute_instance_without_a_uuid_is_destroyed_again_at_once(self, plugin: Plugin, node: Node) -> None:
         mode, parent, device = holds_at(node, 3)
         plugin.make(mode, parent)
-        fail_call(node.host, 0, "nvmlComputeInstanceGetInfo", 999, times=1)
+        fail_call(node.host, 0, "nvmlComputeInstanceGetInfo_v2", 999, times=1)
         refusal(plugin, device)
         assert node.host.state.gpus[0].instances[0].compute_instances == []
 
