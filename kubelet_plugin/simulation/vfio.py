@@ -1,9 +1,9 @@
 """The part of a simulated kernel that lends GPUs to virtual machines: sysfs that reacts to writes, groups, modules.
 
 `SimulatedKernel` takes the place of the writer of sysfs and of `modprobe` on a real node: what is written to
-`driver/unbind`, `driver_override`, `drivers/<name>/bind` and `drivers/<name>/unbind` changes the binding of a function
-as the kernel would change it, with the kernel's error numbers, and files, device nodes and NVML follow. Letting go of a
-function blocks while a process has it open.
+`driver/unbind`, `driver_override` and `drivers/<name>/bind` changes the binding of a function as the kernel would
+change it, with the kernel's error numbers, and files, device nodes and NVML follow. Letting go of a function blocks
+while a process has it open.
 
 `write_machine` is for `kubelet_plugin.simulation.host`, which builds the tree.
 """
@@ -77,8 +77,6 @@ class SimulatedKernel:
                 self._override(address, text.strip())
             case ("/", "sys", "bus", "pci", "drivers", driver, "bind"):
                 self._bind(driver, text.strip())
-            case ("/", "sys", "bus", "pci", "drivers", driver, "unbind"):
-                self._unbind(driver, text.strip())
             case _:
                 raise _error(errno.EACCES if path(self.root, host_path).exists() else errno.ENOENT)
 

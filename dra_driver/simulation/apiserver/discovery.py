@@ -163,11 +163,6 @@ def _api_subresource(kind: ResourceType, name: str) -> JsonObject:
 _SCHEMAS = "#/components/schemas/"
 
 
-def swagger(version: str) -> JsonObject:
-    """/openapi/v2."""
-    return {"swagger": "2.0", "info": {"title": "Kubernetes", "version": version}, "paths": {}, "definitions": {}}
-
-
 def openapi_root(registry: TypeRegistry, revision: int) -> JsonObject:
     """/openapi/v3: where each version's document is. `revision` changes whenever a document may have changed."""
     versions = sorted({resource_type.resource.api_version for resource_type in registry})

@@ -39,7 +39,6 @@ def list_page(store: Store, target: RequestTarget, query: ListQuery) -> Page:
             raise expired(_CONTINUE_EXPIRED)
         entries = entries[start:]
     else:
-        _check_position(store, query)
         revision, start = store.revision, 0
         entries = store.entries(target.kind.key)
     if not query.limit and not query.continue_token:
@@ -75,25 +74,6 @@ def _selected(entries: list[StoredVersion], target: RequestTarget, query: ListQu
     if target.namespace is None and query.plain:
         return entries
     return [entry for entry in entries if _selects(entry, target, query)]
-
-
-def _check_position(store: Store, query: ListQuery) -> None:
-    if not query.resource_version:
-        if query.match:
-            raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
-        return
-    wanted = int(query.resource_version)
-    if query.match == "Exact" and wanted != store.revision:
-        raise expired(f"The resourceVersion for the provided list is too old: {wanted}")
-    if wanted > store.revision:
-        raise ApiError(
-            504,
-            f"Timeout: Too large resource version: {wanted}, current: {store.revision}",
-            details={
-                "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
-                "retryAfterSeconds": 1,
-            },
-        )
 
 
 def _token(revision: int, start: int) -> str:
@@ -215,8 +195,7 @@ class WatchStream:
         """Existing objects or the missed part of the history; later changes reach the subscription."""
         query, store = self._query, self._store
         self._sent_revision = store.revision
-        wants_state = query.resource_version in ("", "0")
-        if query.initial_events or (wants_state and not query.match):
+        if query.initial_events or query.resource_version in ("", "0"):
             entries = store.entries(self._target.kind.key)
             events = [StoreEvent(self._target.kind.key, "ADDED", entry, None) for entry in entries]
             lines = self._encoded(events)

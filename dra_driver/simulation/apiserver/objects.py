@@ -192,15 +192,15 @@ class ObjectService:
         old = self.store.get(kind.key, namespace, name)
         if old is None and subresource:
             raise not_found(kind.resource, name)
-        fields = set(fields_of(config, kind.storage_schema))
+        fields = set(fields_of(config, kind.schema))
         applied = self._applied.get(old.obj["metadata"]["uid"], {}) if old is not None else {}
         applier = (options.field_manager, subresource)
         obj = config
         if old is not None:
             others = {path for other, paths in applied.items() if other != applier for path in paths}
             gone = applied.get(applier, set()) - fields - others
-            obj = without(merged(old.obj, config, kind.storage_schema), kind.storage_schema, gone)
-        obj = obj if kind.custom else through_maps(obj, kind.storage_schema)
+            obj = without(merged(old.obj, config, kind.schema), kind.schema, gone)
+        obj = obj if kind.custom else through_maps(obj, kind.schema)
         if old is None:
             entry = self.create(kind, namespace, obj, options)
         else:

@@ -63,7 +63,6 @@ class ListQuery:
     limit: int
     continue_token: str
     resource_version: str
-    match: str
     timeout_s: float | None
     bookmarks: bool
     initial_events: bool
@@ -100,7 +99,6 @@ def list_query(kind: ResourceType, query: Mapping[str, str]) -> ListQuery:
         limit=_number(query, "limit"),
         continue_token=query.get("continue", ""),
         resource_version=version,
-        match=query.get("resourceVersionMatch", ""),
         timeout_s=float(_number(query, "timeoutSeconds")) or None,
         bookmarks=_flag(query, "allowWatchBookmarks"),
         initial_events=_flag(query, "sendInitialEvents"),

@@ -5,11 +5,11 @@ Built-in types are rows of `resource_types.yaml`; types of CustomResourceDefinit
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.apirules.schema import OPEN, Schema, builtin_schema, definition_name
+from dra_driver.apirules.schema import OPEN, Schema, builtin_schema
 from dra_driver.bundled import read_yaml
 from dra_driver.simulation.apiserver.store import TypeKey
 
@@ -58,15 +58,6 @@ class ResourceType:
             return "v1"
         version = self.storage_version or self.resource.version
         return f"{self.resource.group}/{version}" if self.resource.group else version
-
-    @cached_property
-    def storage_schema(self) -> Schema:
-        """The schema of stored objects."""
-        if self.custom or self.storage_api_version == self.resource.api_version:
-            return self.schema
-        group, _, version = self.storage_api_version.rpartition("/")
-        name = definition_name(group, version, self.resource.kind)
-        return Schema({"$ref": name}, self.schema.definitions) if name else OPEN
 
     @property
     def deleted_gracefully(self) -> bool:

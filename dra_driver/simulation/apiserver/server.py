@@ -149,8 +149,6 @@ class SimulatedApiServer:
             return discovery.api_versions()
         if path == "/apis":
             return discovery.api_group_list(self.registry)
-        if path == "/openapi/v2":
-            return discovery.swagger(self.version)
         if path == "/openapi/v3":
             return discovery.openapi_root(self.registry, self.store.revision)
         if path.startswith("/openapi/v3/"):

@@ -73,13 +73,6 @@ async def test_a_compaction_makes_open_list_pages_expire(api_server: ObservedApi
         assert (refusal.status, refusal.reason) == (410, "Expired")
 
 
-async def test_a_list_from_the_future_is_told_to_wait(api_server: ObservedApiServer) -> None:
-    async with Api(api_server.url) as api:
-        refusal = await api.refused("GET", "/api/v1/nodes", resourceVersion="999999")
-        assert (refusal.status, refusal.reason) == (504, "Timeout")
-        assert ("", "ResourceVersionTooLarge") in refusal.causes
-
-
 async def test_a_failure_can_be_limited_to_a_path_and_taken_back(api_server: ObservedApiServer) -> None:
     api_server.fail_next("GET", "/nodes/a$", 500, times=5, message="injected")
     async with Api(api_server.url) as api:
