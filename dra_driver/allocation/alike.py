@@ -30,7 +30,7 @@ from typing import Any
 from dra_driver.allocation.selection import reads_of
 from dra_driver.allocation.snapshot import PublishedSlice, Snapshot
 from dra_driver.api.meta import JsonObject, ObjectMeta
-from dra_driver.api.resource import Device, ResourceClaim, ResourceSlice
+from dra_driver.api.resource import Attribute, Device, ResourceClaim, ResourceSlice
 from dra_driver.cel.device import unreadable_attribute
 from dra_driver.cel.errors import CelError
 from dra_driver.errors import InvalidInput
@@ -48,7 +48,8 @@ class AlikeSlice(PublishedSlice):
     def __init__(self, model: PublishedSlice, obj: JsonObject, metadata: ObjectMeta, texts: Sequence[_Texts]) -> None:
         spec = obj["spec"]
         self._model = model
-        self._obj = obj
+        self._metadata = metadata
+        self._devices: Sequence[JsonObject] = spec.get("devices", _NO_DEVICES)
         self._texts = texts
         self.name = metadata.name
         self.pool = (model.pool[0], spec["pool"]["name"])
@@ -59,7 +60,17 @@ class AlikeSlice(PublishedSlice):
 
     @cached_property
     def slice(self) -> ResourceSlice:
-        return ResourceSlice.of(self._obj)
+        """The model's, with what is different."""
+        spec = self._model.spec
+        known = spec.devices or ()
+        changed: dict[str, Any] = {
+            "node_name": self.node_name,
+            "pool": spec.pool.model_copy(update={"name": self.pool[1], "generation": self.generation}),
+            "devices": spec.devices and list(map(_device_like, known, self._devices, self._texts)),
+        }
+        return self._model.slice.model_copy(
+            update={"metadata": self._metadata, "spec": spec.model_copy(update=changed)}
+        )
 
     @property
     def model(self) -> PublishedSlice:
@@ -76,11 +87,16 @@ class AlikeSlice(PublishedSlice):
 
     @cached_property
     def names(self) -> frozenset[str]:
-        return frozenset(device["name"] for device in self._obj["spec"].get("devices") or ())
+        return frozenset(device["name"] for device in self._devices)
 
     @cached_property
     def drawn(self) -> frozenset[Any]:
         return self._model.drawn
+
+
+def _device_like(model: Device, obj: JsonObject, texts: _Texts) -> Device:
+    own = {name: Attribute.of(text) for name, text in texts.items()}
+    return model.model_copy(update={"name": obj["name"], "attributes": {**model.attributes, **own}})
 
 
 class AlikeSlices:

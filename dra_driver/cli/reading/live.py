@@ -11,6 +11,7 @@ from dra_driver.allocation.world import UnreadKind, World
 from dra_driver.api import meta
 from dra_driver.api.core import Key, ObjectCondition
 from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.api.resource import Device
 from dra_driver.cli.reading.session import FORBIDDEN, ask, listed
 from dra_driver.cli.tables.seen import TAINT_RULES
 from dra_driver.errors import ClusterError, NoSuchObject, NotFound
@@ -25,8 +26,6 @@ EXPLAINED_BY = (*_OF_CLUSTER, *_OF_NAMESPACES, *_OF_ITS_NAMESPACE, meta.NAMESPAC
 """Kinds that an explanation needs."""
 _OPTIONAL = (meta.NODE_INVENTORIES, meta.COMPUTE_DOMAINS, meta.RESOURCE_QUOTAS, *TAINT_RULES)
 """Kinds that a cluster need not have."""
-_LISTS = frozenset({"ints", "bools", "strings", "versions"})
-"""Fields of attributes that only a server with DRAListTypeAttributes keeps."""
 
 
 JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", True)
@@ -87,10 +86,11 @@ async def live_world(kube: Kube, namespace: str) -> World:
     )
     objects = _each_once(obj for results, _ in readings for obj in results)
     unread = tuple(item for _, item in readings if item is not None)
-    loaded = world_of(objects, behavior=_behavior(minor, objects), unread=unread, live=True)
+    loaded = world_of(objects, unread=unread, live=True)
     # The server has accepted them, so what we cannot read is new to us: better said than guessed.
     strange = tuple(UnreadKind(problem.about or "object", problem.message) for problem in loaded.problems)
-    return replace(loaded.world, unread=(*loaded.world.unread, *strange))
+    behavior = _behavior(minor, loaded.world)
+    return replace(loaded.world, behavior=behavior, unread=(*loaded.world.unread, *strange))
 
 
 async def _read(
@@ -125,26 +125,25 @@ def _each_once(objects: Iterable[JsonObject]) -> list[JsonObject]:
     return list(by_key.values())
 
 
-def _has_list(device: JsonObject) -> bool:
-    return any(not _LISTS.isdisjoint(item) for item in (device.get("attributes") or {}).values())
+def _has_list(device: Device) -> bool:
+    return any(
+        values is not None
+        for attribute in device.attributes.values()
+        for values in (attribute.ints, attribute.bools, attribute.strings, attribute.versions)
+    )
 
 
-def _behavior(minor: int, objects: Iterable[JsonObject]) -> Behavior:
+def _behavior(minor: int, world: World) -> Behavior:
     """Of the version with its default gates, and those that must be on, since the server kept what they are for."""
     behavior = Behavior.of(minor)
-    for obj in objects:
-        spec = obj.get("spec") or {}
-        if obj["kind"] == "ResourceSlice":
-            devices = spec.get("devices") or ()
-            behavior = replace(
-                behavior,
-                partitionable=behavior.partitionable
-                or bool(spec.get("sharedCounters"))
-                or any(device.get("consumesCounters") for device in devices),
-                consumable=behavior.consumable or any(device.get("allowMultipleAllocations") for device in devices),
-                taints=behavior.taints or any(device.get("taints") for device in devices),
-                list_attributes=behavior.list_attributes or any(map(_has_list, devices)),
-            )
-        elif obj["kind"] == "DeviceTaintRule" and not behavior.taints:
-            behavior = replace(behavior, taints=True)
-    return behavior
+    models = {slice_.model for slice_ in world.slices}
+    devices = [device for model in models for device in model.spec.devices or ()]
+    return replace(
+        behavior,
+        partitionable=behavior.partitionable
+        or any(model.has_counters for model in models)
+        or any(device.consumes_counters for device in devices),
+        consumable=behavior.consumable or any(device.allow_multiple_allocations for device in devices),
+        taints=behavior.taints or bool(world.taint_rules) or any(device.taints for device in devices),
+        list_attributes=behavior.list_attributes or any(map(_has_list, devices)),
+    )
