@@ -15,10 +15,8 @@ from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World
 from dra_driver.api.core import DEFAULT_NAMESPACE
 from dra_driver.api.documents import Document
-from dra_driver.api.gpupolicy import rules_among
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, PODS, RESOURCE_SLICES, JsonObject
-from dra_driver.api.policy import NodeSelection, PublishingPolicy
 from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.reading.files import read_files, shipped_classes
 from dra_driver.errors import InvalidInput
@@ -27,6 +25,7 @@ from dra_driver.names import names_record
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 
 if TYPE_CHECKING:
+    from dra_driver.api.policy import NodeSelection, PublishingPolicy
     from dra_driver.simulation.cluster import SimulatedNode
 
 # Options are plain assignments: typer does not look through a `type` statement.
@@ -138,6 +137,7 @@ _PLAIN_GROUPS = (RESOURCE_SLICES.group, NODE_INVENTORIES.group)
 def objects_of_models(models: str, objects: Sequence[JsonObject]) -> list[JsonObject]:
     """What nodes of these models publish, as the policies among the objects say. Raises InvalidInput."""
     # The simulated cluster behind these names takes longer to import than most files take to explain.
+    from dra_driver.api.gpupolicy import rules_among
     from dra_driver.simulation.cluster import parse_nodes
 
     labels = {
@@ -157,13 +157,13 @@ def objects_of_models(models: str, objects: Sequence[JsonObject]) -> list[JsonOb
     ]
 
 
-def _with_any_labels(nodes: NodeSelection | None) -> NodeSelection | None:
+def _with_any_labels(nodes: "NodeSelection | None") -> "NodeSelection | None":
     """Which labels a node has is not known if the files lack its Node object, so it has all that rules select."""
     return None if nodes is None else nodes.model_copy(update={"label_selector": None})
 
 
 def objects_of_node(
-    node: "SimulatedNode", policy: PublishingPolicy, features: ServerFeatures = ALL_FEATURES
+    node: "SimulatedNode", policy: "PublishingPolicy", features: ServerFeatures = ALL_FEATURES
 ) -> list[JsonObject]:
     """What a simulated node publishes while no claim uses it."""
     from dra_driver.checking import knowledge
