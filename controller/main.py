@@ -33,8 +33,9 @@ from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.policy_file import read_policies
 from dra_driver.publish.pools import Publication, PublishingListeners
 from dra_driver.runtime import memory
+from dra_driver.runtime.logs import configure_logging
 from dra_driver.runtime.tasks import forever, run_service, until_signal
-from dra_driver.runtime.telemetry import DebugSection, configure_logging, status_server, tell_build
+from dra_driver.runtime.telemetry import DebugSection, status_server, tell_build
 from dra_driver.runtime.tracing import Tracer, open_tracer
 from dra_driver.slices.domains import domain_devices
 

@@ -18,6 +18,7 @@ from dra_driver.features import Gates
 from dra_driver.kube.endpoint import pod_namespace
 from dra_driver.kube.leader import LeaseTimes
 from dra_driver.names import GPU_DRIVER
+from dra_driver.runtime.logs import LEVELS
 from dra_driver.runtime.settings import (
     FEATURE_GATES,
     OTLP_ENDPOINT,
@@ -32,7 +33,6 @@ from dra_driver.runtime.settings import (
     path,
     seconds,
 )
-from dra_driver.runtime.telemetry import LEVELS
 from dra_driver.runtime.tracing import endpoint_asked_for
 
 

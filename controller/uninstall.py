@@ -23,8 +23,8 @@ from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.endpoint import pod_namespace
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.runtime.logs import configure_logging
 from dra_driver.runtime.settings import SettingsParser, driver_name, filled, names, path
-from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.slices.diff import MANAGED_BY, MANAGER
 
 _log = structlog.get_logger(__name__)

@@ -30,8 +30,9 @@ from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime import memory
+from dra_driver.runtime.logs import configure_logging
 from dra_driver.runtime.tasks import exit_after, forever, run_service, until_signal
-from dra_driver.runtime.telemetry import DebugSection, configure_logging, status_server, tell_build
+from dra_driver.runtime.telemetry import DebugSection, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.claims.mode_changes import ModeChanges
 from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, machine_of, mode_resets, mps_daemons

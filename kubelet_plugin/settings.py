@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dra_driver.features import Feature, Gates
 from dra_driver.names import GPU_DRIVER, is_uid
+from dra_driver.runtime.logs import LEVELS
 from dra_driver.runtime.settings import (
     FEATURE_GATES,
     OTLP_ENDPOINT,
@@ -24,7 +25,6 @@ from dra_driver.runtime.settings import (
     path,
     seconds,
 )
-from dra_driver.runtime.telemetry import LEVELS
 from dra_driver.runtime.tracing import endpoint_asked_for
 
 

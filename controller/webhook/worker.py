@@ -26,8 +26,8 @@ from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime import memory
+from dra_driver.runtime.logs import configure_logging
 from dra_driver.runtime.tasks import Stopped, forever, run_service, until_signal
-from dra_driver.runtime.telemetry import configure_logging
 
 MEMORY_BYTES = 320 * 1024 * 1024
 """Limit of data memory. The process needs 80 MiB, and 250 MiB with the maximum of connections and large bodies."""

@@ -77,7 +77,7 @@ class LazyGroup(TyperGroup):
 
 def _configure_logging() -> None:
     import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
-    from dra_driver.runtime.telemetry import configure_logging
+    from dra_driver.runtime.logs import configure_logging
 
     configure_logging("error", "console")
 

@@ -15,8 +15,8 @@ from dra_driver.domains.peers import knows_names
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.watch import Mirror
 from dra_driver.runtime import memory
+from dra_driver.runtime.logs import configure_logging
 from dra_driver.runtime.tasks import forever, run_service, until_signal
-from dra_driver.runtime.telemetry import configure_logging
 from kubelet_plugin.hardware.driver_root import kernel_module_version
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.imex.probe import ProbeFolder

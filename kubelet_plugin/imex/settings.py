@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.runtime.logs import LEVELS
 from dra_driver.runtime.settings import SettingsParser, filled, path
-from dra_driver.runtime.telemetry import LEVELS
 from kubelet_plugin.imex.probe import FOLDER
 
 

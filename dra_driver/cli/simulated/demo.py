@@ -29,7 +29,7 @@ from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.features import Gates
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
 from dra_driver.publish.policy_file import read_policies
-from dra_driver.runtime.telemetry import configure_logging
+from dra_driver.runtime.logs import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 from dra_driver.slices.features import default_features
 from dra_driver.terminal import Format, OutputOption, Status, messages, print_data, print_table

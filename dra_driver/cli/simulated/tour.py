@@ -22,7 +22,7 @@ from dra_driver import bundled
 from dra_driver.api.meta import PODS, RESOURCE_SLICES, JsonObject
 from dra_driver.cli.simulated import scenario as scenarios
 from dra_driver.errors import NodeNotReady
-from dra_driver.runtime.telemetry import configure_logging
+from dra_driver.runtime.logs import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 from dra_driver.terminal import Status, messages
 
