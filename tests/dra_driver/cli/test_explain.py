@@ -14,6 +14,7 @@ from support.shipped import create_classes
 from typer.testing import CliRunner, Result
 
 from dra_driver import bundled
+from dra_driver.allocation.loading import world_of
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CRDS,
@@ -436,5 +437,6 @@ def test_every_code_is_documented() -> None:
 def test_a_server_that_keeps_lists_has_a_scheduler_that_reads_them() -> None:
     listed = gpu("gpu-0")
     listed["attributes"] = {"models": {"strings": ["a", "b"]}}
-    assert not _behavior(36, [_slice("a", gpu("gpu-0"))]).server.list_values
-    assert _behavior(36, [_slice("a", listed)]).server.list_values
+    without, having = (world_of([_slice("a", device)], live=True).world for device in (gpu("gpu-0"), listed))
+    assert not _behavior(36, without).server.list_values
+    assert _behavior(36, having).server.list_values
