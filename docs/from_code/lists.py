@@ -15,7 +15,7 @@ from dra_driver.devices.limitations import LimitationCause
 from dra_driver.doctor.api_server import LOSSES
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.findings import Check, Trouble
-from dra_driver.doctor.proofs import IN_PODS, ON_NODE
+from dra_driver.doctor.proofs import ON_NODE, SHAPES
 from dra_driver.domains.names import DomainReason
 from dra_driver.features import GATES
 from dra_driver.kubernetes import GATES as KUBERNETES_GATES
@@ -100,7 +100,8 @@ def node_checks_part() -> str:
 
 
 def proofs() -> str:
-    rows = ([f"`{name}`", _filled(what)] for name, what in (*ON_NODE, *IN_PODS))
+    in_pods = ((shape.name, shape.means) for shape in SHAPES)
+    rows = ([f"`{name}`", _filled(what)] for name, what in (*ON_NODE, *in_pods))
     return table(("Proof", "Passes when"), rows)
 
 

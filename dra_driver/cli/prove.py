@@ -34,7 +34,6 @@ from dra_driver.doctor.archive import Bundle
 from dra_driver.doctor.node_part import NodePlaces, node_part
 from dra_driver.doctor.proofs import (
     ENDS_AFTER_S,
-    IN_PODS,
     LABEL,
     SHAPES,
     Proof,
@@ -163,11 +162,11 @@ def _in_pods(options: PodOptions, kubeconfig: Path | None, context: str | None, 
 
 
 def _all(proof: Proof) -> tuple[Proof, ...]:
-    return tuple(replace(proof, name=name) for name, _ in IN_PODS)
+    return tuple(replace(proof, name=shape.name) for shape in SHAPES)
 
 
 async def proven_in_pods(kube: Kube, options: PodOptions) -> tuple[Proof, ...]:
-    """In the order of `IN_PODS`. Raises ClusterError if the cluster does not answer at all."""
+    """In the order of `SHAPES`. Raises ClusterError if the cluster does not answer at all."""
     task = asyncio.current_task()
     if task is not None:
         # A SIGTERM must delete the pods, too; a SIGINT cancels by itself.

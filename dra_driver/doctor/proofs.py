@@ -86,14 +86,6 @@ ON_NODE: tuple[tuple[str, str], ...] = (
     ("imex-channel", "with `--also imex`: an IMEX channel can be opened"),
 )
 """Name and meaning, in the order in which they are tried."""
-IN_PODS: tuple[tuple[str, str], ...] = (
-    ("pod-gpu", "root in a pod with a GPU: CUDA starts, lists exactly the claim's GPU, and allocates memory"),
-    ("pod-gpu-user", "the same as a non-root user"),
-    ("pod-mig", "root in a pod with a MIG device; with `--also mig`, also one that must be created first"),
-    ("pod-mig-user", "the same as a non-root user"),
-    ("pod-shared", "root in a pod with a share of a GPU; or with a whole GPU and an MPS daemon, if none is shared"),
-    ("pod-shared-user", "the same as a non-root user"),
-)
 
 
 def summary(proofs: Sequence[Proof]) -> str:
@@ -132,16 +124,22 @@ type What = Literal["gpu", "mig", "shared"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a pod asks for, and whether it runs as root."""
+    """What a pod asks for, whether it runs as root, and when the proof passes."""
 
     name: str
     what: What
     root: bool
+    means: str
 
 
-SHAPES: tuple[Shape, ...] = tuple(
-    Shape(f"pod-{what}{'' if root else '-user'}", what, root)
-    for what in ("gpu", "mig", "shared")
+_IN_PODS: tuple[tuple[What, str], ...] = (
+    ("gpu", "root in a pod with a GPU: CUDA starts, lists exactly the claim's GPU, and allocates memory"),
+    ("mig", "root in a pod with a MIG device; with `--also mig`, also one that must be created first"),
+    ("shared", "root in a pod with a share of a GPU; or with a whole GPU and an MPS daemon, if none is shared"),
+)
+SHAPES = tuple(
+    Shape(f"pod-{what}{'' if root else '-user'}", what, root, means if root else "the same as a non-root user")
+    for what, means in _IN_PODS
     for root in (True, False)
 )
 

@@ -16,7 +16,7 @@ from support.places import SHORT
 from dra_driver.api.meta import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.prove import PodOptions, ProofPlace, proven_in_pods
-from dra_driver.doctor.proofs import IN_PODS, LABEL, SHAPES, Proof, ProofRequest, ProofResult, pod_of
+from dra_driver.doctor.proofs import LABEL, SHAPES, Proof, ProofRequest, ProofResult, pod_of
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
@@ -101,7 +101,7 @@ class _Reader:
 async def _who_may_not_make_pods_is_told_so(cluster: SimulatedCluster) -> None:
     reader: Any = _Reader(cluster.kube)
     proofs = await proven_in_pods(reader, PodOptions(NODE.name, GPU_DRIVER, (), "simulated", 30.0))
-    assert [proof.name for proof in proofs] == [name for name, _ in IN_PODS]
+    assert [proof.name for proof in proofs] == [shape.name for shape in SHAPES]
     assert {proof.outcome for proof in proofs} == {ProofResult.NOT_TRIED}
     assert "you may not make pods in namespace default" in proofs[0].reason
 

@@ -9,7 +9,6 @@ from dra_driver.api.core import Pod
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Device, ResourceClaim, ResourceSlice
 from dra_driver.doctor.proofs import (
-    IN_PODS,
     SHAPES,
     Proof,
     ProofChange,
@@ -39,10 +38,6 @@ def asked(
     what: Any, *devices: Device, also: tuple[ProofChange, ...] = (), why: str | None = None
 ) -> ProofRequest | Proof:
     return request_for(what, [ProofDevice(name, why) for name in devices], also, GPU_DRIVER)
-
-
-def test_shapes_are_those_of_the_page() -> None:
-    assert [shape.name for shape in SHAPES] == [name for name, _ in IN_PODS]
 
 
 def test_each_shape_asks_for_what_the_node_has() -> None:
