@@ -11,7 +11,6 @@ from dra_driver.simulation.apiserver.server import DEFAULT_VERSION, SimulatedApi
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
     parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig for kubectl to this file")
     parser.add_argument("--kubernetes-version", default=DEFAULT_VERSION, help="version to be (default: %(default)s)")
     return parser.parse_args()
@@ -19,7 +18,7 @@ def _arguments() -> argparse.Namespace:
 
 async def _run(arguments: argparse.Namespace) -> None:
     server = SimulatedApiServer(version=arguments.kubernetes_version)
-    url = await server.start(port=arguments.port)
+    url = await server.start()
     if arguments.kubeconfig is not None:
         server.kubeconfig(arguments.kubeconfig)
     sys.stdout.write(f"{url}\n")

@@ -153,24 +153,3 @@ async def test_consumers_that_are_no_pods_are_left_alone(cluster: Desk) -> None:
 
     await cluster.until(only_foreign)
     assert (await cluster.get_claim("mine"))["status"]["allocation"]
-
-
-async def test_conflicts_and_server_errors_are_tried_again(cluster: Desk) -> None:
-    await cluster.claim("mine")
-    await cluster.pod("p", claims=("mine",))
-    await cluster.scheduled("p")
-    cluster.server.fail_next("PUT", r"/resourceclaims/mine", 409, 2)
-    cluster.server.fail_next("PUT", r"/resourceclaims/mine", 503, 1)
-    await cluster.delete_pod("p")
-    await cluster.released("mine")
-
-
-async def test_a_server_that_was_away_is_followed_again(cluster: Desk) -> None:
-    await cluster.claim("mine")
-    await cluster.pod("p", claims=("mine",))
-    await cluster.scheduled("p")
-    port = int(cluster.server.url.rpartition(":")[2])
-    await cluster.server.stop()
-    await cluster.server.start(port=port)
-    await cluster.delete_pod("p")
-    await cluster.released("mine")
