@@ -14,7 +14,6 @@ from typing import Any
 
 from kubelet_plugin.simulation.programs.node import Attached, RootedNode
 
-_MODE_NAMES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
 _SLICES = ("Default", "Short", "Medium", "Long")
 
 _INVALID, _NOT_SUPPORTED, _NOT_FOUND, _NOT_LOADED, _LOST, _RESET_REQUIRED, _OTHER = 2, 3, 6, 9, 15, 16, 255
@@ -73,10 +72,10 @@ def _answered(node: RootedNode, client: Attached, words: list[str]) -> Iterator[
         yield from _compute_policy(node, _options(words[1:], flags=("-l", "--list")))
     elif words and words[0] == "mig":
         yield from _mig(node, _options(words[1:], flags=(*_PROFILES, *_PLACEMENTS)))
-    elif {"-r", "--gpu-reset"}.intersection(words):
-        yield from _reset(node, client, _options(words, flags=("-r", "--gpu-reset")))
+    elif "--gpu-reset" in words:
+        yield from _reset(node, client, _options(words, flags=("--gpu-reset",)))
     else:
-        yield from _general(node, _options(words, flags=("-L", "--list-gpus")))
+        yield from _general(node, _options(words, flags=("-L",)))
 
 
 def _options(words: list[str], flags: Sequence[str]) -> dict[str, str]:
@@ -88,7 +87,7 @@ def _options(words: list[str], flags: Sequence[str]) -> dict[str, str]:
 
 
 def _compute_policy(node: RootedNode, options: dict[str, str]) -> Iterator[str]:
-    chosen = options.pop("-i", options.pop("--id", None))
+    chosen = options.pop("-i", None)
     interval = options.pop("--set-timeslice", None)
     if options.keys() - {"-l", "--list"} or (interval is None and not options):
         raise _Refused(_INVALID, "Invalid combination of input arguments. Please run 'nvidia-smi compute-policy -h'.")
@@ -119,7 +118,7 @@ _RULE = "+" + "-" * 79 + "+"
 def _mig(node: RootedNode, options: dict[str, str]) -> Iterator[str]:
     """What can be made on the GPUs in MIG mode. Source: NVIDIA's MIG user guide, outputs of several models."""
     state = node.read()
-    chosen = options.pop("-i", options.pop("--id", None))
+    chosen = options.pop("-i", None)
     if len(options) != 1 or not options.keys() & {*_PROFILES, *_PLACEMENTS}:
         raise _Refused(_INVALID, "Invalid combination of input arguments. Please run 'nvidia-smi mig -h' for help.")
     numbers = {gpu["uuid"]: number for number, gpu in enumerate(_chosen(state, None))}
@@ -177,25 +176,24 @@ def _mig_profiles(node: RootedNode) -> list[dict[str, Any]]:
 
 
 def _general(node: RootedNode, options: dict[str, str]) -> Iterator[str]:
-    chosen = options.pop("-i", options.pop("--id", None))
-    persistence = options.pop("-pm", options.pop("--persistence-mode", None))
+    chosen = options.pop("-i", None)
+    persistence = options.pop("-pm", None)
     query = options.pop("--query-gpu", None)
-    shown = options.pop("--format", "")
-    listing = options.keys() & {"-L", "--list-gpus"}
-    if options.keys() - listing:
+    options.pop("--format", None)  # csv without a header is the one form
+    if options.keys() - {"-L"}:
         raise _Refused(_INVALID, f"Invalid argument: {next(iter(options))}")
     if persistence is not None:
         yield from _set_persistence(node, chosen, persistence)
     elif query is not None:
-        yield from _query(node, chosen, query.split(","), headed="noheader" not in shown)
+        yield from _query(node, chosen, query)
     else:
         yield from _list(node, chosen)
 
 
 def _set_persistence(node: RootedNode, chosen: str | None, value: str) -> Iterator[str]:
-    if value.upper() not in ("0", "1", "DISABLED", "ENABLED"):
+    if value not in ("0", "1"):
         raise _Refused(_INVALID, f"Invalid persistence mode: {value}")
-    on = value.upper() in ("1", "ENABLED")
+    on = value == "1"
     with node.edit() as state:
         for gpu in _chosen(state, chosen):
             _set_persistence_of(state, gpu, on=on)
@@ -219,8 +217,8 @@ def _set_persistence_of(state: dict[str, Any], gpu: Gpu, *, on: bool) -> None:
 
 def _reset(node: RootedNode, client: Attached, options: dict[str, str]) -> Iterator[str]:
     """By the persistence daemon's leave: it lets go meanwhile. Any other process that has a GPU open is in the way."""
-    chosen = options.pop("-i", options.pop("--id", None))
-    if options.keys() - {"-r", "--gpu-reset"}:
+    chosen = options.pop("-i", None)
+    if options.keys() - {"--gpu-reset"}:
         raise _Refused(_INVALID, f"Invalid argument: {next(iter(options))}")
     alone = client.alone()
     with node.edit() as state:
@@ -258,22 +256,11 @@ def _show_daemon(node: RootedNode, state: dict[str, Any]) -> None:
         os.symlink(f"/dev/nvidia{minor}", f"{folder}/fd/{number + 3}")
 
 
-def _query(node: RootedNode, chosen: str | None, fields: list[str], *, headed: bool) -> Iterator[str]:
-    state = node.read()
-    if headed:
-        yield ", ".join(fields)
-    for index, gpu in enumerate(_chosen(state, chosen)):
-        facts = {
-            "index": str(index),
-            "uuid": gpu["uuid"],
-            "name": gpu.get("product") or state["model"]["name"],
-            "compute_mode": _MODE_NAMES.get(gpu["compute_mode"], "[N/A]"),
-            "persistence_mode": "Enabled" if gpu["persistenced"] or gpu["persistence_mode"] else "Disabled",
-        }
-        for field in fields:
-            if field not in facts:
-                raise _Refused(_INVALID, f'Field "{field}" is not a valid field to query.')
-        yield ", ".join(facts[field] for field in fields)
+def _query(node: RootedNode, chosen: str | None, field: str) -> Iterator[str]:
+    if field != "persistence_mode":
+        raise _Refused(_INVALID, f'Field "{field}" is not a valid field to query.')
+    for gpu in _chosen(node.read(), chosen):
+        yield "Enabled" if gpu["persistenced"] or gpu["persistence_mode"] else "Disabled"
 
 
 def _list(node: RootedNode, chosen: str | None) -> Iterator[str]:

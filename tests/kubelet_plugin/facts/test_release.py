@@ -180,7 +180,7 @@ async def test_a_gpu_is_reset_after_an_annotation_and_not_before(tmp_path: Path,
         )
         await plugin.annotate(None)
         await plugin.taken_back()
-        assert (await plugin.smi("-r"))[0] == 255
+        assert (await plugin.smi("--gpu-reset"))[0] == 255
 
 
 async def test_the_mig_manager_changes_the_mode_of_an_a100_while_it_says_that_it_works(
@@ -199,7 +199,7 @@ async def test_the_mig_manager_changes_the_mode_of_an_a100_while_it_says_that_it
         assert switch() != 0 and plugin.host.state.gpus[0].mig == type(plugin.host.state.gpus[0].mig)(pending=1)
         await plugin.annotate("pending", "labels", MIG_STATE)
         await plugin.released()
-        assert (await plugin.smi("-r", "-i", plugin.host.state.gpus[0].address))[0] == 0
+        assert (await plugin.smi("--gpu-reset", "-i", plugin.host.state.gpus[0].address))[0] == 0
         assert plugin.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
         await plugin.annotate("success", "labels", MIG_STATE)
         await plugin.taken_back()
@@ -260,7 +260,7 @@ async def test_a_plugin_that_starts_meanwhile_opens_nothing_and_knows_the_gpus(t
     other.hardware._open_nvml = lambda: opened.append(None) or other.node.open_nvml()  # type: ignore[func-returns-value]
     async with other.running():
         await other.until(lambda: other.own.metadata is not None)
-        assert (await other.smi("-r"))[0] == 0
+        assert (await other.smi("--gpu-reset"))[0] == 0
         assert [gpu.uuid for gpu in other.monitor.facts.gpus] == [gpu.uuid for gpu in before.gpus]
         assert other.monitor.facts.imex == before.imex is not None
         assert RELEASED in other.problems and not opened
@@ -308,7 +308,7 @@ class TestDractl:
             assert (await dractl("gpus", "status", *options))[0] == 1
             assert (await dractl("gpus", "release", "--for", "10m", *options))[0] == 0
             assert not plugin.watcher.is_open and plugin.hardware._session is None
-            assert (await plugin.smi("-r"))[0] == 0
+            assert (await plugin.smi("--gpu-reset"))[0] == 0
             assert (await dractl("gpus", "status", *options))[0] == 0
             assert (await dractl("gpus", "resume", *options[:2]))[0] == 0
             await plugin.taken_back()

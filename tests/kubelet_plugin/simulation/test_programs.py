@@ -86,14 +86,6 @@ def test_a_time_slice_is_set_and_kept_by_the_hardware(host: SimulatedHost) -> No
     assert host.state.gpus[2].time_slice == 0
 
 
-def test_a_compute_mode_is_shown(host: SimulatedHost) -> None:
-    uuid = host.state.gpus[0].uuid
-    with host.edit() as state:
-        state.gpus[0].compute_mode = 3
-    shown = _run(host, _SMI, "-i", uuid, "--query-gpu=uuid,compute_mode", "--format=csv,noheader")
-    assert shown == (0, f"{uuid}, Exclusive_Process\n")
-
-
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
