@@ -19,6 +19,7 @@ from support.claims import (
     node_facts,
     uuid_of,
 )
+from support.plugin import eventually
 from support.prepared import Bench, prepare_one, unprepare_one
 
 from dra_driver.api.inventory import Problem
@@ -155,17 +156,41 @@ class TestPrepare:
 
         assert bench.cdi.path(ref.uid).read_bytes() == good
 
-    async def test_eight_claims_of_one_call_share_the_journals_writes(
+    async def test_eight_claims_of_one_call_share_one_write_of_the_journal(
         self, bench: Bench, count_durable_writes: list[str]
     ) -> None:
         refs = [bench.api.put(a_claim(a_ref(f"claim-{index}"), a_result(index))) for index in range(8)]
+
+        async def answer_in_turn(name: str) -> None:
+            await asyncio.sleep(0.0005 * int(name.removeprefix("claim-")))
+
         async with bench.plugin() as service:
+            await prepare_one(service, refs[0])
+            await unprepare_one(service, refs[0])
+            bench.api.before_answer = answer_in_turn
             count_durable_writes.clear()
             answers = await service.prepare(refs)
 
         assert [answers[ref.uid][0].device for ref in refs] == [device_name(index) for index in range(8)]
-        journal_writes = [path for path in count_durable_writes if JOURNAL in path]
-        assert len(journal_writes) <= 2
+        assert [Path(path).name for path in count_durable_writes] == [JOURNAL]
+
+    async def test_a_claim_that_cannot_be_read_yet_does_not_hold_up_the_others_of_its_call(self, bench: Bench) -> None:
+        slow = bench.api.put(a_claim(a_ref("slow"), a_result(0)))
+        fast = bench.api.put(a_claim(a_ref("fast"), a_result(1)))
+        go_on = asyncio.Event()
+
+        async def answer_slowly(name: str) -> None:
+            if name == "slow":
+                await go_on.wait()
+
+        bench.api.before_answer = answer_slowly
+        async with bench.plugin() as service:
+            call = asyncio.ensure_future(service.prepare([slow, fast]))
+            await eventually(lambda: bench.claims_with_file == {fast.uid})
+            assert not call.done()
+            go_on.set()
+            await call
+        assert bench.claims_with_file == {slow.uid, fast.uid}
 
     async def test_one_claim_costs_one_journal_write_and_its_release_another(
         self, bench: Bench, count_durable_writes: list[str]
