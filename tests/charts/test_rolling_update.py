@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from support.helm import Release
 from support.objects import claim, pod
 from support.plugin import eventually, short_folder
@@ -159,6 +160,7 @@ async def trouble(kube: Kube) -> list[str]:
     return [event.get("message") or event.get("note") or "" for event in events if "Failed" in event["reason"]]
 
 
+@pytest.mark.slow
 async def test_an_update_under_load_fails_no_claim_and_writes_no_slice(
     api_server: SimulatedApiServer, kube: Kube, forks: PluginForks, render: Render
 ) -> None:

@@ -107,6 +107,7 @@ async def nothing_is_left(cluster: SimulatedCluster, before: dict[str, str]) -> 
     await cluster.wait(true, "something is left of the claim", 30)
 
 
+@pytest.mark.slow
 async def test_a_pod_waits_for_its_mig_device_and_leaves_nothing_whenever_it_is_deleted() -> None:
     async with two_nodes() as cluster:
         before = cluster.hardware()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support.dractl import dractl
 from support.places import SHORT
-from support.rows import slow_but
 
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
@@ -127,7 +126,8 @@ class Story:
         return findings
 
 
-@pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "controller"))
+@pytest.mark.slow
+@pytest.mark.parametrize("publisher", ["controller", "node"])
 async def test_a_policy_partitions_an_a100_and_gives_it_back(publisher: str) -> None:
     with tempfile.TemporaryDirectory(dir=SHORT) as folder:
         node = SimulatedNode(NODE, "a100-pcie-80", 0)

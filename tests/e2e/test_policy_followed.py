@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from support.dractl import dractl
 from support.places import SHORT
-from support.rows import slow_but
 
 from dra_driver.api.gpupolicy import INSTALLED, policies_of
 from dra_driver.api.inventory import NodeInventory
@@ -92,7 +91,8 @@ async def finding(cluster: SimulatedCluster, *command: str) -> tuple[int, list[J
     return status, [item for item in every if "policy-not-followed" in (item.get("trouble"), item.get("code"))]
 
 
-@pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "node"))
+@pytest.mark.slow
+@pytest.mark.parametrize("publisher", ["controller", "node"])
 async def test_a_rule_that_needs_a_reset_is_said_everywhere_until_the_gpus_were_reset(publisher: str) -> None:
     with tempfile.TemporaryDirectory(dir=SHORT) as folder:
         running = SimulatedCluster.running(

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.claims import a_held_device, a_ref, an_entry
 from support.mode_world import ModeWorld, policy
+from support.rows import examples
 
 from dra_driver.errors import DriverError
 from kubelet_plugin.prepare.lifecycle import Entry
@@ -151,7 +152,7 @@ class History:
         await self.world.end()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(acts, max_size=20), st.sampled_from(["nvml", "nvidia-smi"]))
 def test_any_history_ends_well(history: list[str | int], resets: Literal["nvml", "nvidia-smi"]) -> None:
     async def live() -> None:

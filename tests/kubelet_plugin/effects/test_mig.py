@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.mishaps import crash_in, fail_call
 from support.nodes import Node, a_node
-from support.rows import slow_but
+from support.rows import examples, slow_but
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.mig import (
@@ -728,7 +728,7 @@ class TestPatience:
 
 
 class TestAnySequence:
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
     def test_after_claims_and_crashes_in_any_order_the_gpu_is_as_before(
         self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
