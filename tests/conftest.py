@@ -23,7 +23,7 @@ os.environ.setdefault("KUBECACHEDIR", f"{places.SHORT}/gpu-dra-tests-kube-cache"
 # it changes, and shows a failing case as it was found: making it smaller can take longer than all tests together.
 # `make test-all` tries more (`nightly`); HYPOTHESIS_PROFILE=thorough tries most, something else each time, and makes
 # failing cases small.
-for name, most in (("repository", 10), ("nightly", 25)):
+for name, most in (("repository", 15), ("nightly", 25)):
     settings.register_profile(
         name, deadline=None, max_examples=most, derandomize=True, phases=(Phase.explicit, Phase.generate)
     )
