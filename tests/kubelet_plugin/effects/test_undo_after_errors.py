@@ -135,6 +135,7 @@ def test_parts_of_a_gpu_are_gone_when_nvml_is_well_again(tmp_path: Path, call: s
     "call",
     slow_but(
         ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode", "nvmlDeviceSetMigMode"],
+        "nvmlDeviceGetMigMode",
         "nvmlDeviceSetMigMode",
     ),
 )
