@@ -91,6 +91,12 @@ WRONG: dict[str, Values] = {
 
 
 @rows("name", WRONG)
+def test_the_schema_has_a_problem_with_it(name: str) -> None:
+    assert problems(WRONG[name])
+
+
+@pytest.mark.slow
+@rows("name", WRONG)
 def test_it_is_refused(name: str, server: ServerThread, helm: Helm) -> None:
     before = len(server.server.writes)
     with pytest.raises(HelmError, match="schema"):
