@@ -18,8 +18,8 @@ shared. `look` adds the texts that a question reads, and two slices with one loo
   there is nothing of this kind.
 - Nodes matter for slices that are not for one node alone. Such a slice is like no other one.
 
-Python also finds 1, 1.0 and `true` equal. Typing reads them as the same value, but for policies of capacities, in which
-only texts are valid.
+Python also finds 1, 1.0 and `true` equal. Typing reads them as the same value, but for policies of capacities and node
+selectors, in which only texts are valid.
 """
 
 from collections import defaultdict
