@@ -1,11 +1,25 @@
 """Console script of `dractl`: what needs no command at once, and what to install where the extra `cli` is missing."""
 
+import os
 import sys
 
 from dra_driver.cli.overview import quick_answer
 
 
 def main() -> None:
+    """The console script: ends the process as soon as `dractl` has its exit status."""
+    try:
+        run_dractl()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # Python would free all that was read of a large cluster, object by object, which takes up to a second.
+            os._exit(end.code or 0)
+        raise
+
+
+def run_dractl() -> None:
     """Run `dractl`, or end with status 3 and a line when what only it needs is not installed."""
     answer = quick_answer(sys.argv)
     if answer is not None and _is_printed(answer):

@@ -4,8 +4,6 @@
 """
 
 import gc
-import os
-import sys
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -110,15 +108,7 @@ def main() -> None:
     """What the console script runs."""
     completion_init()
     try:
-        try:
-            app()
-        except SystemExit as end:
-            if end.code is None or isinstance(end.code, int):
-                sys.stdout.flush()
-                sys.stderr.flush()
-                # Python would free all that was read of a large cluster, object by object, which takes up to a second.
-                os._exit(end.code or 0)
-            raise
+        app()
     except Exception:
         # Rich, which prints errors, takes as long to import as all that the help needs.
         from dra_driver.terminal import plain_errors

@@ -15,7 +15,7 @@ from support.pages import ROOT
 from support.rows import slow_but
 
 from dra_driver import bundled
-from dra_driver.cli.__main__ import main
+from dra_driver.cli.__main__ import run_dractl
 from dra_driver.cli.simulated.demo import gpu_files, scenarios_in
 from dra_driver.errors import InvalidInput
 
@@ -146,7 +146,7 @@ def mistake(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytes
     """What the console script says, in this process: to start one takes a second each time."""
     monkeypatch.setattr(sys, "argv", ["dractl", *arguments])
     with pytest.raises(SystemExit) as ended:
-        main()
+        run_dractl()
     assert ended.value.code == 2
     printed = capsys.readouterr().err
     assert "Traceback" not in printed
