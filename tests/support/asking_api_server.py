@@ -287,8 +287,11 @@ _ASKED: ContextVar[AnsweredQuestions] = ContextVar("asked")
 
 
 def _asked_now() -> AnsweredQuestions | None:
-    """None for what the server does by itself after a request, which is no task: no webhook is asked about that."""
-    return _ASKED.get(None) if asyncio.current_task() is not None else None
+    """None for what the server does by itself, before it runs or after a request: no webhook is asked about that."""
+    try:
+        return _ASKED.get(None) if asyncio.current_task() is not None else None
+    except RuntimeError:  # no loop runs yet
+        return None
 
 
 class _AskingObjects(ObjectService):

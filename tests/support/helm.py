@@ -23,6 +23,7 @@ from typing import Any
 
 import helm_sdkpy as helm
 import yaml
+from support.asking_api_server import AskingApiServer
 from support.observed_api import ObservedApiServer
 
 from dra_driver.api.meta import Resource
@@ -239,12 +240,16 @@ def resource_of(api_version: str, kind: str) -> Resource:
     return _KINDS.get((api_version, kind)) or Resource(group, version, plural, kind, namespaced)
 
 
+class _Server(ObservedApiServer, AskingApiServer):
+    """Observed, and asks the admission webhooks that a release configures."""
+
+
 class ServerThread(Cluster):
     """A simulated API server in a thread of its own."""
 
     def __init__(self, kubeconfig: Path, **options: Any) -> None:
         super().__init__(kubeconfig)
-        self.server = ObservedApiServer(**options)
+        self.server = _Server(**options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
