@@ -18,7 +18,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,12 @@ FAST = ("--kube-api-qps=2000", "--kube-api-burst=2000")
 BOUND_S = 1800.0
 OWN = f"device.attributes['{GPU_DRIVER}']"
 CLAIMS = {
-    "a whole GPU": f"{OWN}.type == 'gpu'",
+    "a whole GPU": f"{OWN}.type == 'gpu' && device.allowMultipleAllocations != true",
     "a 1g.10gb": f"{OWN}.type == 'mig' && {OWN}.profile == '1g.10gb'",
+    "a share of a GPU": "device.allowMultipleAllocations == true",
 }
-TEMPLATES = {"whole": "gpu", "part": "mig"}
-"""With the type of the devices that the claim can get."""
+TEMPLATES = ("whole", "part", "share")
+"""Names of the classes and templates of these claims."""
 
 UNITS = {
     "slices of a node": "",
@@ -75,9 +76,9 @@ UNITS = {
 # -- slices
 
 
-def published(*mig: JsonObject) -> list[JsonObject]:
-    """What this driver publishes of one node with these MIG rules."""
-    rules = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", "mig": list(mig)}
+def published(*mig: JsonObject, sharing: Sequence[JsonObject] = ()) -> list[JsonObject]:
+    """What this driver publishes of one node with these rules for MIG and shares."""
+    rules = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", "mig": list(mig), "sharing": list(sharing)}
     objects = objects_of_inventory(spec_of(0), name_of(0), PublishingPolicy.of(rules), {})
     return [item["spec"] for item in objects if item["kind"] == RESOURCE_SLICES.kind]
 
@@ -183,6 +184,7 @@ DYNAMIC: JsonObject = {"mode": "Dynamic"}
 SETS: dict[str, Callable[[], list[JsonObject]]] = {
     "default": published,
     "default, 3 attributes": lambda: with_attributes(published(), "type", "productName", "uuid"),
+    "shares": lambda: published(sharing=[{"strategy": "TimeSlicing", "replicas": 4}]),
     "dynamic MIG": lambda: published(DYNAMIC),
     "dynamic MIG, 2 profiles": lambda: published({**DYNAMIC, "profiles": ["1g.10gb", "3g.40gb"]}),
     "dynamic MIG, 1 profile alone": lambda: published({**DYNAMIC, "profiles": ["1g.10gb"], "wholeGpu": False}),
@@ -191,6 +193,16 @@ SETS: dict[str, Callable[[], list[JsonObject]]] = {
     "NVIDIA": lambda: of_nvidia(mig=False),
     "NVIDIA, DynamicMIG": lambda: of_nvidia(mig=True),
 }
+
+
+def _claim(device: JsonObject) -> str | None:
+    """Which claim can get it."""
+    if device.get("allowMultipleAllocations"):
+        return "a share of a GPU"
+    attributes = device["attributes"]
+    if attributes["type"]["string"] == "gpu":
+        return "a whole GPU"
+    return "a 1g.10gb" if attributes["profile"]["string"] == "1g.10gb" else None
 
 
 def sizes(slices: list[JsonObject]) -> dict[str, float]:
@@ -310,11 +322,9 @@ async def measure(nodes: int, pods: int, slices: list[JsonObject]) -> dict[str, 
             async with real_scheduler.client(server) as kube:
                 cluster = Cluster(server, kube)
                 await cluster.furnish(nodes, slices)
-                there = {
-                    device["attributes"]["type"]["string"] for item in slices for device in item.get("devices") or ()
-                }
-                for (template, kind), claim in zip(TEMPLATES.items(), CLAIMS, strict=True):
-                    if kind in there:
+                there = {_claim(device) for item in slices for device in item.get("devices") or ()}
+                for template, claim in zip(TEMPLATES, CLAIMS, strict=True):
+                    if claim in there:
                         rate, processor_ms, memory = await cluster.placed(template, pods)
                         figures[f"{claim}: pods a second"] = rate
                         figures[f"{claim}: scheduler's processor time for a pod"] = processor_ms
