@@ -98,6 +98,19 @@ TABLES: Mapping[str, Table] = {
         ),
     ),
     "pods": Table("churn"),
+    "pods-large": Table(
+        "churn_5000",
+        rows=(
+            "devices of a node",
+            "size of a node's slices",
+            *(
+                f"{claim}: {what}"
+                for claim in ("a whole GPU", "a 1g.10gb", "a share of a GPU")
+                for what in ("pods a second", "scheduler's processor time for a pod")
+            ),
+            "scheduler's memory",
+        ),
+    ),
     "pods-next": Table(
         "churn_138917",
         rows=(
