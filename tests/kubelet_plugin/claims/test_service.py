@@ -38,6 +38,7 @@ from dra_driver.errors import (
 )
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
 from dra_driver.runtime.files import TEMPORARY_SUFFIX, StagedFile
+from kubelet_plugin.claims import service as claims_service
 from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.claim_reads import PodsOfClaims
 from kubelet_plugin.prepare.journal import decode
@@ -157,17 +158,18 @@ class TestPrepare:
         assert bench.cdi.path(ref.uid).read_bytes() == good
 
     async def test_eight_claims_of_one_call_share_one_write_of_the_journal(
-        self, bench: Bench, count_durable_writes: list[str]
+        self, bench: Bench, count_durable_writes: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(claims_service, "_TOGETHER_S", 10.0)
         refs = [bench.api.put(a_claim(a_ref(f"claim-{index}"), a_result(index))) for index in range(8)]
 
-        async def answer_in_turn(name: str) -> None:
-            await asyncio.sleep(0.0005 * int(name.removeprefix("claim-")))
+        async def answer_the_last_one_late(name: str) -> None:
+            await asyncio.sleep(0.1 * (name == "claim-7"))
 
         async with bench.plugin() as service:
             await prepare_one(service, refs[0])
             await unprepare_one(service, refs[0])
-            bench.api.before_answer = answer_in_turn
+            bench.api.before_answer = answer_the_last_one_late
             count_durable_writes.clear()
             answers = await service.prepare(refs)
 
