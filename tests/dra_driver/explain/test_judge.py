@@ -45,7 +45,7 @@ FIELDS: tuple[dict[str, Any], ...] = (
     {"capacity": {"requests": {"memory": "20Gi"}}},
     {"capacity": {"requests": {"memory": "60Gi"}}},
 )
-RULE = {"kind": "DeviceTaintRule", "metadata": {"name": "rule"}, "spec": {"taint": TAINT}}
+RULE: dict[str, Any] = {"kind": "DeviceTaintRule", "metadata": {"name": "rule"}, "spec": {"taint": TAINT}}
 
 
 @st.composite
@@ -76,7 +76,7 @@ def clusters(draw: st.DrawFn) -> World:
         holding = allocation(result(f"gpu-{node}-{device}", pool=f"node-{node}", **share))
         objects.append({**claim_object("holder"), "kind": "ResourceClaim", "status": {"allocation": holding}})
     if draw(st.integers(0, 4)) == 0:
-        objects.append({**RULE, "spec": {**RULE["spec"], "deviceSelector": {"pool": "node-1"}}})  # type: ignore[dict-item]
+        objects.append({**RULE, "spec": {**RULE["spec"], "deviceSelector": {"pool": "node-1"}}})
     for number in range(6) if draw(st.booleans()) else ():
         offered = {"example.com/gpu": draw(st.sampled_from(("0", "1")))}
         node_object = {"kind": "Node", "metadata": {"name": f"node-{number}"}, "status": {"allocatable": offered}}

@@ -54,6 +54,18 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
+def held_back(bench: Bench, claim: str) -> asyncio.Event:
+    """The API server answers about the claim once the event is set."""
+    go_on = asyncio.Event()
+
+    async def answer(name: str) -> None:
+        if name == claim:
+            await go_on.wait()
+
+    bench.api.before_answer = answer
+    return go_on
+
+
 @pytest.fixture
 def count_durable_writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """One entry for each fsync of a file or folder."""
@@ -179,13 +191,7 @@ class TestPrepare:
     async def test_a_claim_that_cannot_be_read_yet_does_not_hold_up_the_others_of_its_call(self, bench: Bench) -> None:
         slow = bench.api.put(a_claim(a_ref("slow"), a_result(0)))
         fast = bench.api.put(a_claim(a_ref("fast"), a_result(1)))
-        go_on = asyncio.Event()
-
-        async def answer_slowly(name: str) -> None:
-            if name == "slow":
-                await go_on.wait()
-
-        bench.api.before_answer = answer_slowly
+        go_on = held_back(bench, "slow")
         async with bench.plugin() as service:
             call = asyncio.ensure_future(service.prepare([slow, fast]))
             await eventually(lambda: bench.claims_with_file == {fast.uid})
@@ -224,13 +230,7 @@ class TestPrepare:
     async def test_a_slow_claim_does_not_hold_up_another_call(self, bench: Bench) -> None:
         slow = bench.api.put(a_claim(a_ref("slow"), a_result(0)))
         fast = bench.api.put(a_claim(a_ref("fast"), a_result(1)))
-        go_on = asyncio.Event()
-
-        async def answer_slowly(name: str) -> None:
-            if name == "slow":
-                await go_on.wait()
-
-        bench.api.before_answer = answer_slowly
+        go_on = held_back(bench, "slow")
         async with bench.plugin() as service:
             waiting = asyncio.ensure_future(prepare_one(service, slow))
             await asyncio.sleep(0)
