@@ -182,9 +182,12 @@ class DomainClaims:
         devices = wanted_devices(claim, self._node.name)
         if known is not None:
             async with self._files:
-                if known.devices == devices:
-                    return await self._repeated(known, notes)
-                await self._drop(ref.uid)  # it was allocated again
+                # While the claim was read it may have been given up, or the kubelet may have got it.
+                now = self._journal.current.domains.get(ref.uid)
+                if now is not None and now.devices == devices:
+                    return await self._repeated(now, notes)
+                if now == known:
+                    await self._drop(ref.uid)  # it was allocated again
         domain = await notes.while_wanted(ref, lambda: self._domain(ref, devices))
         await self._restore_lost(but=ref.uid)
         stage = binding_stage(claim, self._node.name, ahead=notes.ahead)

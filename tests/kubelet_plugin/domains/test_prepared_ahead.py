@@ -1,7 +1,7 @@
 """Channels that are prepared before the kubelet asks, because their pods wait for the node's daemon."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,51 @@ async def test_a_channel_that_is_allocated_again_is_prepared_again(node: Node) -
     (answer,) = await asked(plugin, ref)
     assert answer.device == "channel-1"
     assert stage(node, ref) is BindingStage.ASKED
+
+
+def during_the_next_read(node: Node, work: Callable[[], Awaitable[Any]]) -> None:
+    """The API server answers when `work` is done."""
+
+    async def before_answer(name: str) -> None:
+        node.api.before_answer = None
+        await work()
+
+    node.api.before_answer = before_answer
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_a_channel_that_is_given_up_while_its_claim_is_read_is_prepared_again(node: Node, ahead: bool) -> None:
+    node.ready("d")
+    ref, plugin = waits(node), node.plugin()
+    assert await plugin.prepare_ahead(ref) is None
+
+    async def given_up_for_a_moment() -> None:
+        node.api.put(a_claim(ref))
+        assert await plugin.release_given_up() is True
+        assert stage(node, ref) is None
+        waits(node)
+
+    during_the_next_read(node, given_up_for_a_moment)
+    if ahead:
+        assert await plugin.prepare_ahead(ref) is None
+        assert stage(node, ref) is BindingStage.AHEAD, "a file without an entry would be one of a lost claim"
+    else:
+        (answer,) = await asked(plugin, ref)
+        assert (answer.device, stage(node, ref)) == ("channel-0", BindingStage.ASKED)
+    assert node.file(ref) is not None
+
+
+async def test_what_the_kubelet_got_at_another_instance_is_not_taken_from_it(node: Node) -> None:
+    """The claim was allocated another channel, which both instances see."""
+    node.ready("d")
+    ref, plugin, other = waits(node), node.plugin(), node.plugin()
+    assert await plugin.prepare_ahead(ref) is None
+    waits(node, device="channel-1")
+    during_the_next_read(node, lambda: asked(other, ref))
+    assert await plugin.prepare_ahead(ref) is None
+    assert stage(node, ref) is BindingStage.ASKED
+    assert [device.name for device in node.held[ref.uid].devices] == ["channel-1"]
+    assert node.file(ref) is not None
 
 
 async def test_a_domain_that_waits_for_other_nodes_is_no_fault_of_this_one(node: Node) -> None:
