@@ -361,6 +361,8 @@ class Healer:
             return f"{who} and cannot be entered again: {error}"
         try:
             async with self._executor.turn(ref.uid):
+                if await self._executor.file_digests(ref.uid) is None:
+                    return f"{who} and was released meanwhile"  # the kubelet does not come for it again
                 await self._executor.carry_out(plan, self.finish)
         except DeviceInUse as error:
             return f"{who} and cannot be entered again: {error}"

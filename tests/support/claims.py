@@ -104,6 +104,7 @@ class FakeClaims:
     """Raised by every read."""
     before_answer: Callable[[str], Any] | None = None
     """Awaited with the claim's name."""
+    before_list: Callable[[], Any] | None = None
     reads: int = 0
 
     def put(self, obj: JsonObject) -> ClaimRef:
@@ -125,6 +126,8 @@ class FakeClaims:
         return obj
 
     async def pages(self, resource: Resource) -> AsyncGenerator[Listing, None]:
+        if self.before_list is not None:
+            await self.before_list()
         self._fail()
         yield Listing(list(self.objects.values()), "1")
 

@@ -1173,6 +1173,23 @@ class TestDamage:
         assert held == ["uid-of-claim-1"]
         assert bench.claims_with_file == {"uid-of-claim-1"}
 
+    async def test_a_claim_that_is_released_while_the_claims_are_read_is_not_entered_again(self, bench: Bench) -> None:
+        """Its pod still ends, so it is still allocated."""
+        await self.two_prepared(bench)
+        (bench.state / JOURNAL).write_bytes(b"")
+        service = bench.service()
+
+        async def released() -> None:
+            assert await unprepare_one(service, a_ref("claim-0")) is None
+
+        bench.api.before_list = released
+
+        await service.start()
+
+        assert list(service.held) == ["uid-of-claim-1"]
+        assert bench.claims_with_file == {"uid-of-claim-1"}
+        await service.close()
+
     async def test_nothing_is_prepared_and_no_file_removed_until_the_lost_claims_are_known(self, bench: Bench) -> None:
         await self.two_prepared(bench)
         self.spoil(bench, b'"uid":"uid-of-claim-0"', b'"uid":"uid-of-claim-#"')
