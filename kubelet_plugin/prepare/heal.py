@@ -51,6 +51,8 @@ class Healer:
         self._view = view
         self._stale_after_s = stale_after_s
         self._stale_since: dict[str, float] = {}
+        self._lacking: set[str] = set()
+        """UIDs of claims whose holds must be made again, and were not yet: the next repair tries."""
         self._completing = asyncio.Lock()
 
     async def start(self) -> RepairReport:
@@ -72,15 +74,7 @@ class Healer:
     async def reassert_settings(self) -> RepairReport:
         """Make fabric partitions, time slices and compute modes of claims once more, with what else these hold. Never
         raises."""
-        report = RepairReport()
-        for entry in list(self._journal.current.held.values()):
-            if not entry.releasing and any(isinstance(hold, _FORGOTTEN) for hold in entry.holds):
-                report += await self._put_right(
-                    _Case(ClaimFinding(entry.claim.uid, entry, None), None),
-                    Remedy(Action.KEEP, "its settings may be lost"),
-                    reassert=True,
-                )
-        return report
+        return await self._reported(self._reassert_settings)
 
     async def complete(self) -> RepairReport:
         """After damage: find the claims that the journal lost, and forget those that it has and that were released.
@@ -171,6 +165,17 @@ class Healer:
         await self._view.look_again()
         return await self._repair(0.0, reassert=True)
 
+    async def _reassert_settings(self) -> RepairReport:
+        report = RepairReport()
+        for entry in list(self._journal.current.held.values()):
+            if not entry.releasing and any(isinstance(hold, _FORGOTTEN) for hold in entry.holds):
+                report += await self._put_right(
+                    _Case(ClaimFinding(entry.claim.uid, entry, None), None),
+                    Remedy(Action.KEEP, "its settings may be lost"),
+                    reassert=True,
+                )
+        return report
+
     async def _reported(self, repair: Callable[[], Awaitable[RepairReport]]) -> RepairReport:
         try:
             return await repair()
@@ -184,6 +189,7 @@ class Healer:
         standing = {case.finding.uid for case in cases if case.finding.standing is ClaimStanding.STANDS}
         waiting = journal.held.keys() - standing
         self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in waiting}
+        self._lacking &= journal.held.keys()
         boot_id = self._view.boot_id()
         slow = []
         for case in cases:
@@ -207,7 +213,8 @@ class Healer:
     async def _put_right(self, case: "_Case", remedy: Remedy, *, reassert: bool) -> RepairReport:
         try:
             report = await self._act(case, remedy)
-            if reassert and remedy.action is Action.KEEP and case.entry is not None and case.entry.holds:
+            again = reassert or case.finding.uid in self._lacking
+            if again and remedy.action is Action.KEEP and case.entry is not None and case.entry.holds:
                 report += await self._reassert(case.entry)
         except Exception as error:  # noqa: BLE001 - a defect met with one claim must not keep the others from repair
             return _failed(f"claim UID {case.finding.uid}", error)
@@ -219,11 +226,13 @@ class Healer:
 
     async def _reassert(self, entry: Entry) -> RepairReport:
         uid = entry.claim.uid
+        self._lacking.add(uid)
         async with self._executor.turn(uid):
             if self._journal.current.held.get(uid) != entry:
                 return RepairReport()  # kubelet was faster
             try:
                 await self._executor.reassert(entry)
+                self._lacking.discard(uid)
                 plan = await self.finish(entry, self._journal.current.holds)
                 if plan.entry.cdi_digest == entry.cdi_digest:
                     return RepairReport()

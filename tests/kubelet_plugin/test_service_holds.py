@@ -31,9 +31,10 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     subject_of,
 )
-from kubelet_plugin.prepare.journal import Journal, encode
+from kubelet_plugin.prepare.journal import Journal, encode, line_of
 from kubelet_plugin.prepare.lifecycle import digest_of
 from kubelet_plugin.prepare.ours import Lost
+from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.store import JOURNAL, JournalStore
 
 PART, OTHER_PART = f"{device_name(0)}-mig-1g10gb-0", f"{device_name(0)}-mig-1g10gb-3"
@@ -594,6 +595,29 @@ async def test_settings_that_cannot_be_made_again_are_named_with_their_claim(ben
         bench.hardware.failures = [HardwareError("it hangs")]
         (pending,) = (await service._healer.reassert_settings()).pending
     assert "team-a/train (UID uid-of-train) may lack what it needs: it hangs" in pending
+
+
+async def test_settings_that_could_not_be_made_again_are_made_by_the_next_sweep(bench: HoldBench) -> None:
+    async with bench.plugin() as service:
+        await prepare_one(service, bench.long("train"))
+        bench.hardware.vanish(TimeSlice(GPU, "Long"))
+        bench.hardware.failures = [HardwareError("it hangs")]
+        await service._healer.reassert_settings()
+        assert await service.sweep() == RepairReport()
+        assert TimeSlice(GPU, "Long") in bench.hardware.holds
+        bench.hardware.acts.clear()
+        await service.sweep()
+        assert bench.hardware.acts == []
+
+
+async def test_a_journal_that_cannot_be_read_does_not_end_the_plugin_when_settings_are_lost(bench: HoldBench) -> None:
+    async with bench.plugin() as service:
+        await prepare_one(service, bench.long("train"))
+        content = (bench.state / JOURNAL).read_bytes()
+        (bench.state / JOURNAL).write_bytes(line_of({"version": 9, "minReader": 9, "lines": 0}))
+        (pending,) = (await service._healer.reassert_settings()).pending
+        assert "newer release" in pending
+        (bench.state / JOURNAL).write_bytes(content)
 
 
 async def test_claims_without_settings_are_left_alone_then(bench: HoldBench) -> None:
