@@ -3,162 +3,90 @@
 Source: DRA's per-feature rules for disabled fields (kubernetes-dra.md, "What happens when a gate is off").
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from itertools import chain, product
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.kubernetes import FeatureGates
 
-type _Places = Callable[[JsonObject], Iterable[tuple[JsonObject, tuple[str, ...]]]]
-"""The parts of an object that a gate covers: each with the names of its gated fields."""
+type _GatedFields = Mapping[str, Mapping[str, str]]
+"""By gate, or several that must all be on: the fields that it covers, by the path of the parts that have them. `[]` is
+each item of a list, `{}` each value of a map."""
 
-_LISTS = ("bools", "ints", "strings", "versions")
+_EXACT, _ALTERNATIVES = "devices.requests[].exactly", "devices.requests[].firstAvailable[]"
 
-
-def _devices(slice_: JsonObject) -> Iterator[JsonObject]:
-    yield from slice_.get("spec", {}).get("devices") or ()
-
-
-def _requests(spec: JsonObject) -> Iterator[JsonObject]:
-    """Exact requests and alternatives."""
-    for request in (spec.get("devices") or {}).get("requests") or ():
-        if request.get("exactly") is not None:
-            yield request["exactly"]
-        yield from request.get("firstAvailable") or ()
-
-
-def _each_device(*names: str) -> _Places:
-    return lambda slice_: ((device, names) for device in _devices(slice_))
-
-
-def _partitionable(slice_: JsonObject) -> Iterator[tuple[JsonObject, tuple[str, ...]]]:
-    yield slice_.get("spec", {}), ("sharedCounters", "perDeviceNodeSelection")
-    for device in _devices(slice_):
-        yield device, ("consumesCounters", "nodeName", "nodeSelector", "allNodes")
-
-
-def _consumable(slice_: JsonObject) -> Iterator[tuple[JsonObject, tuple[str, ...]]]:
-    for device in _devices(slice_):
-        yield device, ("allowMultipleAllocations",)
-        for capacity in (device.get("capacity") or {}).values():
-            yield capacity, ("requestPolicy",)
-
-
-def _list_attributes(slice_: JsonObject) -> Iterator[tuple[JsonObject, tuple[str, ...]]]:
-    for device in _devices(slice_):
-        for attribute in (device.get("attributes") or {}).values():
-            yield attribute, _LISTS
-
-
-_SLICE_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
-    (("DRADeviceTaints",), _each_device("taints")),
-    (("DRAPartitionableDevices",), _partitionable),
-    (
-        ("DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"),
-        _each_device("bindsToNode", "bindingConditions", "bindingFailureConditions"),
-    ),
-    (("DRAConsumableCapacity",), _consumable),
-    (("DRANodeAllocatableResources",), _each_device("nodeAllocatableResourceMappings")),
-    (("DRAListTypeAttributes",), _list_attributes),
-)
-
-
-def _prioritized(spec: JsonObject) -> Iterator[tuple[JsonObject, tuple[str, ...]]]:
-    for request in (spec.get("devices") or {}).get("requests") or ():
-        yield request, ("firstAvailable",)
-
-
-def _consumable_claim(spec: JsonObject) -> Iterator[tuple[JsonObject, tuple[str, ...]]]:
-    for constraint in (spec.get("devices") or {}).get("constraints") or ():
-        yield constraint, ("distinctAttribute",)
-    for request in _requests(spec):
-        yield request, ("capacity",)
-
-
-def _each_request(*names: str) -> _Places:
-    return lambda spec: ((request, names) for request in _requests(spec))
-
-
-_CLAIM_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
-    (("DRAPrioritizedList",), _prioritized),
-    (("DRAAdminAccess",), _each_request("adminAccess")),
-    (("DRADeviceTaints",), _each_request("tolerations")),
-    (("DRAConsumableCapacity",), _consumable_claim),
-)
-_CLAIM_GATES_34: tuple[tuple[tuple[str, ...], _Places], ...] = (
-    *_CLAIM_GATES[:2],
-    (("DRAConsumableCapacity",), _each_request("capacity")),
-)
+_OF_SLICES: _GatedFields = {
+    "DRADeviceTaints": {"spec.devices[]": "taints"},
+    "DRAPartitionableDevices": {
+        "spec": "sharedCounters perDeviceNodeSelection",
+        "spec.devices[]": "consumesCounters nodeName nodeSelector allNodes",
+    },
+    "DRADeviceBindingConditions DRAResourceClaimDeviceStatus": {
+        "spec.devices[]": "bindsToNode bindingConditions bindingFailureConditions"
+    },
+    "DRAConsumableCapacity": {
+        "spec.devices[]": "allowMultipleAllocations",
+        "spec.devices[].capacity{}": "requestPolicy",
+    },
+    "DRANodeAllocatableResources": {"spec.devices[]": "nodeAllocatableResourceMappings"},
+    "DRAListTypeAttributes": {"spec.devices[].attributes{}": "bools ints strings versions"},
+}
+_OF_CLAIM_SPECS_34: _GatedFields = {
+    "DRAPrioritizedList": {"devices.requests[]": "firstAvailable"},
+    "DRAAdminAccess": {_EXACT: "adminAccess", _ALTERNATIVES: "adminAccess"},
+    "DRAConsumableCapacity": {_EXACT: "capacity", _ALTERNATIVES: "capacity"},
+}
 """Kubernetes 1.34 keeps tolerations and `distinctAttribute` with any gates."""
-
-
-def _results(status: JsonObject) -> Iterator[JsonObject]:
-    yield from ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-
-
-def _shared_results(status: JsonObject) -> Iterator[tuple[JsonObject, tuple[str, ...]]]:
-    for result in _results(status):
-        yield result, ("shareID", "consumedCapacity")
-    for device in status.get("devices") or ():
-        yield device, ("shareID",)
-
-
-_STATUS_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
-    (("DRAResourceClaimDeviceStatus",), lambda status: [(status, ("devices",))]),
-    (("DRAAdminAccess",), lambda status: ((result, ("adminAccess",)) for result in _results(status))),
-    (("DRAConsumableCapacity",), _shared_results),
-    (
-        ("DRADeviceBindingConditions",),
-        lambda status: ((result, ("bindingConditions", "bindingFailureConditions")) for result in _results(status)),
-    ),
-)
-
-
-def _container_statuses(status: JsonObject) -> Iterator[JsonObject]:
-    for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
-        yield from status.get(kind) or ()
-
-
-_POD_STATUS_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
-    (("DRAExtendedResource",), lambda status: [(status, ("extendedResourceClaimStatus",))]),
-    (
-        ("ResourceHealthStatus",),
-        lambda status: (
-            (container_status, ("allocatedResourcesStatus",)) for container_status in _container_statuses(status)
-        ),
-    ),
-)
+_OF_CLAIM_SPECS: _GatedFields = {
+    **_OF_CLAIM_SPECS_34,
+    "DRADeviceTaints": {_EXACT: "tolerations", _ALTERNATIVES: "tolerations"},
+    "DRAConsumableCapacity": {
+        **_OF_CLAIM_SPECS_34["DRAConsumableCapacity"],
+        "devices.constraints[]": "distinctAttribute",
+    },
+}
+_OF_CLAIM_STATUSES: _GatedFields = {
+    "DRAResourceClaimDeviceStatus": {"": "devices"},
+    "DRAAdminAccess": {"allocation.devices.results[]": "adminAccess"},
+    "DRAConsumableCapacity": {"allocation.devices.results[]": "shareID consumedCapacity", "devices[]": "shareID"},
+    "DRADeviceBindingConditions": {"allocation.devices.results[]": "bindingConditions bindingFailureConditions"},
+}
+_OF_POD_STATUSES: _GatedFields = {
+    "DRAExtendedResource": {"": "extendedResourceClaimStatus"},
+    "ResourceHealthStatus": {
+        "containerStatuses[]": "allocatedResourcesStatus",
+        "initContainerStatuses[]": "allocatedResourcesStatus",
+        "ephemeralContainerStatuses[]": "allocatedResourcesStatus",
+    },
+}
+_OF_CLASSES: _GatedFields = {"DRAExtendedResource": {"": "extendedResourceName"}}
 
 
 def drop_from_slice(obj: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
     """ResourceSlice."""
-    _drop(_SLICE_GATES, obj, old, gates)
+    _drop(_OF_SLICES, obj, old, gates)
 
 
 def drop_from_claim_spec(spec: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
     """The spec of a claim or of a template's claim."""
-    _drop(_CLAIM_GATES if gates.minor >= 35 else _CLAIM_GATES_34, spec, old, gates)
+    _drop(_OF_CLAIM_SPECS if gates.minor >= 35 else _OF_CLAIM_SPECS_34, spec, old, gates)
 
 
 def drop_from_status(status: JsonObject, old: JsonObject, gates: FeatureGates) -> None:
     """The status of a claim."""
-    _drop(_STATUS_GATES, status, old, gates)
+    _drop(_OF_CLAIM_STATUSES, status, old, gates)
 
 
 def drop_from_pod_status(status: JsonObject, old: JsonObject, gates: FeatureGates) -> None:
     """The status of a pod."""
-    _drop(_POD_STATUS_GATES, status, old, gates)
+    _drop(_OF_POD_STATUSES, status, old, gates)
 
 
 def drop_from_class(spec: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
     """DeviceClass."""
-    _drop(
-        ((("DRAExtendedResource",), lambda value: [(value, ("extendedResourceName",))]),),
-        spec,
-        old,
-        gates,
-    )
+    _drop(_OF_CLASSES, spec, old, gates)
 
 
 def as_kept(obj: JsonObject, minor: int) -> JsonObject:
@@ -191,16 +119,29 @@ def _names(value: Any) -> Iterator[str]:
             yield from _names(item)
 
 
-def _drop(
-    table: Iterable[tuple[tuple[str, ...], _Places]], obj: JsonObject, old: JsonObject | None, gates: FeatureGates
-) -> None:
-    for names, places in table:
-        if all(gates.enabled(name) for name in names) or (old is not None and _in_use(places, old)):
+def _drop(table: _GatedFields, obj: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
+    for names, covered in table.items():
+        if all(map(gates.enabled, names.split())) or (old is not None and _in_use(covered, old)):
             continue
-        for value, fields in places(obj):
-            for name in fields:
-                value.pop(name, None)
+        for part, name in _places(covered, obj):
+            part.pop(name, None)
 
 
-def _in_use(places: _Places, obj: JsonObject) -> bool:
-    return any(value.get(name) not in (None, []) for value, fields in places(obj) for name in fields)
+def _in_use(covered: Mapping[str, str], obj: JsonObject) -> bool:
+    return any(part.get(name) not in (None, []) for part, name in _places(covered, obj))
+
+
+def _places(covered: Mapping[str, str], obj: JsonObject) -> Iterator[tuple[JsonObject, str]]:
+    for path, fields in covered.items():
+        yield from product(_parts(obj, path), fields.split())
+
+
+def _parts(obj: JsonObject, path: str) -> list[JsonObject]:
+    parts = [obj]
+    for step in path.split(".") if path else ():
+        name = step.rstrip("[]{}")
+        inner = [part[name] for part in parts if part.get(name)]
+        if step.endswith("{}"):
+            inner = [value.values() for value in inner]
+        parts = inner if step == name else list(chain.from_iterable(inner))
+    return parts
