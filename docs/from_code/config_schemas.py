@@ -8,7 +8,9 @@ import inspect
 import json
 from pathlib import Path
 
-from dra_driver.api.config import ANY_PREFIX, DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig, adapter
+from docs.from_code.crds import docstrings
+from dra_driver.api import config
+from dra_driver.api.config import ANY_PREFIX, DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig, adapter, wire_name
 from dra_driver.api.meta import JsonObject
 from dra_driver.names import CONFIG_API_VERSION
 
@@ -18,11 +20,15 @@ FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 def schema_of(kind: type[DeviceConfig]) -> JsonObject:
     """The schema of a whole `parameters` object. Draft 2020-12."""
     schema = json.loads(json.dumps(adapter(kind.kind).json_schema()).replace(ANY_PREFIX, kind.uuid_prefix))
-    for block in (schema, *schema.get("$defs", {}).values()):
+    for name, block in {kind.kind: schema, **schema.get("$defs", {})}.items():
         # Another config may have what is missing in this one, and null is the same as missing.
         block.pop("required", None)
         if "properties" in block:
-            block["properties"] = {name: _nullable(field) for name, field in block["properties"].items()}
+            texts = {wire_name(field): text for field, text in docstrings(getattr(config, name)).items()}
+            block["properties"] = {
+                field: {"description": texts[field], **_nullable(written)}
+                for field, written in block["properties"].items()
+            }
     header = {"apiVersion": {"const": CONFIG_API_VERSION}, "kind": {"const": kind.kind}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -34,7 +40,7 @@ def schema_of(kind: type[DeviceConfig]) -> JsonObject:
 
 
 def _nullable(field: JsonObject) -> JsonObject:
-    outside = {"description": field.pop("description")}
+    outside = {}
     field.pop("title", None)
     if isinstance(default := field.pop("default", None), str | bool) and default != "":
         outside["default"] = default

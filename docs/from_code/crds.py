@@ -247,15 +247,20 @@ def _object(schema: JsonObject, definitions: JsonObject, descriptions: dict[tupl
 
 def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """Docstrings of the fields that the class itself declares, by wire name."""
-    (tree,) = ast.parse(inspect.getsource(model)).body
+    fields = model.model_fields
+    return {fields[name].alias or name: text for name, text in docstrings(model).items() if name in fields}
+
+
+def docstrings(of: type) -> dict[str, str]:
+    """Of the annotated names that the class itself declares."""
+    (tree,) = ast.parse(inspect.getsource(of)).body
     assert isinstance(tree, ast.ClassDef)
-    docstrings = {}
+    texts = {}
     for field, following in pairwise(tree.body):
         match field, following:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                if name in model.model_fields:
-                    docstrings[model.model_fields[name].alias or name] = " ".join(text.split())
-    return docstrings
+                texts[name] = " ".join(text.split())
+    return texts
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Opaque configs: what users and DeviceClasses write for this driver's devices (`resource.nvidia.com/v1beta1`). Pure.
 
 One model for each kind, for decoding (`dra_driver.api.opaque`) and for the JSON schemas of docs/schemas. Kinds and
-fields have NVIDIA's spelling and defaults, so configs written for its own driver mean the same here.
+fields have NVIDIA's spelling and defaults, so configs written for its own driver mean the same here. The docstrings of
+fields are their descriptions in the schemas.
 """
 
 import re
@@ -118,45 +119,26 @@ _CONFIG = ConfigDict(extra="forbid", alias_generator=wire_name)
 class TimeSlicing:
     __pydantic_config__ = _CONFIG
 
-    interval: Annotated[
-        Interval,
-        Field(
-            description="How long a program runs before the next one has its turn. MIG devices have no such setting."
-        ),
-    ] = "Default"
+    interval: Interval = "Default"
+    """How long a program runs before the next one has its turn. MIG devices have no such setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mps:
     __pydantic_config__ = _CONFIG
 
-    default_active_thread_percentage: Annotated[
-        Annotated[StrictInt, Field(ge=0, le=100), AfterValidator(lambda percent: percent or None)] | None,
-        Field(description="Percent of the device's threads that each program can have. 0, or left out: no limit."),
-    ] = None
-    """1 to 100. None: no limit."""
-    default_pinned_device_memory_limit: Annotated[
-        _Memory | None,
-        Field(
-            description="Device memory that each program can have, on every device that the config is for: a quantity"
-            " of at least 1Mi, rounded down to whole MiB. Left out: no limit."
-        ),
-    ] = None
-    """Bytes, whole MiB. None: no limit."""
-    per_device: Annotated[
-        tuple[tuple[str, int], ...],
-        BeforeValidator(_limits),
-        WithJsonSchema(_LIMITS),
-        Field(
-            description="The same for single devices: by index (in the claim's devices that the config is for, sorted"
-            " by UUID), by UUID, or `*` for all others. Goes before defaultPinnedDeviceMemoryLimit."
-        ),
-    ] = ()
-    """Index in the sorted UUIDs of the devices that the config is for, UUID, or `*`, to bytes; sorted."""
-    multi_user: Annotated[
-        StrictBool,
-        Field(description="Programs of several users at once. Requires compute capability 7.0 (Volta) or newer."),
-    ] = False
+    default_active_thread_percentage: (
+        Annotated[StrictInt, Field(ge=0, le=100), AfterValidator(lambda percent: percent or None)] | None
+    ) = None
+    """Percent of the device's threads that each program can have. 0, or left out: no limit."""
+    default_pinned_device_memory_limit: _Memory | None = None
+    """Device memory that each program can have, on every device that the config is for: a quantity of at least 1Mi,
+    rounded down to whole MiB. Left out: no limit."""
+    per_device: Annotated[tuple[tuple[str, int], ...], BeforeValidator(_limits), WithJsonSchema(_LIMITS)] = ()
+    """The same for single devices: by index (in the claim's devices that the config is for, sorted by UUID), by UUID,
+    or `*` for all others. Goes before defaultPinnedDeviceMemoryLimit."""
+    multi_user: StrictBool = False
+    """Programs of several users at once. Requires compute capability 7.0 (Volta) or newer."""
 
     @property
     def limited(self) -> bool:
@@ -202,34 +184,22 @@ class Sharing:
         },
     )
 
-    strategy: Annotated[
-        SharingStrategy,
-        Field(
-            description="How the programs that use the claim share the device. A claim may leave it to the config of"
-            " its class."
-        ),
-    ]
-    time_slicing: Annotated[TimeSlicing | None, Field(description="Settings of strategy TimeSlicing.")] = None
-    mps: Annotated[Mps | None, Field(description="Settings of strategy MPS.")] = None
+    strategy: SharingStrategy
+    """How the programs that use the claim share the device. A claim may leave it to the config of its class."""
+    time_slicing: TimeSlicing | None = None
+    """Settings of strategy TimeSlicing."""
+    mps: Mps | None = None
+    """Settings of strategy MPS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Iommu:
     __pydantic_config__ = _CONFIG
 
-    backend_policy: Annotated[
-        Literal["LegacyOnly", "PreferIommuFD"],
-        Field(
-            description="Which of the kernel's interfaces the container gets: the IOMMU group's, or IOMMUFD where the"
-            " node has it."
-        ),
-    ] = "LegacyOnly"
-    enable_api_device: Annotated[
-        StrictBool,
-        Field(
-            description="Whether the container also gets the interface's common device: /dev/vfio/vfio, or /dev/iommu."
-        ),
-    ] = False
+    backend_policy: Literal["LegacyOnly", "PreferIommuFD"] = "LegacyOnly"
+    """Which of the kernel's interfaces the container gets: the IOMMU group's, or IOMMUFD where the node has it."""
+    enable_api_device: StrictBool = False
+    """Whether the container also gets the interface's common device: /dev/vfio/vfio, or /dev/iommu."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +220,8 @@ class GpuConfig(DeviceConfig):
     kind: ClassVar[str] = "GpuConfig"
     devices: ClassVar[str] = "full GPUs"
 
-    sharing: Annotated[Sharing | None, Field(description="Left out: nothing is set on the GPU.")] = None
+    sharing: Sharing | None = None
+    """Left out: nothing is set on the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +232,8 @@ class MigDeviceConfig(DeviceConfig):
     devices: ClassVar[str] = "MIG devices"
     uuid_prefix: ClassVar[str] = "MIG"
 
-    sharing: Annotated[Sharing | None, Field(description="Left out: nothing is set.")] = None
+    sharing: Sharing | None = None
+    """Left out: nothing is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,17 +243,11 @@ class VfioDeviceConfig(DeviceConfig):
     kind: ClassVar[str] = "VfioDeviceConfig"
     devices: ClassVar[str] = "GPUs passed to virtual machines"
 
-    iommu: Annotated[Iommu, Field(description="How the virtual machine's process reaches the GPU.")] = Iommu()
+    iommu: Iommu = Iommu()
+    """How the virtual machine's process reaches the GPU."""
 
 
-_DomainId = Annotated[
-    str,
-    BeforeValidator(_uid),
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 128}),
-    Field(
-        description="UID of the ComputeDomain. The claim template that the controller creates for a domain contains it."
-    ),
-]
+_DomainId = Annotated[str, BeforeValidator(_uid), WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 128})]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +257,10 @@ class ComputeDomainChannelConfig(DeviceConfig):
     kind: ClassVar[str] = "ComputeDomainChannelConfig"
     devices: ClassVar[str] = "channels of a ComputeDomain"
 
-    domain_id: _DomainId = ""
-    """Empty: it was left out, which `domain_of` refuses."""
-    allocation_mode: Annotated[
-        Literal["Single", "All"],
-        Field(description="The one IMEX channel of the domain, or all channels that the driver has."),
-    ] = "Single"
+    domain_id: _DomainId = ""  # left out, which `domain_of` refuses
+    """UID of the ComputeDomain. The claim template that the controller creates for a domain contains it."""
+    allocation_mode: Literal["Single", "All"] = "Single"
+    """The one IMEX channel of the domain, or all channels that the driver has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +271,7 @@ class ComputeDomainDaemonConfig(DeviceConfig):
     devices: ClassVar[str] = "daemons of a ComputeDomain"
 
     domain_id: _DomainId = ""
+    """UID of the ComputeDomain. The claim template that the controller creates for a domain contains it."""
 
 
 def domain_of(config: ComputeDomainChannelConfig | ComputeDomainDaemonConfig, *, field: str) -> str:
