@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from dra_driver.api.meta import Model, Word
 from dra_driver.api.resource import Attribute
+from dra_driver.features import Feature
 from dra_driver.names import DEVICE_ATTRIBUTES, STANDARD_DOMAIN
 from dra_driver.quantity import Version
 
@@ -64,6 +65,12 @@ class MigSettings(Strict):
     def changes_mode(self) -> bool:
         return self.mode_change == "WhenIdle"
 
+    @property
+    def features(self) -> list[tuple[str, Feature]]:
+        """What is required, with the field that requires it."""
+        dynamic = [("mode", Feature.DYNAMIC_MIG)] if self.mode == "Dynamic" else []
+        return [*dynamic, ("modeChange", Feature.MIG_MODE_CHANGE)] if self.changes_mode else dynamic
+
 
 class SharingSettings(Strict):
     """A GPU or MIG device that several claims may hold at once.
@@ -114,6 +121,13 @@ class SharingSettings(Strict):
         if self.strategy == "Exclusive":
             raise ValueError("strategy Exclusive shares nothing")
         return self.strategy
+
+    @property
+    def features(self) -> list[tuple[str, Feature]]:
+        """What is required, with the path of the field that requires it, which is empty for all of it."""
+        if self.strategy == "Exclusive":
+            return []
+        return [("", Feature.SHARES), (".strategy", Feature.MPS if self.strategy == "MPS" else Feature.TIME_SLICING)]
 
     @property
     def enforced(self) -> bool:

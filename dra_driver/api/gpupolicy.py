@@ -43,11 +43,11 @@ from dra_driver.api.policy import (
     GpuSelection,
     HealthRule,
     MigRule,
+    NodeRule,
     NodeSelection,
     PassthroughRule,
     PublishingPolicy,
     PublishRule,
-    Rule,
     SharingRule,
     settings_of,
 )
@@ -115,14 +115,10 @@ class GpuPolicySpec(Strict):
 
 
 def _needs(spec: GpuPolicySpec) -> Iterator[tuple[str, Feature]]:
-    if spec.mig is not None and spec.mig.mode == "Dynamic":
-        yield "mig", Feature.DYNAMIC_MIG
-    if spec.mig is not None and spec.mig.changes_mode:
-        yield "mig", Feature.MIG_MODE_CHANGE
+    if spec.mig is not None:
+        yield from (("mig", feature) for _, feature in spec.mig.features)
     for shared in spec.sharing or ():
-        if shared.strategy != "Exclusive":
-            yield "sharing", Feature.SHARES
-            yield "sharing", Feature.MPS if shared.strategy == "MPS" else Feature.TIME_SLICING
+        yield from (("sharing", feature) for _, feature in shared.features)
     if spec.passthrough:
         yield "passthrough", Feature.PASSTHROUGH
     if spec.compute_domains is not None:
@@ -298,7 +294,7 @@ def policies_of(policy: PublishingPolicy, prefix: str) -> list[GpuPolicy]:
     negative, so that they override each other as the rules do, and other policies override them."""
     made: list[GpuPolicy] = []
 
-    def add(field: str, number: int, priority: int, rule: Rule | DomainRule | None, **settings: object) -> None:
+    def add(field: str, number: int, priority: int, rule: NodeRule | None, **settings: object) -> None:
         where = {"nodes": getattr(rule, "nodes", None), "gpus": getattr(rule, "gpus", None)}
         spec = GpuPolicySpec(priority=priority, **where, **settings)
         made.append(GpuPolicy(metadata=ObjectMeta(name=f"{prefix}-{field}-{number}"), spec=spec))

@@ -42,6 +42,7 @@ shell patterns. Without `nodes` or `gpus` a rule applies to all.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -107,6 +108,11 @@ class NodeSelection(Strict):
         return _any(self.names, name) and (self.label_selector is None or self.label_selector.matches(labels))
 
 
+def selects(nodes: NodeSelection | None, name: str, labels: Mapping[str, str]) -> bool:
+    """Whether the node is among `nodes`; None is all."""
+    return nodes is None or nodes.matches(name, labels)
+
+
 class GpuSelection(Strict):
     uuids: Patterns | None = None
     """UUIDs, as shell patterns. One must match."""
@@ -119,11 +125,9 @@ class GpuSelection(Strict):
         return _any(self.uuids, gpu.uuid) and _any(self.products, gpu.product_name) and _any(self.names, gpu.name)
 
 
-class Rule(Strict):
+class NodeRule(Strict):
     nodes: NodeSelection | None = None
     """The nodes that the rule applies to. Default: all."""
-    gpus: GpuSelection | None = None
-    """The GPUs that the rule applies to. Default: all."""
     _origin: str | None = None
     """What people call a rule that is not one of a file: `mig of GpuPolicy ml`."""
 
@@ -132,10 +136,16 @@ class Rule(Strict):
         self._origin = origin
         return self
 
+    def matches_node(self, node: str, labels: Mapping[str, str]) -> bool:
+        return selects(self.nodes, node, labels)
+
+
+class Rule(NodeRule):
+    gpus: GpuSelection | None = None
+    """The GPUs that the rule applies to. Default: all."""
+
     def matches(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:
-        return (self.nodes is None or self.nodes.matches(node, labels)) and (
-            self.gpus is None or self.gpus.matches(gpu)
-        )
+        return self.matches_node(node, labels) and (self.gpus is None or self.gpus.matches(gpu))
 
 
 class AttributeRule(Rule):
@@ -168,22 +178,14 @@ class PublishRule(Rule):
     published: bool
 
 
-class HealthRule(Rule):
+class HealthRule(NodeRule):
     """Of several rules that match, the last one wins."""
 
     health: HealthPolicy
 
 
-class DomainRule(DomainSettings):
+class DomainRule(DomainSettings, NodeRule):
     """Of several rules that match, the last one wins."""
-
-    nodes: NodeSelection | None = None
-    """The nodes that the rule applies to. Default: all."""
-    _origin: str | None = None
-
-    def called(self, origin: str) -> Self:
-        self._origin = origin
-        return self
 
 
 class PublishingPolicy(Strict):
@@ -228,11 +230,10 @@ class PublishingPolicy(Strict):
     def selecting(self, nodes: Callable[[NodeSelection | None], NodeSelection | None]) -> Self:
         """This policy, with `nodes` of what each rule selects in place of that."""
 
-        def changed[R: Rule](rules: Iterable[R]) -> list[R]:
+        def changed[R: NodeRule](rules: Iterable[R]) -> list[R]:
             return [rule.model_copy(update={"nodes": nodes(rule.nodes)}) for rule in rules]
 
-        fields = ("publish", "withhold", "attributes", "mig", "sharing", "passthrough", "compute_domains")
-        given = {field: rules for field in fields if (rules := getattr(self, field)) is not None}
+        given = {field: rules for field in _RULE_FIELDS if (rules := getattr(self, field)) is not None}
         policy = self.model_copy(update={field: changed(rules) for field, rules in given.items()})
         return policy.that_overrides(changed(self._publishing), changed(self._health_rules), self._waiting)
 
@@ -241,16 +242,9 @@ class PublishingPolicy(Strict):
         """Every feature that the policy requires, with the field that requires it; each gate must be on."""
         results: list[tuple[str, Feature]] = []
         for index, rule in enumerate(self.mig):
-            if rule.mode == "Dynamic":
-                results.append((f"mig[{index}].mode", Feature.DYNAMIC_MIG))
-            if rule.changes_mode:
-                results.append((f"mig[{index}].modeChange", Feature.MIG_MODE_CHANGE))
+            results += [(f"mig[{index}].{field}", feature) for field, feature in rule.features]
         for index, shared in enumerate(self.sharing):
-            if shared.strategy == "Exclusive":
-                continue
-            results.append((f"sharing[{index}]", Feature.SHARES))
-            strategy = Feature.MPS if shared.strategy == "MPS" else Feature.TIME_SLICING
-            results.append((f"sharing[{index}].strategy", strategy))
+            results += [(f"sharing[{index}]{field}", feature) for field, feature in shared.features]
         if self.passthrough:
             results.append(("passthrough", Feature.PASSTHROUGH))
         if self.compute_domains:
@@ -262,18 +256,9 @@ class PublishingPolicy(Strict):
     @property
     def asks_for_labels(self) -> bool:
         """Whether rules select nodes by labels; otherwise nodes need not be watched."""
-        rules: tuple[Rule, ...] = (
-            *self._publishing,
-            *self._health_rules,
-            *(self.publish or ()),
-            *self.withhold,
-            *self.attributes,
-            *self.mig,
-            *self.sharing,
-            *self.passthrough,
-        )
-        selections = [*(rule.nodes for rule in rules), *(rule.nodes for rule in self.compute_domains)]
-        return any(nodes is not None and nodes.label_selector is not None for nodes in selections)
+        written = chain.from_iterable(getattr(self, field) or () for field in _RULE_FIELDS)
+        rules: Iterable[NodeRule] = (*self._publishing, *self._health_rules, *written)
+        return any(rule.nodes is not None and rule.nodes.label_selector is not None for rule in rules)
 
     def publishes(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:
         for rule in reversed(self._publishing):
@@ -286,14 +271,11 @@ class PublishingPolicy(Strict):
     def publishes_node(self, node: str, labels: Mapping[str, str]) -> bool:
         """Whether this node has a pool, possibly an empty one: no rule excludes the whole node."""
         for rule in reversed(self._publishing):
-            if (rule.nodes is None or rule.nodes.matches(node, labels)) and (rule.published or rule.gpus is None):
+            if rule.matches_node(node, labels) and (rule.published or rule.gpus is None):
                 return rule.published
-        whole = [rule.nodes for rule in self.withhold if rule.gpus is None]
-        if any(nodes is None or nodes.matches(node, labels) for nodes in whole):
+        if any(rule.gpus is None and rule.matches_node(node, labels) for rule in self.withhold):
             return False
-        return self.publish is None or any(
-            rule.nodes is None or rule.nodes.matches(node, labels) for rule in self.publish
-        )
+        return self.publish is None or any(rule.matches_node(node, labels) for rule in self.publish)
 
     def mig_rule(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> MigRule | None:
         """None: static."""
@@ -315,10 +297,8 @@ class PublishingPolicy(Strict):
         return None if rule is None or not rule._offers else rule
 
     def health_of(self, node: str, labels: Mapping[str, str]) -> HealthPolicy:
-        for rule in reversed(self._health_rules):
-            if rule.nodes is None or rule.nodes.matches(node, labels):
-                return rule.health
-        return self.health
+        rules = (rule.health for rule in reversed(self._health_rules) if rule.matches_node(node, labels))
+        return next(rules, self.health)
 
     def changes_later(self, gpu: GpuFacts) -> bool:
         """Whether other rules wait for the GPU until no claim uses it. Until then, no new claim gets it."""
@@ -326,16 +306,14 @@ class PublishingPolicy(Strict):
 
     def domain_rule(self, node: str, labels: Mapping[str, str]) -> DomainRule:
         """Maximum pods of one ComputeDomain on the node."""
-        rules = (
-            rule for rule in reversed(self.compute_domains) if rule.nodes is None or rule.nodes.matches(node, labels)
-        )
+        rules = (rule for rule in reversed(self.compute_domains) if rule.matches_node(node, labels))
         return next(rules, DomainRule(channels=1))
 
     def field_of(self, rule: object) -> str | None:
         """`mig[0]`, or what the rule is called; None if it is not a rule of this policy. By identity, because two rules
         may be equal."""
         for field in ("attributes", "mig", "sharing", "passthrough", "compute_domains"):
-            rules: Sequence[Rule | DomainRule] = getattr(self, field)
+            rules: Sequence[NodeRule] = getattr(self, field)
             for index, known in enumerate(rules):
                 if known is rule:
                     return known._origin or f"{type(self).model_fields[field].alias}[{index}]"
@@ -355,6 +333,7 @@ class PublishingPolicy(Strict):
 
 
 PublishingPolicy.EVERYTHING = PublishingPolicy()
+_RULE_FIELDS = ("publish", "withhold", "attributes", "mig", "sharing", "passthrough", "compute_domains")
 
 
 def settings_of(rule: MigRule | SharingRule) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from dra_driver.api.gpu_settings import (
 )
 from dra_driver.api.gpupolicy import GpuPolicy, in_order
 from dra_driver.api.inventory import MOST_GPUS, GpuFacts, NodeInventorySpec
-from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of, settings_of
+from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of, selects, settings_of
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.slices.describe import Description
@@ -40,9 +40,7 @@ def decided(
 ) -> NodePolicy:
     """What `rules`, those of `policies`, say about the node. `labels` are the node's."""
     node = inventory.node_name
-    selecting = [
-        policy for policy in in_order(policies) if policy.spec.nodes is None or policy.spec.nodes.matches(node, labels)
-    ]
+    selecting = [policy for policy in in_order(policies) if selects(policy.spec.nodes, node, labels)]
     gpus = {gpu.uuid: _decision(rules, selecting, node, labels, gpu) for gpu in inventory.gpus}
     return NodePolicy(
         publish=rules.publishes_node(node, labels),

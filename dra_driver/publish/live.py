@@ -16,7 +16,7 @@ from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.gpupolicy import GpuPolicy, combined
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import GPU_POLICIES, RESOURCE_CLAIMS, JsonObject
-from dra_driver.api.policy import PublishingPolicy, rules_of
+from dra_driver.api.policy import PublishingPolicy, rules_of, selects
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
@@ -178,9 +178,7 @@ class LivePolicies:
             return
         # A change for one node must not wait for all others to be looked at.
         selections = [policy.spec.nodes for policy in (before, after) if policy is not None]
-        self._changed.nodes(
-            lambda node, labels: any(nodes is None or nodes.matches(node, labels) for nodes in selections)
-        )
+        self._changed.nodes(lambda node, labels: any(selects(nodes, node, labels) for nodes in selections))
 
     def _users_changed(self, node: str) -> None:
         if node in self._waiting:
