@@ -188,7 +188,7 @@ def _hardware(intent: Intent, known: Sequence[GpuFacts]) -> Iterator[str]:
             if all(problems):
                 yield f"{option} {model}: {problems[0]}"
     if intent.interval is not None and intent.kind is DeviceKind.MIG and intent.mps is None and known:
-        reason = without_effect(known[0], DeviceKind.MIG, "TimeSlicing")
+        reason = without_effect(known[0], PlannedUse(DeviceKind.MIG, "TimeSlicing"))
         if reason is not None:
             yield f"--time-slice with --mig: {reason}"
     yield from _known_profile(intent, known)
@@ -207,7 +207,7 @@ def _of_gpu(intent: Intent, gpu: GpuFacts) -> Iterator[str]:
     facts = gpu.model_copy(update={"mig": mig, "passthrough": _NO_GPU.passthrough})
     limits = intent.mps is not None and (intent.mps.threads is not None or intent.mps.memory is not None)
     strategy = strategy_of(intent) if intent.kind is not DeviceKind.VFIO else None
-    reason = unsupported(facts, intent.kind or DeviceKind.GPU, strategy, limits=limits)
+    reason = unsupported(facts, PlannedUse(intent.kind or DeviceKind.GPU, strategy, limits=limits))
     if reason is not None:
         yield reason
     elif intent.mig is not None and intent.mig not in (profiles := _profiles(facts)):

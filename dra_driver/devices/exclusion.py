@@ -158,11 +158,14 @@ class PlannedUse:
     """What a claim will do with a device of a kind, before the claim is known."""
 
     kind: DeviceKind
-    strategy: SharingStrategy | None
+    strategy: SharingStrategy | None = None
     multi_user: bool = False
     limits: bool = False
+    """MPS with a thread percentage or memory limits."""
     sets_interval: bool = True
+    """Time-slicing that sets the time slice, which a policy without `interval` leaves alone."""
     clients: int = 1
+    """How many share the device at most, a policy's `replicas`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,31 +291,14 @@ LIMITS: tuple[LimitRow, ...] = (
 )
 
 
-def unsupported(
-    gpu: GpuFacts,
-    kind: DeviceKind,
-    strategy: SharingStrategy | None,
-    multi_user: bool = False,
-    *,
-    limits: bool = False,
-    sets_interval: bool = True,
-    clients: int = 1,
-) -> str | None:
-    """Why this GPU, or a device of this `kind` on it, cannot be used like this, as part of a sentence; None if it can.
-
-    `limits`: MPS with a thread percentage or memory limits. `sets_interval`: time-slicing that sets the time slice,
-    which a policy without `interval` leaves alone. `clients`: at most how many share the device, a policy's `replicas`.
-    """
-    wish = PlannedUse(kind, strategy, multi_user, limits, sets_interval, clients)
+def unsupported(gpu: GpuFacts, wish: PlannedUse) -> str | None:
+    """Why this GPU, or a device on it, cannot be used like this, as part of a sentence; None if it can."""
     limit_row = next((row for row in LIMITS if row.refused and row.applies(gpu, wish)), None)
     if limit_row is None:
         return None
     return f"{limit_row.reason} ({gpu.product_name}, compute capability {gpu.cuda_compute_capability})"
 
 
-def without_effect(
-    gpu: GpuFacts, kind: DeviceKind, strategy: SharingStrategy | None, *, sets_interval: bool = True
-) -> str | None:
+def without_effect(gpu: GpuFacts, wish: PlannedUse) -> str | None:
     """What is accepted here and changes nothing, as part of a sentence for a warning; None when all has an effect."""
-    wish = PlannedUse(kind, strategy, sets_interval=sets_interval)
     return next((row.reason for row in LIMITS if not row.refused and row.applies(gpu, wish)), None)

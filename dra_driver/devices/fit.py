@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, TimeSlicing, VfioDeviceConfig
 from dra_driver.api.opaque import Problems
 from dra_driver.api.policy import SharingRule
-from dra_driver.devices.exclusion import unsupported, without_effect
+from dra_driver.devices.exclusion import PlannedUse, unsupported, without_effect
 from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.errors import InvalidConfig
 from dra_driver.quantity import Quantity
@@ -61,14 +61,8 @@ def checked_against(config: DeviceConfig, devices: Sequence[Offer]) -> tuple[str
 def _misfits(sharing: Sharing, device: Offer, path: str) -> Problems:
     problems: Problems = []
     mps = sharing.mps
-    reason = unsupported(
-        device.gpu,
-        device.kind,
-        sharing.strategy,
-        mps is not None and mps.multi_user,
-        limits=mps is not None and mps.limited,
-    )
-    if reason is not None:
+    multi_user, limits = (mps.multi_user, mps.limited) if mps is not None else (False, False)
+    if reason := unsupported(device.gpu, PlannedUse(device.kind, sharing.strategy, multi_user, limits)):
         message = f"strategy {sharing.strategy} is not possible on {device.name}: {reason}"
         problems.append(InvalidConfig(message, field=path))
     if device.sharing is not None and sharing != _of_policy(device.sharing):
@@ -105,7 +99,8 @@ def _named(known: Sequence[str]) -> str:
 
 
 def _idle(sharing: Sharing, device: Offer) -> list[str]:
-    reason = without_effect(device.gpu, device.kind, sharing.strategy, sets_interval=_sets_interval(sharing))
+    wish = PlannedUse(device.kind, sharing.strategy, sets_interval=_sets_interval(sharing))
+    reason = without_effect(device.gpu, wish)
     return [] if reason is None else [f"{device.name}: the interval has no effect: {reason}"]
 
 

@@ -19,8 +19,6 @@ from dra_driver.quantity import whole_number
 
 type Severity = Literal["Info", "Warning", "Critical"]
 
-_WORST_FIRST: dict[Severity, int] = {"Critical": 0, "Warning": 1, "Info": 2}
-
 _APPLICATION = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of the program that ran; the GPU serves the next one. Also what NVIDIA's own driver ignores."""
 
@@ -143,11 +141,7 @@ def judged(condition: HealthCondition, policy: HealthPolicy) -> Severity | None:
 def worst(conditions: Iterable[HealthCondition], policy: HealthPolicy) -> HealthCondition | None:
     """The condition that makes a device unhealthy: a critical one, the oldest of several; None when there is none."""
     critical = [condition for condition in conditions if judged(condition, policy) == "Critical"]
-    return min(
-        critical,
-        key=lambda health_condition: (health_condition.since, health_condition.type, health_condition.value or ""),
-        default=None,
-    )
+    return min(critical, key=lambda item: (item.since, item.type, item.value or ""), default=None)
 
 
 def affecting(conditions: Iterable[HealthCondition], instance: str | None) -> tuple[HealthCondition, ...]:
@@ -170,25 +164,16 @@ def taints(conditions: Sequence[HealthCondition], policy: HealthPolicy, driver: 
     Critical: NoSchedule, or NoExecute where the policy wants running pods to be evicted. Warning: effect None, which
     keeps no pod away and can be seen. Info and ignored conditions are no taints.
     """
-    by_key: dict[str, list[tuple[int, str, str, HealthCondition]]] = {}
-    for health_condition in conditions:
-        severity = judged(health_condition, policy)
-        if severity in ("Critical", "Warning"):
-            key = f"{driver}/{_TAINT_KEYS.get(health_condition.type, health_condition.type.lower())}"
-            by_key.setdefault(key, []).append(
-                (_WORST_FIRST[severity], health_condition.since, health_condition.value or "", health_condition)
-            )
-    results = []
-    for key, ranked in sorted(by_key.items()):
-        health_condition = min(ranked, key=lambda item: item[:3])[3]
-        results.append(Taint(key=key, value=health_condition.value, effect=_effect(health_condition, policy)))
-    return results
-
-
-def _effect(condition: HealthCondition, policy: HealthPolicy) -> str:
-    if judged(condition, policy) != "Critical":
-        return "None"
-    return "NoExecute" if evicts(condition, policy) else "NoSchedule"
+    by_key: dict[str, Taint] = {}
+    for condition in sorted(conditions, key=lambda item: (item.since, item.value or "")):
+        severity = judged(condition, policy)
+        key = f"{driver}/{_TAINT_KEYS.get(condition.type, condition.type.lower())}"
+        if severity == "Critical" and (key not in by_key or by_key[key].effect == "None"):
+            effect = "NoExecute" if evicts(condition, policy) else "NoSchedule"
+            by_key[key] = Taint(key=key, value=condition.value, effect=effect)
+        elif severity == "Warning" and key not in by_key:
+            by_key[key] = Taint(key=key, value=condition.value, effect="None")
+    return [taint for _, taint in sorted(by_key.items())]
 
 
 def evicts(condition: HealthCondition, policy: HealthPolicy) -> bool:

@@ -25,7 +25,7 @@ from dra_driver.api.inventory import (
 )
 from dra_driver.api.policy import MigRule, PublishingPolicy, Rule, SharingRule
 from dra_driver.devices.counters import fitting_beside_foreign
-from dra_driver.devices.exclusion import unsupported
+from dra_driver.devices.exclusion import PlannedUse, unsupported
 from dra_driver.devices.limitations import LimitationCause, Note
 from dra_driver.devices.mig import by_size, compute_parts, placement_order
 from dra_driver.devices.model import DeviceKind, Offer, Partition
@@ -205,7 +205,7 @@ class _Look:
         rule = self._policy.passthrough_rule(self._node, self._labels, gpu)
         if rule is None:
             return []
-        if (reason := unsupported(gpu, DeviceKind.VFIO, None)) is not None:
+        if (reason := unsupported(gpu, PlannedUse(DeviceKind.VFIO))) is not None:
             cause = LimitationCause.NO_IOMMU if gpu.passthrough is None else LimitationCause.NO_PASSTHROUGH
             self._note(cause, f"the GPU is not offered to virtual machines because {reason}", rule)
             return []
@@ -231,15 +231,10 @@ class _Look:
         rule = self._policy.sharing_rule(self._node, self._labels, self._gpu, profile)
         if rule is None:
             return None
-        reason = unsupported(
-            self._gpu,
-            offer.kind,
-            rule.shares_by,
-            rule.multi_user,
-            limits=rule.enforced,
-            sets_interval=rule.interval is not None,
-            clients=rule.replicas or 1,
+        wish = PlannedUse(
+            offer.kind, rule.shares_by, rule.multi_user, rule.enforced, rule.interval is not None, rule.replicas or 1
         )
+        reason = unsupported(self._gpu, wish)
         if reason is None:
             return rule
         devices = "the GPU is" if offer.kind is DeviceKind.GPU else "its MIG devices are"

@@ -14,7 +14,7 @@ from dra_driver.api.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.api.policy import SharingRule
 from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
 from dra_driver.cdi.edits import cdi_device_id
-from dra_driver.devices.exclusion import conflict, unsupported
+from dra_driver.devices.exclusion import PlannedUse, conflict, unsupported
 from dra_driver.devices.fit import checked_against, config_kind, identity
 from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
@@ -309,7 +309,7 @@ def _config(result: AllocatedDevice, offer: Offer, configs: Sequence[ListedConfi
 
 def _check_passthrough(result: Result) -> None:
     if result.offer.kind is DeviceKind.VFIO and not result.admin_access:
-        reason = unsupported(result.offer.gpu, DeviceKind.VFIO, None)
+        reason = unsupported(result.offer.gpu, PlannedUse(DeviceKind.VFIO))
         if reason is not None:
             raise InvalidConfig(f"{result.offer.name}: {reason}", field=f"{result.place}.device")
 

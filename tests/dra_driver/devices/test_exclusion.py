@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, MigFacts, PassthroughFacts
-from dra_driver.devices.exclusion import PAIRS, GpuUse, conflict, deciding_row, unsupported, without_effect
+from dra_driver.devices.exclusion import PAIRS, GpuUse, PlannedUse, conflict, deciding_row, unsupported, without_effect
 from dra_driver.devices.model import DeviceKind, Partition
 
 GPU = "GPU-5a7b8d0e-0000-4000-8000-000000000000"
@@ -143,61 +143,57 @@ def test_a_use_that_makes_no_sense_cannot_be_made() -> None:
             wrong()
 
 
-def test_a_modern_gpu_can_do_it_all() -> None:
-    for strategy in (None, "TimeSlicing", "MPS"):
-        assert unsupported(gpu(), DeviceKind.GPU, strategy, True, limits=True, clients=48) is None
-        assert unsupported(gpu(), DeviceKind.MIG, strategy, True, limits=True) is None
-    assert unsupported(gpu(), DeviceKind.VFIO, None) is None
+FULL, MIG, VFIO = DeviceKind.GPU, DeviceKind.MIG, DeviceKind.VFIO
+IN_MIG_MODE = gpu(mig=MigFacts(enabled=True, pending=True))
+GUEST = gpu(virtualization="VGPUGuest")
 
 
-def test_before_volta_time_slices_multi_user_and_limits_are_refused_and_plain_mps_is_not() -> None:
-    refusal = unsupported(OLD, DeviceKind.GPU, "TimeSlicing")
-    assert refusal is not None
-    assert refusal.startswith("time slices can be set on compute capability 7.0 (Volta) and newer")
-    assert refusal.endswith("(Tesla P4, compute capability 6.1)")
-    assert unsupported(OLD, DeviceKind.GPU, "TimeSlicing", sets_interval=False) is None
-    assert "several users" in (unsupported(OLD, DeviceKind.GPU, "MPS", True) or "")
-    assert "MPS limits need" in (unsupported(OLD, DeviceKind.GPU, "MPS", limits=True) or "")
-    assert unsupported(OLD, DeviceKind.GPU, "MPS", clients=16) is None
-    assert "at most 16" in (unsupported(OLD, DeviceKind.GPU, "MPS", clients=17) or "")
+@pytest.mark.parametrize(
+    ("facts", "wish"),
+    [
+        *((gpu(), PlannedUse(FULL, way, True, limits=True, clients=48)) for way in (None, "TimeSlicing", "MPS")),
+        *((gpu(), PlannedUse(MIG, way, True, limits=True)) for way in (None, "TimeSlicing", "MPS")),
+        *((gpu(cudaComputeCapability=enough), PlannedUse(FULL, "TimeSlicing")) for enough in ("7.0", "12.1")),
+        (gpu(), PlannedUse(VFIO)),
+        (gpu(virtualization="Passthrough"), PlannedUse(VFIO)),
+        (OLD, PlannedUse(FULL, "TimeSlicing", sets_interval=False)),
+        (OLD, PlannedUse(FULL, "MPS", clients=16)),
+        (IN_MIG_MODE, PlannedUse(MIG, "MPS")),
+        (GUEST, PlannedUse(FULL, "TimeSlicing", sets_interval=False)),
+    ],
+)
+def test_what_a_gpu_can_do(facts: GpuFacts, wish: PlannedUse) -> None:
+    assert unsupported(facts, wish) is None
 
 
-def test_a_gpu_that_does_not_tell_its_capability_is_promised_nothing() -> None:
-    for capability in ("", "9", "N/A", "9.x", "-1.0"):
-        assert unsupported(gpu(cudaComputeCapability=capability), DeviceKind.GPU, "TimeSlicing") is not None
-    for enough in ("7.0", "12.1"):
-        assert unsupported(gpu(cudaComputeCapability=enough), DeviceKind.GPU, "TimeSlicing") is None
-
-
-def test_mps_has_a_number_of_clients() -> None:
-    assert "at most 48" in (unsupported(gpu(), DeviceKind.MIG, "MPS", clients=49) or "")
-
-
-def test_a_gpu_in_mig_mode_is_no_full_gpu_and_none_without_mig_is_partitioned() -> None:
-    in_mig_mode = gpu(mig=MigFacts(enabled=True, pending=True))
-    assert "MIG mode" in (unsupported(in_mig_mode, DeviceKind.GPU, None) or "")
-    assert unsupported(in_mig_mode, DeviceKind.MIG, "MPS") is None
-    assert "no MIG mode" in (unsupported(gpu(mig=None), DeviceKind.MIG, None) or "")
-
-
-def test_virtual_machines_want_a_whole_physical_gpu_behind_an_iommu_and_share_nothing() -> None:
-    partitioned = gpu(mig=MigFacts(enabled=True, pending=True))
-    assert "IOMMU" in (unsupported(gpu(passthrough=None), DeviceKind.VFIO, None) or "")
-    for virtual in ("VGPUGuest", "HostVGPU", "HostVSGA"):
-        assert "virtual" in (unsupported(gpu(virtualization=virtual), DeviceKind.VFIO, None) or ""), virtual
-    assert unsupported(gpu(virtualization="Passthrough"), DeviceKind.VFIO, None) is None
-    assert "MIG mode" in (unsupported(partitioned, DeviceKind.VFIO, None) or "")
-    assert "exclusive to a virtual machine" in (unsupported(gpu(), DeviceKind.VFIO, "MPS") or "")
-
-
-def test_the_host_of_a_virtual_gpu_sets_its_time_slice() -> None:
-    guest = gpu(virtualization="VGPUGuest")
-    assert "host" in (unsupported(guest, DeviceKind.GPU, "TimeSlicing") or "")
-    assert unsupported(guest, DeviceKind.GPU, "TimeSlicing", sets_interval=False) is None
+@pytest.mark.parametrize(
+    ("facts", "wish", "why"),
+    [
+        (OLD, PlannedUse(FULL, "TimeSlicing"), "time slices can be set on compute capability 7.0 (Volta) and newer"),
+        (OLD, PlannedUse(FULL, "TimeSlicing"), "(Tesla P4, compute capability 6.1)"),
+        (OLD, PlannedUse(FULL, "MPS", True), "several users"),
+        (OLD, PlannedUse(FULL, "MPS", limits=True), "MPS limits need"),
+        (OLD, PlannedUse(FULL, "MPS", clients=17), "at most 16"),
+        # A GPU that does not tell its capability is promised nothing.
+        *(
+            (gpu(cudaComputeCapability=unknown), PlannedUse(FULL, "TimeSlicing"), "(Volta)")
+            for unknown in ("", "9", "N/A", "9.x", "-1.0")
+        ),
+        (gpu(), PlannedUse(MIG, "MPS", clients=49), "at most 48"),
+        (IN_MIG_MODE, PlannedUse(FULL), "MIG mode"),
+        (gpu(mig=None), PlannedUse(MIG), "no MIG mode"),
+        (gpu(passthrough=None), PlannedUse(VFIO), "IOMMU"),
+        *((gpu(virtualization=way), PlannedUse(VFIO), "virtual") for way in ("VGPUGuest", "HostVGPU", "HostVSGA")),
+        (IN_MIG_MODE, PlannedUse(VFIO), "MIG mode"),
+        (gpu(), PlannedUse(VFIO, "MPS"), "exclusive to a virtual machine"),
+        (GUEST, PlannedUse(FULL, "TimeSlicing"), "host"),
+    ],
+)
+def test_what_a_gpu_cannot_do(facts: GpuFacts, wish: PlannedUse, why: str) -> None:
+    assert why in (unsupported(facts, wish) or "")
 
 
 def test_a_time_slice_for_a_mig_device_is_accepted_and_has_no_effect() -> None:
-    assert unsupported(gpu(), DeviceKind.MIG, "TimeSlicing") is None
-    assert "cannot be set" in (without_effect(gpu(), DeviceKind.MIG, "TimeSlicing") or "")
-    assert without_effect(gpu(), DeviceKind.MIG, "MPS") is None
-    assert without_effect(gpu(), DeviceKind.GPU, "TimeSlicing") is None
+    assert "cannot be set" in (without_effect(gpu(), PlannedUse(MIG, "TimeSlicing")) or "")
+    assert without_effect(gpu(), PlannedUse(MIG, "MPS")) is None
+    assert without_effect(gpu(), PlannedUse(FULL, "TimeSlicing")) is None
