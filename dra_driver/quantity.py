@@ -10,7 +10,7 @@ Source: k8s.io/apimachinery resource.Quantity (canonical form, nano precision, r
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 from typing import Literal
 
 type QuantityFormat = Literal["DecimalSI", "BinarySI", "DecimalExponent"]
@@ -51,11 +51,13 @@ class Quantity:
     is_computed: bool = field(default=False, compare=False)
     """Whether CEL computed it by adding or subtracting; an API server's `==` does not accept it on its right side."""
 
-    @classmethod
-    def parse(cls, text: str) -> "Quantity":
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def parse(text: str) -> "Quantity":
         """From a spelling like `80Gi`, `1500m`, `1e3`. Raises ValueError.
 
-        More precision than a billionth is rounded away from zero, as the API server does.
+        More precision than a billionth is rounded away from zero, as the API server does. Remembered, because thousands
+        of devices have the same few amounts.
         """
         match = _QUANTITY.fullmatch(text)
         if match is None or not text:
@@ -67,11 +69,11 @@ class Quantity:
         if suffix and suffix in _BINARY:
             power = _BINARY.index(suffix)
             fits = not fraction and 15 - digits - power * 3 - 1 >= 0
-            return cls(_to_nano(number * 1024**power), "BinarySI", fits)
+            return Quantity(_to_nano(number * 1024**power), "BinarySI", fits)
         exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
         fits = digits <= _MOST_DIGITS and exponent >= len(fraction)
         value = _to_nano(number * Fraction(10) ** exponent)
-        return cls(value, "DecimalSI" if suffix in _DECIMAL else "DecimalExponent", fits)
+        return Quantity(value, "DecimalSI" if suffix in _DECIMAL else "DecimalExponent", fits)
 
     @classmethod
     def read(cls, value: object) -> "Quantity | None":

@@ -18,14 +18,9 @@ type Amount = int | Fraction
 
 
 @lru_cache(maxsize=65536)
-def quantity(text: str) -> Quantity:
-    return Quantity.parse(text)
-
-
-@lru_cache(maxsize=65536)
 def amount(text: str) -> Amount:
     """Raises ValueError for text that is no quantity; the API server stores none."""
-    return amount_of(quantity(text))
+    return amount_of(Quantity.parse(text))
 
 
 def amount_of(quantity: Quantity) -> Amount:
@@ -39,12 +34,12 @@ def consumed(requested: str | None, capacity: Capacity, behavior: Behavior) -> Q
     """
     policy = capacity.request_policy or {}
     if requested is None:
-        return quantity(policy.get("default") or capacity.value)
+        return Quantity.parse(policy.get("default") or capacity.value)
     if valid := policy.get("validRange"):
-        return _in_range(quantity(requested), valid, behavior)
+        return _in_range(Quantity.parse(requested), valid, behavior)
     if values := policy.get("validValues"):
-        return next((item for item in map(quantity, values) if item >= quantity(requested)), None)
-    return quantity(requested)
+        return next((item for item in map(Quantity.parse, values) if item >= Quantity.parse(requested)), None)
+    return Quantity.parse(requested)
 
 
 def most(capacity: Capacity) -> str:
@@ -52,17 +47,17 @@ def most(capacity: Capacity) -> str:
     policy = capacity.request_policy or {}
     highest = (policy.get("validRange") or {}).get("max")
     given: list[str] = [*(policy.get("validValues") or ()), *([highest] if highest else [])]
-    return min(capacity.value, max(given, key=quantity), key=quantity) if given else capacity.value
+    return min(capacity.value, max(given, key=Quantity.parse), key=Quantity.parse) if given else capacity.value
 
 
 def _in_range(requested: Quantity, valid: Mapping[str, Any], behavior: Behavior) -> Quantity | None:
     """Up to the next step from the minimum; None beyond the maximum."""
-    amount, least = requested, quantity(valid["min"])
+    amount, least = requested, Quantity.parse(valid["min"])
     if requested < least:
         amount = least
     elif step := valid.get("step"):
-        amount = _stepped(requested, least, quantity(step), behavior)
-    return None if "max" in valid and amount > quantity(valid["max"]) else amount
+        amount = _stepped(requested, least, Quantity.parse(step), behavior)
+    return None if "max" in valid and amount > Quantity.parse(valid["max"]) else amount
 
 
 def _stepped(requested: Quantity, least: Quantity, step: Quantity, behavior: Behavior) -> Quantity:

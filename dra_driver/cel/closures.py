@@ -5,12 +5,11 @@ and found at once for types that were met before.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.cel.errors import CelError, CelRuntimeError
 from dra_driver.cel.overloads import Failed, Overload
-from dra_driver.cel.tree import CallNode, SyntaxNode
+from dra_driver.cel.tree import CallNode, ComprehensionKind, SyntaxNode
 from dra_driver.cel.types import type_name
 
 type Error = Callable[[str, SyntaxNode], CelError]
@@ -105,36 +104,17 @@ def decides(parts: Callable[[Frame], Iterable[Run]], *, deciding: bool) -> Run:
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """`elements` fills the variables in the frame before it yields; `condition` selects the elements that count."""
+def loop(kind: ComprehensionKind, elements: Elements, body: Run, condition: Run | None) -> Run:
+    """`elements` fills the variables in the frame before it yields the first one; `condition` selects the elements that
+    count. `all` and `exists` have the error rule of `&&` and `||`."""
+    if kind in ("all", "exists"):
+        return decides(lambda frame: (body for _ in elements(frame)), deciding=kind == "exists")
 
-    elements: Elements
-    body: Run
-    condition: Run | None
+    def pairs(frame: Frame) -> list[tuple[Any, Any]]:
+        return [(item, body(frame)) for item in elements(frame) if condition is None or condition(frame)]
 
-    def with_results(self) -> Callable[[Frame], list[tuple[Any, Any]]]:
-        """Pairs of the first variable and what the body makes of the element."""
-        elements, body, condition = self.elements, self.body, self.condition
-
-        def run(frame: Frame) -> list[tuple[Any, Any]]:
-            return [(item, body(frame)) for item in elements(frame) if condition is None or condition(frame)]
-
-        return run
-
-    def transformed(self) -> Run:
-        pairs = self.with_results()
-        return lambda frame: tuple(result for _, result in pairs(frame))
-
-    def filtered(self) -> Run:
-        pairs = self.with_results()
+    if kind == "filter":
         return lambda frame: tuple(item for item, holds in pairs(frame) if holds)
-
-    def exactly_one(self) -> Run:
-        pairs = self.with_results()
+    if kind == "exists_one":
         return lambda frame: sum(holds for _, holds in pairs(frame)) == 1
-
-    def quantifier(self, *, deciding: bool) -> Run:
-        """`exists` (deciding is true) or `all`, with the error rule of `||` and `&&`."""
-        elements, body = self.elements, self.body
-        return decides(lambda frame: (body for _ in elements(frame)), deciding=deciding)
+    return lambda frame: tuple(result for _, result in pairs(frame))

@@ -48,11 +48,7 @@ class CelDevice:
             self.attributes.setdefault(domain, {})[id_] = attribute_value(attribute)
         for name, capacity in device.capacity.items():
             domain, id_ = _qualified(name, driver)
-            self.capacity.setdefault(domain, {})[id_] = _quantity(capacity.value)
-
-
-_quantity = lru_cache(maxsize=4096)(Quantity.parse)
-"""Of thousands of devices there are a few amounts."""
+            self.capacity.setdefault(domain, {})[id_] = Quantity.parse(capacity.value)
 
 
 def attribute_value(attribute: Attribute) -> object:

@@ -10,7 +10,7 @@ A WatchedProgram keeps the value of every part, for explanations; a plain one is
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dra_driver.cel.closures import Elements, Frame, Loop, Run, decides, picked, placed
+from dra_driver.cel.closures import Elements, Frame, Run, decides, loop, picked, placed
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, equals
 from dra_driver.cel.overloads import CheckedTree
@@ -304,11 +304,7 @@ class _Compiler:
     def _comprehension(self, node: Comprehension) -> Run:
         body = self.run_of(node.body) if node.kind == "map" else self._bool(node.body)
         condition = self._bool(node.condition) if node.condition is not None else None
-        loop = Loop(self._elements(node), body, condition)
-        match node.kind:
-            case "all" | "exists":
-                return loop.quantifier(deciding=node.kind == "exists")
-        return {"filter": loop.filtered, "exists_one": loop.exactly_one}.get(node.kind, loop.transformed)()
+        return loop(node.kind, self._elements(node), body, condition)
 
     def _elements(self, node: Comprehension) -> Elements:
         """Fills the variables with one element after the other; yields the first variable's value."""

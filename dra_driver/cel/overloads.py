@@ -29,6 +29,19 @@ def bounded[T: Sized](value: T) -> T:
     return value
 
 
+def accepts(parse: Callable[..., object]) -> Callable[..., bool]:
+    """Whether `parse` takes its arguments: it raises Failed or ValueError if not."""
+
+    def accepted(*arguments: object) -> bool:
+        try:
+            parse(*arguments)
+        except (ValueError, Failed):
+            return False
+        return True
+
+    return accepted
+
+
 @dataclass(frozen=True, slots=True)
 class Overload:
     """One signature. For a method the first parameter is what it is called on."""

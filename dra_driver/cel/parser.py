@@ -6,6 +6,7 @@ names and not values. Source: CEL language definition, grammar and macros.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -312,21 +313,29 @@ class _Parser:
             raise self._not_known(f"`{name}{{…}}` is", node.start)
         if name not in WRAPPERS:
             raise self._error(f"there is no message type `{name}`; maps are written `{{key: value}}`")
-        self._take()
-        values: list[SyntaxNode] = []
-        while not self._at("}"):
-            self._refuse_optional()
-            if values:
-                raise self._not_known("several fields in one message are", node.start)
+
+        def value() -> SyntaxNode:
             field = self._take()
             if field.text != "value":
                 raise self._error(f"`{name}` has only the field `value`", field)
             self._expect(":", "between field and value")
-            values.append(self._expression())
+            return self._expression()
+
+        _, values, end = self._literal("}", "message", value)
+        if len(values) > 1:
+            raise self._not_known("several fields in one message are", node.start)
+        return CallNode(name, None, values, node.start, start=node.start, end=end)
+
+    def _literal[T](self, closing: str, what: str, item: Callable[[], T]) -> tuple[int, tuple[T, ...], int]:
+        """From the opening sign on: start, what is between the commas, and end. A comma may follow the last one."""
+        start, items = self._take().start, list[T]()
+        while not self._at(closing):
+            if self._at("?"):
+                raise self._not_known("`?` in a list, map or message is")
+            items.append(item())
             if not self._skip(","):
                 break
-        end = self._expect("}", "to close the message").end
-        return CallNode(name, None, tuple(values), node.start, start=node.start, end=end)
+        return start, tuple(items), self._expect(closing, f"to close the {what}").end
 
     def _after_dot(self, operand: SyntaxNode) -> SyntaxNode:
         optional = self._skip("?")
@@ -356,9 +365,11 @@ class _Parser:
             self._expect(")", "to close the parenthesis")
             return inner
         if self._at("["):
-            return self._list()
+            start, items, end = self._literal("]", "list", self._expression)
+            return ListLiteral(items, start=start, end=end)
         if self._at("{"):
-            return self._map()
+            start, entries, end = self._literal("}", "map", self._entry)
+            return MapLiteral(entries, start=start, end=end)
         if self._at("."):
             self._take()
             return self._name()
@@ -389,33 +400,10 @@ class _Parser:
             return self._call(None, name)
         return Name(name.text, start=name.start, end=name.end)
 
-    def _list(self) -> SyntaxNode:
-        opening = self._take()
-        items: list[SyntaxNode] = []
-        while not self._at("]"):
-            self._refuse_optional()
-            items.append(self._expression())
-            if not self._skip(","):
-                break
-        end = self._expect("]", "to close the list").end
-        return ListLiteral(tuple(items), start=opening.start, end=end)
-
-    def _refuse_optional(self) -> None:
-        if self._at("?"):
-            raise self._not_known("`?` in a list, map or message is")
-
-    def _map(self) -> SyntaxNode:
-        opening = self._take()
-        entries: list[tuple[SyntaxNode, SyntaxNode]] = []
-        while not self._at("}"):
-            self._refuse_optional()
-            key = self._expression()
-            self._expect(":", "between key and value")
-            entries.append((key, self._expression()))
-            if not self._skip(","):
-                break
-        end = self._expect("}", "to close the map").end
-        return MapLiteral(tuple(entries), start=opening.start, end=end)
+    def _entry(self) -> tuple[SyntaxNode, SyntaxNode]:
+        key = self._expression()
+        self._expect(":", "between key and value")
+        return key, self._expression()
 
     # -- calls and macros
 

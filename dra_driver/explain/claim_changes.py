@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from dra_driver.allocation.amounts import amount, quantity
+from dra_driver.allocation.amounts import amount
 from dra_driver.allocation.world import World
 from dra_driver.api.resource import CelSelector, DeviceRequest, ResourceClaim, Selector, Taint, Toleration
 from dra_driver.cel.device import CelDevice
@@ -103,7 +103,7 @@ def _instead(fitting: str, before: str) -> str:
 def _plain(literal: str) -> str:
     text = literal.strip("'\"")
     try:
-        return amount_text(quantity(text))
+        return amount_text(Quantity.parse(text))
     except ValueError:
         return text
 
@@ -143,7 +143,7 @@ def what_is_left(world: World, device: DeviceVerdict) -> tuple[dict[str, str], f
         fitting = min(wanted, _stepped_down(left, capacity.request_policy or {}))
         if fitting <= 0:
             return None
-        requests[name] = text if fitting == wanted else str(Quantity(fitting, quantity(text).format))
+        requests[name] = text if fitting == wanted else str(Quantity(fitting, Quantity.parse(text).format))
         ratio = max(ratio, float((wanted - fitting) / wanted))
     return (requests, ratio) if ratio else None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dra_driver.allocation.alike import attributes_read
-from dra_driver.allocation.amounts import amount, quantity
+from dra_driver.allocation.amounts import amount
 from dra_driver.allocation.nodes import NodeView, shortage_on, unfit_for, untolerated
 from dra_driver.allocation.offline import NO_POD
 from dra_driver.allocation.placement import (
@@ -482,7 +482,7 @@ def _too_small(wanted: Wanted, candidate: Candidate) -> str | None:
         return f"has no capacity {missing[0]}"
     for name, text in sorted(wanted.capacity.items()):
         capacity = candidate.device.capacity[name]
-        if quantity(text) > quantity(capacity.value):
+        if Quantity.parse(text) > Quantity.parse(capacity.value):
             return f"{name} {capacity.value} < {text}"
     return None
 
@@ -499,5 +499,5 @@ def _short_of(usage: Usage, wanted: Wanted, candidate: Candidate) -> str | None:
     for name, text in sorted(wanted.capacity.items()):
         left = left_of(usage, candidate, name)
         if Fraction(amount(text)) > left:
-            return f"has {amount_text(Quantity(left, quantity(text).format))} of {name} left, {text} wanted"
+            return f"has {amount_text(Quantity(left, Quantity.parse(text).format))} of {name} left, {text} wanted"
     return None

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dra_driver.allocation.amounts import quantity
 from dra_driver.allocation.nodes import untolerated
 from dra_driver.allocation.offline import placement_of
 from dra_driver.allocation.requests import Wanted
@@ -34,6 +33,7 @@ from dra_driver.explain.failing import amount_text
 from dra_driver.explain.judge import NodeJudge
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode
 from dra_driver.names import RequestName
+from dra_driver.quantity import Quantity
 
 
 class SuggestionKind(StrEnum):
@@ -333,7 +333,7 @@ class _Asked:
                 if changed is None:
                     continue
                 phrase = ", ".join(
-                    f"{name} {amount_text(quantity(value))}"
+                    f"{name} {amount_text(Quantity.parse(value))}"
                     for name, value in requests.items()
                     if value != device.wanted.capacity[name]
                 )

@@ -3,7 +3,7 @@
 import re
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from dra_driver.cel.overloads import Failed, Library, function, method
+from dra_driver.cel.overloads import Failed, Library, accepts, function, method
 from dra_driver.cel.types import BOOL, CIDR, INT, IP, STRING, Address, Prefix
 
 _BITS = re.compile(r"0|[1-9][0-9]{0,2}")
@@ -37,22 +37,6 @@ def _prefix(text: str) -> Prefix:
     if int(bits) > address.max_prefixlen:
         raise Failed(f"{text!r} is no network: an address of {address.max_prefixlen} bits has no /{bits}")
     return Prefix(address, int(bits))
-
-
-def _is_address(text: str) -> bool:
-    try:
-        _known(text)
-    except Failed:
-        return False
-    return True
-
-
-def _is_prefix(text: str) -> bool:
-    try:
-        _prefix(text)
-    except Failed:
-        return False
-    return True
 
 
 def _is_link_local_group(item: Address) -> bool:
@@ -99,7 +83,7 @@ def _masked(prefix: Prefix) -> Prefix:
 
 NETWORK: Library = {
     "ip": [function(IP, _address, STRING), method(IP, lambda prefix: Address(prefix.address), CIDR)],
-    "isIP": [function(BOOL, _is_address, STRING)],
+    "isIP": [function(BOOL, accepts(_known), STRING)],
     "ip.isCanonical": [function(BOOL, lambda text: str(_known(text)) == text, STRING)],
     "family": [method(INT, lambda item: item.address.version, IP)],
     "isUnspecified": [method(BOOL, lambda item: item.address.is_unspecified, IP)],
@@ -108,7 +92,7 @@ NETWORK: Library = {
     "isLinkLocalUnicast": [method(BOOL, _is_link_local, IP)],
     "isGlobalUnicast": [method(BOOL, _is_global, IP)],
     "cidr": [function(CIDR, _prefix, STRING)],
-    "isCIDR": [function(BOOL, _is_prefix, STRING)],
+    "isCIDR": [function(BOOL, accepts(_prefix), STRING)],
     "containsIP": [
         method(BOOL, lambda prefix, text: _contains(prefix, _whole(_address(text))), CIDR, STRING),
         method(BOOL, lambda prefix, item: _contains(prefix, _whole(item)), CIDR, IP),

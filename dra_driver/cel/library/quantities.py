@@ -6,28 +6,16 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from dra_driver.cel.overloads import Failed, Library, function, method
+from dra_driver.cel.overloads import Failed, Library, accepts, function, method
 from dra_driver.cel.types import BOOL, DOUBLE, INT, INT_MAX, INT_MIN, QUANTITY, SEMVER, STRING, Type
 from dra_driver.quantity import Quantity, Version
 
 
-@lru_cache(maxsize=1024)
 def _quantity(text: str) -> Quantity:
     try:
         return Quantity.parse(text)
     except ValueError as error:
         raise Failed(str(error)) from None
-
-
-def _is(parse: Callable[[str], object]) -> Callable[[str], bool]:
-    def accepted(text: str) -> bool:
-        try:
-            parse(text)
-        except (ValueError, Failed):
-            return False
-        return True
-
-    return accepted
 
 
 def _as_integer(quantity: Quantity) -> int:
@@ -95,7 +83,7 @@ def _order_of_quantities(left: Quantity, right: Quantity) -> int:
 
 QUANTITIES: Library = {
     "quantity": [function(QUANTITY, _quantity, STRING)],
-    "isQuantity": [function(BOOL, _is(Quantity.parse), STRING)],
+    "isQuantity": [function(BOOL, accepts(Quantity.parse), STRING)],
     "sign": [function(INT, lambda quantity: _order(quantity.value, 0), QUANTITY)],
     "isInteger": [method(BOOL, _is_integer, QUANTITY)],
     "asInteger": [method(INT, _as_integer, QUANTITY)],
@@ -114,8 +102,8 @@ QUANTITIES: Library = {
 VERSIONS: Library = {
     "semver": [function(SEMVER, _version, STRING), function(SEMVER, _normalized_version, STRING, BOOL)],
     "isSemver": [
-        function(BOOL, _is(Version.parse), STRING),
-        function(BOOL, lambda text, normalize: _is(lambda t: _normalized_version(t, normalize))(text), STRING, BOOL),
+        function(BOOL, accepts(Version.parse), STRING),
+        function(BOOL, accepts(_normalized_version), STRING, BOOL),
     ],
     "major": [method(INT, lambda version: version.major, SEMVER)],
     "minor": [method(INT, lambda version: version.minor, SEMVER)],

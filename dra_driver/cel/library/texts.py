@@ -25,35 +25,23 @@ _MEMORY_BYTES = 64 * 1024**2
 """For one pattern. Go has no limit at this size."""
 
 
-class Unsupported(Exception):
-    """Not a regular expression that an API server accepts."""
-
-
 @lru_cache(maxsize=512)
-def compiled(pattern: str) -> Any:
-    """The pattern, with the methods of Python's `re.Pattern`. Raises Unsupported."""
+def compiled_pattern(pattern: str) -> Any:
+    """The pattern, with the methods of Python's `re.Pattern`. Raises Failed for what no API server accepts."""
     if any(match["byte"] for match in _BYTE_CLASS.finditer(pattern)):
-        raise Unsupported(r"invalid regular expression: `\C` is not supported")
+        raise Failed(r"invalid regular expression: `\C` is not supported")
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _MEMORY_BYTES
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        raise Unsupported(f"invalid regular expression: {_text(error)}") from None
+        raise Failed(f"invalid regular expression: {_text(error)}") from None
 
 
 def _text(error: Exception) -> str:
     reason = error.args[0] if error.args else ""
     return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-
-
-def compiled_pattern(pattern: str) -> Any:
-    """Raises Failed."""
-    try:
-        return compiled(pattern)
-    except Unsupported as error:
-        raise Failed(str(error)) from None
 
 
 def _matches(text: str, pattern: str) -> bool:
