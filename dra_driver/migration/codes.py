@@ -5,20 +5,8 @@ Source: M001 to M025 are the codes of the reference on migration sources, sectio
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class FindingSeverity(StrEnum):
-    """ERROR: the workload would behave differently. WARNING: it may. INFO: it does not."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    INFO = "info"
-
-    @property
-    def rank(self) -> int:
-        """0 is the worst."""
-        return tuple(FindingSeverity).index(self)
+from dra_driver.checking.codes import Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +16,14 @@ class FindingCode:
     name: str
     title: str
     """A few words, for tables."""
-    severity: FindingSeverity
+    severity: Severity
     means: str
     """One or two sentences."""
     advice: str
     """What to do, as a sentence."""
 
 
-_ERROR, _WARNING, _INFO = FindingSeverity.ERROR, FindingSeverity.WARNING, FindingSeverity.INFO
+_ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 DOUBLE_ALLOCATION = FindingCode(
     "M001", "device plugin beside the driver", _ERROR,

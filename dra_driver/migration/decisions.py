@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import Model
+from dra_driver.checking.codes import Severity
 from dra_driver.errors import InvalidInput
-from dra_driver.migration.codes import FindingSeverity
 from dra_driver.migration.demands.resources import is_whole_or_mig
 from dra_driver.migration.model import Migration, MigrationTarget, Options, StrategyOption
 from dra_driver.migration.understand.labels import restored_profile
@@ -203,7 +203,7 @@ def wanted_decisions(migration: Migration) -> dict[str, list[str]]:
     """Lines of the file that would settle what was left to a person, each with who asks for it."""
     wanted: dict[str, list[str]] = {}
     for finding in migration.findings:
-        if finding.severity is not FindingSeverity.INFO and not finding.fixed:
+        if finding.severity is not Severity.INFO and not finding.fixed:
             for _, line in lines_in(f"{finding.message} {finding.advice}"):
                 wanted.setdefault(line, []).append(f"{finding.code.name}, {finding.place.file}:{finding.place.line}")
     for workload in migration.workloads:

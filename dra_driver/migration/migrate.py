@@ -11,9 +11,10 @@ from pathlib import PurePosixPath
 
 from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.authoring.writing import Noted, written
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.claims.plans import DocumentPlan, refused, wanted_plans
 from dra_driver.migration.claims.publishing import publishing
-from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
+from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.counts import quotas
 from dra_driver.migration.model import (
     Demand,
@@ -167,7 +168,7 @@ def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[DocumentPlan]) -> I
     for finding in counted.findings:
         if finding.fixed and (finding.place.file, finding.object) in refused:
             advice = "This could not be written into the file: do it by hand."
-            yield replace(finding, fixed=False, severity=FindingSeverity.WARNING, advice=advice)
+            yield replace(finding, fixed=False, severity=Severity.WARNING, advice=advice)
         else:
             yield finding
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import FindingCode, FindingSeverity
+from dra_driver.checking.codes import Severity
+from dra_driver.migration.codes import FindingCode
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 
@@ -91,7 +92,7 @@ class ObjectRef:
 @dataclass(frozen=True, slots=True)
 class MigrationFinding:
     code: FindingCode
-    severity: FindingSeverity
+    severity: Severity
     """That of the code, unless it is worse or better here."""
     object: ObjectRef
     place: DocumentPlace
@@ -129,7 +130,7 @@ def finding(
     message: str,
     *,
     advice: str | None = None,
-    severity: FindingSeverity | None = None,
+    severity: Severity | None = None,
     fixed: bool = False,
     paste: str = "",
 ) -> MigrationFinding:

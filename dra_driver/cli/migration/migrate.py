@@ -19,6 +19,7 @@ from dra_driver.api.documents import read_documents
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
 from dra_driver.api.resource import DeviceClass
+from dra_driver.checking.codes import Severity
 from dra_driver.cli.migration.migrate_cluster import ClusterRead, read_cluster, relevant
 from dra_driver.cli.migration.migrate_files import (
     BEFORE,
@@ -37,7 +38,6 @@ from dra_driver.errors import InvalidInput
 from dra_driver.grouping import grouped
 from dra_driver.kubernetes import CURRENT, named_minor
 from dra_driver.migration.claims.publishing import final_values, gpu_policies
-from dra_driver.migration.codes import FindingSeverity
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.cutover.cutover_plan import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.decisions import FILE as DECISIONS_FILE
@@ -395,8 +395,8 @@ def show(report: MigrationReport) -> None:
     rows = list(_rows(report))
     if rows:
         print_table(("WORKLOAD", "BECOMES", "DEVICES", "WHY"), rows)
-    shown = [finding for finding in report.migration.findings if finding.severity is not FindingSeverity.INFO]
-    findings = sorted(shown, key=lambda finding: (finding.severity.rank, finding.place))
+    shown = [finding for finding in report.migration.findings if finding.severity is not Severity.INFO]
+    findings = sorted(shown, key=lambda finding: (finding.severity is not Severity.ERROR, finding.place))
     if findings:
         if rows:
             print()  # noqa: T201 - between two tables

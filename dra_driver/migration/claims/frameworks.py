@@ -5,7 +5,8 @@ Source: the reference on migration sources, sections 2 and 9.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE, OTHER_SCHEDULER, FindingSeverity
+from dra_driver.checking.codes import Severity
+from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE, OTHER_SCHEDULER
 from dra_driver.migration.model import (
     Edit,
     MigratedWorkload,
@@ -109,7 +110,7 @@ def _uncounted_processes(workload: MigratedWorkload) -> Iterator[MigrationFindin
     if value_at(document.obj, (*path, "numProcPerNode")) is None:
         message = "Trainer starts a process for each GPU in limits, or for each CPU if there are no GPUs"
         advice = f"Write `spec.trainer.numProcPerNode: {gpus(workload)}` into the TrainJobs of this runtime."
-        yield finding(INFERRED_COUNT, document, path, message, advice=advice, severity=FindingSeverity.WARNING)
+        yield finding(INFERRED_COUNT, document, path, message, advice=advice, severity=Severity.WARNING)
 
 
 def _autoscaled(workload: MigratedWorkload) -> Iterator[MigrationFinding]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dra_driver.api.documents import Document
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.claims.frameworks import after_claims
 from dra_driver.migration.claims.strategy import choose, of_form, of_the_cluster, too_old, virtual_machines, why_too_old
 from dra_driver.migration.claims.templates import Claims, claims_for
-from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, FindingSeverity
+from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE
 from dra_driver.migration.demands import reading
 from dra_driver.migration.demands.resources import strange_resources
 from dra_driver.migration.model import (
@@ -69,9 +70,7 @@ def drafted(document: Document, meaning: Meaning, options: Options) -> Draft:
         read = reading.demands(pod, meaning, options)
         if owner is not None and read.demands:
             message = f"is created by {owner}, so migrate that; this stays unchanged"
-            draft.findings.append(
-                finding(NOT_EDITABLE, document, (), message, advice="", severity=FindingSeverity.INFO)
-            )
+            draft.findings.append(finding(NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))
             break
         draft.findings += read.findings
         if read.demands:

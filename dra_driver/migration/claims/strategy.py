@@ -10,8 +10,9 @@ from dataclasses import replace
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.dra_gates import dropped_fields
+from dra_driver.checking.codes import Severity
 from dra_driver.kubernetes import GATES, OLDEST
-from dra_driver.migration.codes import NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, FindingSeverity
+from dra_driver.migration.codes import NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE
 from dra_driver.migration.demands.placement import BY_LABELS
 from dra_driver.migration.demands.pod_settings import sees_all
 from dra_driver.migration.model import (
@@ -154,7 +155,7 @@ def of_form(workload: MigratedWorkload, options: Options) -> Iterator[MigrationF
             pod.path,
             pod.why_no_claims,
             advice="Nothing to do: a DeviceClass answers to the extended resource." if stays else None,
-            severity=FindingSeverity.INFO if stays else FindingSeverity.ERROR,
+            severity=Severity.INFO if stays else Severity.ERROR,
         )
         if not stays and not knows_extended_resources(options):
             yield too_old(workload, workload.choice.reason)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from dra_driver.api.documents import Document
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.claims.publishing import takers_of_the_rest
 from dra_driver.migration.codes import (
     AUTOSCALER,
@@ -17,7 +18,6 @@ from dra_driver.migration.codes import (
     NOT_EDITABLE,
     QUOTA,
     UNKNOWN_RESOURCE,
-    FindingSeverity,
 )
 from dra_driver.migration.counts import systems
 from dra_driver.migration.counts.systems import MENTION, Changes, Workloads
@@ -81,7 +81,7 @@ def _not_done(finding: MigrationFinding) -> MigrationFinding:
     if not finding.fixed:
         return finding
     advice = "This file was given for information and is not changed: pass it among the files to migrate."
-    return replace(finding, fixed=False, severity=FindingSeverity.WARNING, advice=advice)
+    return replace(finding, fixed=False, severity=Severity.WARNING, advice=advice)
 
 
 # -- ResourceQuota
@@ -103,7 +103,7 @@ def _resource_quota(changes: Changes, known: Workloads) -> None:
         resource = of_hami or resource
         if of_hami is None and (str(key).startswith("limits.") or resource == key):
             message = f"{key}: a quota of an extended resource begins with {_REQUESTS}"
-            changes.say(INVALID_AMOUNT, path, message, severity=FindingSeverity.WARNING)
+            changes.say(INVALID_AMOUNT, path, message, severity=Severity.WARNING)
         elif not known.is_number(resource):
             message = f"{key}: Kubernetes has no quota for amounts of devices"
             changes.say(QUOTA, path, message, advice="Limit numbers of devices instead.")
@@ -163,7 +163,7 @@ def _add_quota(
         message += "; a class is counted as a whole, so the amounts are added up"
     stays = any(path[-1] not in gone for path, _, _ in parts)
     advice = _about_profiles(parts[0][1]) or (_APART if len(parts) > 1 else "") or (_BOTH_COUNT if stays else "")
-    changes.say(QUOTA, parts[0][0], message, advice=advice, severity=FindingSeverity.INFO, fixed=True)
+    changes.say(QUOTA, parts[0][0], message, advice=advice, severity=Severity.INFO, fixed=True)
 
 
 _BOTH_COUNT = (
@@ -201,7 +201,7 @@ def _limit_range(changes: Changes, known: Workloads) -> None:
                 amount = Quantity.read(amounts[resource])
                 if amount is None or amount.value == 0 or part == "maxLimitRequestRatio":
                     message = f"{line} is removed: pods with claims do not ask for it"
-                    changes.say(QUOTA, path, message, severity=FindingSeverity.INFO, fixed=True, advice="")
+                    changes.say(QUOTA, path, message, severity=Severity.INFO, fixed=True, advice="")
                 else:
                     message = f"{line} is removed: it would apply to pods with claims, and it cannot limit claims"
                     changes.say(QUOTA, path, message, advice=_LIMIT_CLAIMS)

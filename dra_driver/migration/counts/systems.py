@@ -14,6 +14,7 @@ import yaml
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.claims.templates import class_name
 from dra_driver.migration.codes import (
     AUTOSCALER,
@@ -21,7 +22,6 @@ from dra_driver.migration.codes import (
     NODE_ONLY_LABEL,
     QUOTA,
     FindingCode,
-    FindingSeverity,
 )
 from dra_driver.migration.demands.node_labels import is_gpu_label
 from dra_driver.migration.demands.resources import is_whole_or_mig
@@ -151,7 +151,7 @@ class Changes:
 
     def say_unchanged(self, path: Path, message: str) -> None:
         """Nothing to do."""
-        self.say(QUOTA, path, message, severity=FindingSeverity.INFO, advice="")
+        self.say(QUOTA, path, message, severity=Severity.INFO, advice="")
 
 
 def pasted(obj: JsonObject) -> str:
@@ -185,7 +185,7 @@ class _Advice:
     code: FindingCode = QUOTA
     target: MigrationTarget = MigrationTarget.CLAIMS
     paste: str = ""
-    severity: FindingSeverity | None = None
+    severity: Severity | None = None
 
     def apply(self, changes: Changes, workloads: Workloads) -> None:
         for path, text in texts_in(changes.obj):
@@ -224,7 +224,7 @@ _KARPENTER = (
         _OF_NODE_POOLS,
         AUTOSCALER,
         paste=pasted({"spec": {"template": {"metadata": {"labels": {OFFERED_BY: "device-plugin"}}}}}),
-        severity=FindingSeverity.INFO,
+        severity=Severity.INFO,
     ),
 )
 _BOTTLEROCKET = _Advice(
@@ -233,7 +233,7 @@ _BOTTLEROCKET = _Advice(
     "or use another AMI for them.",
     re.compile(r"^(?:bottlerocket@|Bottlerocket$)"),
     DOUBLE_ALLOCATION,
-    severity=FindingSeverity.WARNING,
+    severity=Severity.WARNING,
 )
 _MACHINES = _Advice(
     "the Cluster Autoscaler expects the extended resource of new nodes of this group, and no devices for claims",

@@ -8,13 +8,13 @@ Source: core/v1 NodeAffinity; reference on migration sources, section 4.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.codes import (
     LABEL_STAYS,
     MIXED_TERMS,
     NODE_ONLY_LABEL,
     PREFERENCE_STAYS,
     UNUSED_LABEL,
-    FindingSeverity,
 )
 from dra_driver.migration.demands.node_labels import is_gpu_label, verdict_on
 from dra_driver.migration.demands.resources import Notes
@@ -155,7 +155,7 @@ class _Placing:
             spreads = path[:1] in (("affinity",), ("topologySpreadConstraints",)) and path[-1] == "topologyKey"
             if spreads and is_gpu_label(str(key)):
                 message = f"{key} is a topology key, so nodes must keep the label"
-                self.notes.say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=FindingSeverity.INFO)
+                self.notes.say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=Severity.INFO)
 
 
 def _node_selector(pod: PodSpecAt) -> tuple[_Entry, ...]:

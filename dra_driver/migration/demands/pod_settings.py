@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.codes import (
     BYPASS,
     HAND_MADE_MPS,
@@ -19,7 +20,6 @@ from dra_driver.migration.codes import (
     SETTING_REMOVED,
     SHARED_CLAIM,
     TOLERATION,
-    FindingSeverity,
 )
 from dra_driver.migration.demands.resources import Notes
 from dra_driver.migration.model import (
@@ -101,13 +101,13 @@ def mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[MigrationFi
         folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
         if folder and _HOST_GPU.fullmatch(folder):
             message = f"volume {volume.get('name')} is {folder} of the host"
-            severity = FindingSeverity.WARNING if folder == "/dev" and not users else None
+            severity = Severity.WARNING if folder == "/dev" and not users else None
             yield finding(BYPASS, pod.document, (*pod.path, "volumes", index), message, severity=severity)
     for container in users:
         if value_at(container.obj, ("securityContext", "privileged")) is True:
             path = (*container.path, "securityContext", "privileged")
             message = f"{container.name} is privileged, so it sees all GPUs of its node regardless of its claim"
-            yield finding(BYPASS, pod.document, path, message, severity=FindingSeverity.WARNING)
+            yield finding(BYPASS, pod.document, path, message, severity=Severity.WARNING)
 
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
@@ -192,7 +192,7 @@ class _Reader:
         """Asks for none, and sees those of its pod's other containers, and all others of the node."""
         if self._options.share_visible_all:
             message = f"{container.name} shares the GPUs of {self._users[0].name}, and no longer sees all of the node"
-            self._notes.say_with_claims(BYPASS, visible.path, message, severity=FindingSeverity.INFO)
+            self._notes.say_with_claims(BYPASS, visible.path, message, severity=Severity.INFO)
             self._notes.edits.append(Remove(visible.path))
             self._notes.needs_claims.append(f"{container.name} shares GPUs, which extended resources cannot express")
             return
@@ -251,11 +251,11 @@ class _Reader:
         if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
             if "schedulerName" in self._pod.inherited:
                 message = f"schedulerName {name}, which is set elsewhere, does not support claims"
-                self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=FindingSeverity.ERROR, fixed=False)
+                self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
                 return
             self._notes.edits.append(Remove(path))
             message = f"schedulerName {name} is removed: it does not support claims, and the default scheduler does"
-            self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=FindingSeverity.INFO)
+            self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.INFO)
             return
         needs = next((words for part, words in _SCHEDULERS.items() if part in name), "check its documentation")
         message = f"schedulerName {name} stays, and must support claims: {needs}"
@@ -273,14 +273,14 @@ class _Reader:
             )
             message = f"schedulerName {name}: Volcano finds no {self._resources[0]} on nodes of the driver"
             advice = "Use claims, or the default scheduler."
-            severity = FindingSeverity.ERROR
+            severity = Severity.ERROR
         elif "kai" in name or "runai" in name:
             return
         else:
             message = f"schedulerName {name} must support extended resources that a DeviceClass answers"
             advice, severity = (
                 "Check its documentation; otherwise use claims (`strategy: claims`).",
-                FindingSeverity.WARNING,
+                Severity.WARNING,
             )
         self._notes.say_with_extended(OTHER_SCHEDULER, path, message, advice=advice, severity=severity)
 
@@ -291,7 +291,7 @@ class _Reader:
             return
         self._notes.edits += [Remove(path), Put((*self._pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
         message = f"nodeName {name} became a nodeSelector: a pod that bypasses the scheduler gets no devices"
-        self._notes.say_with_claims(PAST_THE_SCHEDULER, path, message, severity=FindingSeverity.INFO)
+        self._notes.say_with_claims(PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
         self._notes.needs_claims.append("with nodeName the scheduler allocates no devices for it")
 
     def _tolerations(self) -> None:
@@ -317,7 +317,7 @@ class _Reader:
         message = f"a toleration of the taint {key} is added"
         if not given and (others := _TOLERATIONS_OF_OTHERS.get(self._pod.document.kind)):
             message += f"; {others} no longer count: repeat them here"
-            self._notes.say_with_claims(TOLERATION, path, message, severity=FindingSeverity.WARNING, fixed=False)
+            self._notes.say_with_claims(TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
             return
         self._notes.say_with_claims(TOLERATION, path, message)
 

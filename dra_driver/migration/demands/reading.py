@@ -12,6 +12,7 @@ from dataclasses import replace
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
+from dra_driver.checking.codes import Severity
 from dra_driver.kubernetes import GATES, OLDEST
 from dra_driver.migration.codes import (
     ADMIN_ACCESS,
@@ -25,7 +26,6 @@ from dra_driver.migration.codes import (
     UNKNOWN_RESOURCE,
     VIRTUAL_MACHINE,
     ZERO,
-    FindingSeverity,
 )
 from dra_driver.migration.demands.placement import placed, requirements_of, unused_labels
 from dra_driver.migration.demands.pod_settings import bypasses, sees_all, settings, variables
@@ -315,7 +315,7 @@ class _Pod:
         native = next((path for path in annotated if value_at(self._pod.document.obj, path) is not None), None)
         if native is not None:
             message = "KServe creates claims for this, which would be added to the GPUs in its limits"
-            self._notes.say(ALREADY_DRA, native, message, severity=FindingSeverity.ERROR)
+            self._notes.say(ALREADY_DRA, native, message, severity=Severity.ERROR)
             self._notes.leave.append("KServe creates claims for it already; remove one of the two")
         source = value_at(self._pod.document.obj, ("metadata", "annotations", "kubernetes.io/config.source"))
         if source in ("file", "http"):

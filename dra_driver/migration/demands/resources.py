@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.codes import (
     CONFLICTING_NODES,
     INVALID_AMOUNT,
@@ -21,7 +22,6 @@ from dra_driver.migration.codes import (
     NOT_EDITABLE,
     SHARES_ABOVE_ONE,
     FindingCode,
-    FindingSeverity,
 )
 from dra_driver.migration.model import (
     ContainerAt,
@@ -82,7 +82,7 @@ class Notes:
         path: Path,
         message: str,
         *,
-        severity: FindingSeverity | None = None,
+        severity: Severity | None = None,
         advice: str | None = None,
     ) -> None:
         """Once for all containers."""
@@ -96,7 +96,7 @@ class Notes:
         message: str,
         *,
         fixed: bool = True,
-        severity: FindingSeverity | None = None,
+        severity: Severity | None = None,
     ) -> None:
         note = finding(code, self.document, path, message, fixed=fixed, severity=severity)
         if note not in self.claim_findings:
@@ -108,7 +108,7 @@ class Notes:
         path: Path,
         message: str,
         *,
-        severity: FindingSeverity | None = None,
+        severity: Severity | None = None,
         advice: str | None = None,
     ) -> None:
         self.extended_findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))
@@ -187,7 +187,7 @@ class _Reader:
         if limit is None:
             message = f"{resource} is requested without a limit, which the API server refuses; {request} is used"
             self.findings.append(
-                finding(INVALID_AMOUNT, self._pod.document, paths[0], message, severity=FindingSeverity.WARNING)
+                finding(INVALID_AMOUNT, self._pod.document, paths[0], message, severity=Severity.WARNING)
             )
         number = limit if limit is not None else request
         return Amount(resource, number or 0, paths)
@@ -351,7 +351,7 @@ class ResourceMeaning:
             self._notes.needs_claims.append(f"{resource} means MIG devices here, not whole GPUs")
             if stands.profile is None:
                 message = f"{resource} means MIG devices here (strategy single), of an unknown profile"
-                self._notes.say(MEANING_UNKNOWN, paths[0], message, severity=FindingSeverity.ERROR)
+                self._notes.say(MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
                 self._notes.leave.append(message)
         if stands.sharing is not None:
             return Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)

@@ -8,6 +8,7 @@ or not at all.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.codes import (
     INVALID_AMOUNT,
     NO_COUNTERPART,
@@ -20,7 +21,6 @@ from dra_driver.migration.codes import (
     UNKNOWN_RESOURCE,
     UNREADABLE,
     FindingCode,
-    FindingSeverity,
 )
 from dra_driver.migration.demands.resources import Amounts, Ask, Notes
 from dra_driver.migration.model import ContainerAt, DeviceShare, Options, Path, PodSpecAt, Remove, Role, Want, What
@@ -171,7 +171,7 @@ class _Pod:
     def _amount_of_aliyun(self, number: int, path: Path) -> Quantity:
         """The unit is a setting of the device plugin; a share of so many GiB is on no GPU."""
         unit = "Mi" if number >= 256 else "Gi"
-        severity = FindingSeverity.WARNING if unit == "Mi" else FindingSeverity.INFO
+        severity = Severity.WARNING if unit == "Mi" else Severity.INFO
         message = f"{_ALIYUN.memory}: {number} is taken as {number} {unit}B"
         self._notes.say(UNIT_ASSUMED, path, message, severity=severity)
         return Quantity.parse(f"{number}{unit}")
@@ -227,7 +227,7 @@ class _Pod:
             return share
         amount = Quantity.parse(f"{int(self._memory.value) * percent // 100 // 2**20}Mi")
         message = f"{percent} percent of {self._memory} is {amount}"
-        self._notes.say_with_claims(PERCENT_WITHOUT_SIZE, removes[0], message, severity=FindingSeverity.INFO)
+        self._notes.say_with_claims(PERCENT_WITHOUT_SIZE, removes[0], message, severity=Severity.INFO)
         return replace(share, memory=amount, memory_percent=None)
 
     def _wrong(self, path: Path, message: str, code: FindingCode = UNREADABLE) -> None:
@@ -248,7 +248,7 @@ class _Pod:
                 uuid = f"{attributes}.uuid"
                 expression = f"has({uuid}) && {uuid} in [{', '.join(map(quoted, words))}]"
                 path = (*self._pod.metadata_path, "annotations", key)
-                severity = FindingSeverity.INFO if negated else None
+                severity = Severity.INFO if negated else None
                 self._notes.say_with_claims(PINNED_GPU, path, f"{key} became a selector", severity=severity)
             else:
                 expression = " || ".join(_has_word(f"{attributes}.productName", word) for word in words)

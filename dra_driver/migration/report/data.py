@@ -12,8 +12,9 @@ from pydantic import AliasGenerator, AliasPath, BaseModel, BeforeValidator, Conf
 from pydantic.alias_generators import to_camel
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.claims.publishing import final_values, gpu_policies
-from dra_driver.migration.codes import CODES, FindingSeverity
+from dra_driver.migration.codes import CODES
 from dra_driver.migration.cutover.commands import Act
 from dra_driver.migration.model import MigrationTarget
 from dra_driver.migration.report.outcome import MigrationReport, count, next_steps, targets_of
@@ -29,7 +30,7 @@ def as_data(report: MigrationReport) -> JsonObject:
     data = _Report.model_validate(
         {
             "summary": {
-                **{f"{severity}s": count(migration, severity) for severity in FindingSeverity},
+                **{f"{severity}s": count(migration, severity) for severity in Severity},
                 "workloads": {target: targets.count(target) for target in MigrationTarget},
             },
             "next": next_steps(report),
@@ -137,7 +138,7 @@ class _Change(_Data):
 class _Finding(_Data):
     code: Annotated[str, Field(json_schema_extra={"enum": [code.name for code in CODES]})] = _at("code", "name")
     title: str = _at("code", "title")
-    severity: FindingSeverity
+    severity: Severity
     object: _Ref
     file: str = _at("place", "file")
     line: _Count = _at("place", "line")

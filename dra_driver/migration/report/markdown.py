@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import yaml
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.claims.publishing import final_values, gpu_policies, policy_objects
-from dra_driver.migration.codes import FindingCode, FindingSeverity
+from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.cutover.commands import CutoverPlan, Stage
 from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
 from dra_driver.migration.model import MigratedWorkload, Migration, MigrationFinding, MigrationTarget, title_of
@@ -27,29 +28,28 @@ from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verific
 from dra_driver.phrases import and_more, how_many
 
 _HEADINGS = {
-    FindingSeverity.ERROR: "Errors: the workload would behave differently",
-    FindingSeverity.WARNING: "Warnings: the workload may behave differently, or something must be done by hand",
-    FindingSeverity.INFO: "Notes",
+    Severity.ERROR: "Errors: the workload would behave differently",
+    Severity.WARNING: "Warnings: the workload may behave differently, or something must be done by hand",
+    Severity.INFO: "Notes",
 }
-_WORDS = {FindingSeverity.ERROR: "error", FindingSeverity.WARNING: "warning", FindingSeverity.INFO: "note"}
+_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
 def markdown(report: MigrationReport) -> str:
     """The whole report."""
     migration = report.migration
     findings = {
-        severity: section(_HEADINGS[severity], findings_of(migration.findings, severity))
-        for severity in FindingSeverity
+        severity: section(_HEADINGS[severity], findings_of(migration.findings, severity)) for severity in Severity
     }
     parts = [
         ["# From the device plugin to DRA", "", *summary(migration)],
         section("What to do next", _next(report)),
         section("What you can decide", _decisions(report)),
         section("Not read", _unread(report.unread)),
-        findings[FindingSeverity.ERROR],
-        findings[FindingSeverity.WARNING],
+        findings[Severity.ERROR],
+        findings[Severity.WARNING],
         section("Workloads", workloads_of(migration.workloads)),
-        findings[FindingSeverity.INFO],
+        findings[Severity.INFO],
         section("What was written", _written(migration)),
         section("Policy and chart values", _settings(migration)),
         section("Tried by the allocator", tried(report.verification)),
@@ -81,7 +81,7 @@ def summary(migration: Migration) -> Iterator[str]:
         ]
         parts = ", ".join(f"{number} {what}" for number, what in becomes if number)
         yield f"{files}, {how_many(pods, 'pod specification')} that {does} for GPUs: {parts}."
-    numbers = [how_many(count(migration, severity), _WORDS[severity]) for severity in FindingSeverity]
+    numbers = [how_many(count(migration, severity), _WORDS[severity]) for severity in Severity]
     yield f"{numbers[0]}, {numbers[1]}, {numbers[2]}."
     if not migration.changed and pods:
         yield "No file is changed."
@@ -151,7 +151,7 @@ _FEW = 3
 _NO_ADVICE = ("", "Nothing to do.")
 
 
-def findings_of(findings: Sequence[MigrationFinding], severity: FindingSeverity) -> Iterator[str]:
+def findings_of(findings: Sequence[MigrationFinding], severity: Severity) -> Iterator[str]:
     """Those of one severity, in the order of codes."""
     by_code: dict[str, list[MigrationFinding]] = defaultdict(list)
     codes: dict[str, FindingCode] = {}

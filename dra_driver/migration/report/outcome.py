@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.migration.codes import UNKNOWN_RESOURCE, FindingSeverity
+from dra_driver.checking.codes import Severity
+from dra_driver.migration.codes import UNKNOWN_RESOURCE
 from dra_driver.migration.cutover.commands import CutoverPlan
 from dra_driver.migration.cutover.cutover_plan import FINAL_VALUES_FILE
 from dra_driver.migration.decisions import Decisions
@@ -48,10 +49,10 @@ class MigrationReport:
     def failed(self) -> bool:
         """Whether something would not mean the same, or is left to be done by hand: exit status 1."""
         left = MigrationTarget.LEAVE in targets_of(self.migration) or not_understood(self.migration) > 0
-        return left or self.unlike > 0 or bool(count(self.migration, FindingSeverity.ERROR))
+        return left or self.unlike > 0 or bool(count(self.migration, Severity.ERROR))
 
 
-def count(migration: Migration, severity: FindingSeverity) -> int:
+def count(migration: Migration, severity: Severity) -> int:
     return sum(finding.severity is severity for finding in migration.findings)
 
 
@@ -82,7 +83,7 @@ def next_steps(report: MigrationReport) -> tuple[NextStep, ...]:
 
 def _first(report: MigrationReport) -> Iterator[NextStep]:
     """What stands in the way of all else."""
-    errors = count(report.migration, FindingSeverity.ERROR)
+    errors = count(report.migration, Severity.ERROR)
     if report.unread:
         yield NextStep("Check what could not be read (`Not read`, below).")
     if errors:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.codes import (
     AUTOSCALER,
     DOUBLE_ALLOCATION,
@@ -18,7 +19,6 @@ from dra_driver.migration.codes import (
     PLUGIN_SETTING,
     VIRTUAL_MACHINE,
     FindingCode,
-    FindingSeverity,
 )
 from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, map_in, maps_in, value_at
 
@@ -92,7 +92,7 @@ class _Part:
     code: FindingCode
     message: str
     advice: str | None = None
-    severity: FindingSeverity | None = None
+    severity: Severity | None = None
 
 
 def _is_not_off(value: object) -> bool:
@@ -108,7 +108,7 @@ _PARTS = (
     ),
     _Part(
         ("migManager", "config", "name"), bool, MIG_LAYOUT,
-        "the MIG manager keeps layouts on nodes with the label nvidia.com/mig.config", None, FindingSeverity.WARNING,
+        "the MIG manager keeps layouts on nodes with the label nvidia.com/mig.config", None, Severity.WARNING,
     ),
     _Part(
         ("migManager", "gpuClientsConfig", "name"), bool, NO_COUNTERPART,
@@ -129,7 +129,7 @@ _PARTS = (
     _Part(
         ("dcgmExporter", "enabled"), _is_not_off, PLUGIN_SETTING,
         "metrics of dcgm-exporter name the pods of claims only with its DRA support switched on",
-        "Set `KUBERNETES_ENABLE_DRA` of dcgm-exporter to true.", FindingSeverity.INFO,
+        "Set `KUBERNETES_ENABLE_DRA` of dcgm-exporter to true.", Severity.INFO,
     ),
 )  # fmt: skip
 

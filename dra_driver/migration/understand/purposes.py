@@ -16,7 +16,8 @@ from typing import Any
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document
-from dra_driver.migration.codes import ALREADY_DRA, FindingSeverity
+from dra_driver.checking.codes import Severity
+from dra_driver.migration.codes import ALREADY_DRA
 from dra_driver.migration.model import (
     ClaimForm,
     Held,
@@ -192,12 +193,10 @@ def hindrances(held: Iterable[Held], document: Document) -> Iterator[MigrationFi
     for item in held:
         if item.purpose is Purpose.GPUS:
             message = f"claim {item.name} ({item.why}) is for GPUs, and the pod also asks for GPUs with limits"
-            yield finding(
-                ALREADY_DRA, document, item.path, message, advice=_ONE_OF_BOTH, severity=FindingSeverity.ERROR
-            )
+            yield finding(ALREADY_DRA, document, item.path, message, advice=_ONE_OF_BOTH, severity=Severity.ERROR)
         elif item.purpose is Purpose.UNKNOWN:
             message = f"it is unknown whether claim {item.name} is for GPUs: {item.why}"
-            yield finding(ALREADY_DRA, document, item.path, message, advice=_SAY_WHAT, severity=FindingSeverity.ERROR)
+            yield finding(ALREADY_DRA, document, item.path, message, advice=_SAY_WHAT, severity=Severity.ERROR)
 
 
 def remaining_claims(held: Iterable[Held], document: Document) -> Iterator[MigrationFinding]:

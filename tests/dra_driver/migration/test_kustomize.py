@@ -31,7 +31,8 @@ from support.kustomize import (
 from support.rows import examples, rows, slow_but
 from support.steps import steps
 
-from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
+from dra_driver.checking.codes import Severity
+from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, MigrationTarget, Options
 
@@ -310,7 +311,7 @@ def test_a_patch_of_what_is_not_here_stays_and_says_so() -> None:
     result = migrated({"over/kustomization.yaml": over})
     assert not result.changed
     (finding,) = [finding for finding in result.findings if finding.code is NOT_EDITABLE]
-    assert (finding.severity, finding.place.line) == (FindingSeverity.WARNING, 3)
+    assert (finding.severity, finding.place.line) == (Severity.WARNING, 3)
 
 
 def test_a_json_file_that_a_kustomization_lists_is_rendered_first() -> None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from support.rows import rows
 
 from dra_driver.api.documents import read_documents
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.codes import (
     INFERRED_COUNT,
     NO_CLAIMS_HERE,
     NOT_EDITABLE,
     SERVER_TOO_OLD,
     VIRTUAL_MACHINE,
-    FindingSeverity,
 )
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import (
@@ -203,7 +203,7 @@ spec:
     result = migrated(text)
     assert targets(result) == [MigrationTarget.EXTENDED]
     assert "M051" in {finding.code.name for finding in result.findings}
-    assert all(finding.severity is not FindingSeverity.ERROR for finding in result.findings)
+    assert all(finding.severity is not Severity.ERROR for finding in result.findings)
 
 
 def test_a_patch_without_its_kustomization_is_left_to_be_rendered() -> None:
@@ -265,9 +265,7 @@ def test_numbers_that_are_filled_in_later_are_left() -> None:
     for number in ("'{{inputs.parameters.gpus}}'", "${trialParameters.gpus}", "$(GPUS)"):
         result = migrated(deployment().replace("gpu: 1", f"gpu: {number}"))
         assert not result.changed
-        assert [(finding.code, finding.severity) for finding in result.findings] == [
-            (NOT_EDITABLE, FindingSeverity.WARNING)
-        ]
+        assert [(finding.code, finding.severity) for finding in result.findings] == [(NOT_EDITABLE, Severity.WARNING)]
 
 
 def test_defaults_of_argo_get_no_claims_because_they_are_for_all_templates() -> None:
@@ -287,7 +285,7 @@ spec: {template: {containers: [{name: main, image: i, resources: {limits: {nvidi
 """
     result = migrated(text)
     assert (result.changed, targets(result)) == (False, [MigrationTarget.LEAVE])
-    assert "M039" in {finding.code.name for finding in result.findings if finding.severity is FindingSeverity.ERROR}
+    assert "M039" in {finding.code.name for finding in result.findings if finding.severity is Severity.ERROR}
 
 
 def test_findings_stand_where_something_is_written() -> None:
@@ -338,7 +336,7 @@ def test_what_others_make_is_left_to_them() -> None:
     text = deployment().replace("Deployment", "ReplicaSet").replace("  name: web", f"  ownerReferences: [{owner}]")
     result = migrated(text)
     assert not result.changed and not result.workloads
-    assert [(finding.code, finding.severity) for finding in result.findings] == [(NOT_EDITABLE, FindingSeverity.INFO)]
+    assert [(finding.code, finding.severity) for finding in result.findings] == [(NOT_EDITABLE, Severity.INFO)]
 
 
 def test_a_text_that_cannot_be_edited_is_left_as_a_whole() -> None:
@@ -386,7 +384,7 @@ def test_kinds_without_claims_stay_with_extended_resources() -> None:
     text = deployment().replace("apps/v1", "serving.knative.dev/v1").replace("Deployment", "Service")
     result = migrated(text)
     assert targets(result) == [MigrationTarget.EXTENDED]
-    assert [finding.severity for finding in result.findings if finding.code is NO_CLAIMS_HERE] == [FindingSeverity.INFO]
+    assert [finding.severity for finding in result.findings if finding.code is NO_CLAIMS_HERE] == [Severity.INFO]
     old = migrated(text, options=Options(kubernetes_minor=35))
     assert targets(old) == [MigrationTarget.LEAVE]
     assert {SERVER_TOO_OLD, NO_CLAIMS_HERE} <= {finding.code for finding in old.findings}

@@ -11,7 +11,8 @@ from support.migration import GPU, documents_of, limits, meaning_of, pod, pod_of
 from support.rows import examples, rows
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import ALREADY_DRA, FindingSeverity
+from dra_driver.checking.codes import Severity
+from dra_driver.migration.codes import ALREADY_DRA
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, Purpose, StrategyOption
 from dra_driver.migration.understand.purposes import Purposes
@@ -234,14 +235,14 @@ def test_where_it_may_have_gpus_already_it_is_an_error_and_nothing_is_changed(
         False,
     )
     assert [(finding.severity, finding.place.path) for finding in findings] == [
-        (FindingSeverity.ERROR, "spec.resourceClaims[0]")
+        (Severity.ERROR, "spec.resourceClaims[0]")
     ]
     assert findings[0].advice
 
 
 def test_pods_that_ask_for_no_gpus_are_left_whatever_their_claims_are_for() -> None:
     reading = read(pod(limits(None), resourceClaims=[ENTRY]), meaning_of(DOMAIN))
-    assert ([finding.severity for finding in reading.findings], reading.leave) == ([FindingSeverity.INFO], None)
+    assert ([finding.severity for finding in reading.findings], reading.leave) == ([Severity.INFO], None)
 
 
 def test_who_watches_all_gpus_and_has_a_claim_of_others_gets_admin_access_besides() -> None:

@@ -9,8 +9,8 @@ from support.rows import rows
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.checking.codes import Severity
 from dra_driver.migration.claims.templates import claims_for
-from dra_driver.migration.codes import FindingSeverity
 from dra_driver.migration.model import DeviceShare, Options, Want, What
 from dra_driver.migration.understand.meaning import Hami, Meaning
 from dra_driver.names import GPU_DRIVER
@@ -189,9 +189,9 @@ def test_schedulers_that_know_no_claims_are_left_behind(scheduler: str, gone: bo
 
 
 @pytest.mark.parametrize(
-    ("number", "amount", "severity"), [(8, "8Gi", FindingSeverity.INFO), (512, "512Mi", FindingSeverity.WARNING)]
+    ("number", "amount", "severity"), [(8, "8Gi", Severity.INFO), (512, "512Mi", Severity.WARNING)]
 )
-def test_the_unit_of_aliyun_is_assumed(number: int, amount: str, severity: FindingSeverity) -> None:
+def test_the_unit_of_aliyun_is_assumed(number: int, amount: str, severity: Severity) -> None:
     reading = read(pod(limits({"aliyun.com/gpu-mem": number})))
     assert [finding.severity for finding in reading.findings if finding.code.name == "M034"] == [severity]
     assert reading.demands[0].want.share == memory(amount)

@@ -3,7 +3,8 @@
 import pytest
 from support.rows import rows
 
-from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
+from dra_driver.checking.codes import Severity
+from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
 from dra_driver.migration.report.markdown import findings_of
@@ -106,7 +107,7 @@ def test_what_sops_has_a_checksum_of_is_left_as_it_is() -> None:
 
 def test_one_sentence_of_many_places_is_one_line_of_the_report() -> None:
     result = migrated("---\n".join(RELEASE.replace("name: llm", f"name: llm-{number}") for number in range(5)))
-    lines = [line for line in findings_of(result.findings, FindingSeverity.WARNING) if line.startswith("-")]
+    lines = [line for line in findings_of(result.findings, Severity.WARNING) if line.startswith("-")]
     assert len(lines) == 1
     assert lines[0].endswith("In 5 places: all.yaml:6,13,20,27,34")
 
