@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
@@ -123,21 +123,30 @@ def place_of(document: Document, path: Path = ()) -> DocumentPlace:
     return DocumentPlace(document.file, document.place(text)[0], text)
 
 
+class FindingDetails(TypedDict, total=False):
+    """Of a finding, beside what its code says. `advice` and `severity` None are those of the code."""
+
+    advice: str | None
+    severity: Severity | None
+    fixed: bool
+    paste: str
+
+
 def finding(
-    code: FindingCode,
-    document: Document,
-    path: Path,
-    message: str,
-    *,
-    advice: str | None = None,
-    severity: Severity | None = None,
-    fixed: bool = False,
-    paste: str = "",
+    code: FindingCode, document: Document, path: Path, message: str, **details: Unpack[FindingDetails]
 ) -> MigrationFinding:
-    """Of a field of a document. `advice` None is that of the code."""
-    advice = code.advice if advice is None else advice
-    severity = severity or code.severity
-    return MigrationFinding(code, severity, ref_of(document), place_of(document, path), message, advice, fixed, paste)
+    """Of a field of a document."""
+    advice = details.get("advice")
+    return MigrationFinding(
+        code,
+        details.get("severity") or code.severity,
+        ref_of(document),
+        place_of(document, path),
+        message,
+        code.advice if advice is None else advice,
+        details.get("fixed", False),
+        details.get("paste", ""),
+    )
 
 
 # -- edits

@@ -103,7 +103,7 @@ class _Pod:
     def reading(self) -> PodReading:
         # Ephemeral containers have no resources; the API server sees to that.
         containers = [container for container in self._pod.containers if container.role is not Role.EPHEMERAL]
-        amounts = [(container, self._amounts(container)) for container in containers]
+        amounts = [(container, amounts_of(container, self._is_known, self._notes)) for container in containers]
         self._strange()
         asks = list(map(self._within_reason, self._asks(amounts)))
         self._zeros(amounts, asks)
@@ -141,11 +141,8 @@ class _Pod:
 
     # -- amounts
 
-    def _amounts(self, container: ContainerAt) -> Amounts:
-        amounts = amounts_of(self._pod, container, lambda name: is_gpu_resource(name, self._meaning, self._options))
-        self._notes.findings += amounts.findings
-        self._notes.leave += amounts.wrong
-        return amounts
+    def _is_known(self, resource: str) -> bool:
+        return is_gpu_resource(resource, self._meaning, self._options)
 
     def _strange(self) -> None:
         for container in self._pod.containers:
@@ -195,8 +192,7 @@ class _Pod:
         if ask.want.count <= _MOST_UNITS:
             return ask
         message = f"{ask.want.count} devices; a claim has at most {MOST_DEVICES}"
-        self._notes.say(TOO_LARGE, self._pod.path, message)
-        self._notes.leave.append(message)
+        self._notes.refuse(TOO_LARGE, self._pod.path, message)
         return replace(ask, want=replace(ask.want, count=1))
 
     # -- demands
@@ -339,15 +335,12 @@ class _Pod:
             )
         else:
             return
-        self._notes.say(SERVER_TOO_OLD, self._pod.path, message)
-        self._notes.leave.append(message)
+        self._notes.refuse(SERVER_TOO_OLD, self._pod.path, message)
 
     def _sizes(self, results: Sequence[Demand]) -> None:
         total = sum(demand.want.count for demand in results if not demand.all_gpus)
         if total > MOST_DEVICES:
-            message = f"{total} devices; a claim has at most {MOST_DEVICES}"
-            self._notes.say(TOO_LARGE, self._pod.path, message)
-            self._notes.leave.append(message)
+            self._notes.refuse(TOO_LARGE, self._pod.path, f"{total} devices; a claim has at most {MOST_DEVICES}")
         for expression in {selector for demand in results for selector in demand.want.selectors}:
             problem = _problem(expression)
             if problem is not None:

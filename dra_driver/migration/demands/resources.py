@@ -11,6 +11,7 @@ containers after it, as in the device manager of the kubelet.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document
@@ -28,10 +29,10 @@ from dra_driver.migration.model import (
     Demand,
     DeviceShare,
     Edit,
+    FindingDetails,
     MigrationFinding,
     Options,
     Path,
-    PodSpecAt,
     Role,
     Want,
     What,
@@ -76,42 +77,25 @@ class Notes:
     leave: list[str] = field(default_factory=list)
     """Why the pod cannot be migrated, a sentence each."""
 
-    def say(
-        self,
-        code: FindingCode,
-        path: Path,
-        message: str,
-        *,
-        severity: Severity | None = None,
-        advice: str | None = None,
-    ) -> None:
+    def say(self, code: FindingCode, path: Path, message: str, **details: Unpack[FindingDetails]) -> None:
         """Once for all containers."""
         if all((finding.code, finding.message) != (code, message) for finding in self.findings):
-            self.findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))
+            self.findings.append(finding(code, self.document, path, message, **details))
 
-    def say_with_claims(
-        self,
-        code: FindingCode,
-        path: Path,
-        message: str,
-        *,
-        fixed: bool = True,
-        severity: Severity | None = None,
-    ) -> None:
-        note = finding(code, self.document, path, message, fixed=fixed, severity=severity)
+    def refuse(self, code: FindingCode, path: Path, message: str, **details: Unpack[FindingDetails]) -> None:
+        """Says it, and that the pod cannot be migrated."""
+        self.say(code, path, message, **details)
+        self.leave.append(message)
+
+    def say_with_claims(self, code: FindingCode, path: Path, message: str, **details: Unpack[FindingDetails]) -> None:
+        """Done by the edits, unless the details say otherwise."""
+        details.setdefault("fixed", True)
+        note = finding(code, self.document, path, message, **details)
         if note not in self.claim_findings:
             self.claim_findings.append(note)
 
-    def say_with_extended(
-        self,
-        code: FindingCode,
-        path: Path,
-        message: str,
-        *,
-        severity: Severity | None = None,
-        advice: str | None = None,
-    ) -> None:
-        self.extended_findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))
+    def say_with_extended(self, code: FindingCode, path: Path, message: str, **details: Unpack[FindingDetails]) -> None:
+        self.extended_findings.append(finding(code, self.document, path, message, **details))
 
 
 _SHARING_SYSTEMS = re.compile(
@@ -138,11 +122,9 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Of one container, by resource. `wrong` are reasons why they cannot be read, as sentences."""
+    """Of one container, by resource."""
 
     by_resource: Mapping[str, Amount]
-    findings: tuple[MigrationFinding, ...] = ()
-    wrong: tuple[str, ...] = ()
 
     def __contains__(self, resource: str) -> bool:
         return resource in self.by_resource
@@ -155,69 +137,55 @@ class Amounts:
         return tuple(path for name in resources if name in self.by_resource for path in self.by_resource[name].paths)
 
 
-def amounts_of(pod: PodSpecAt, container: ContainerAt, is_gpu: Callable[[str], bool]) -> Amounts:
-    """Of the resources for which `is_gpu`."""
-    given = {name: value for name in ("limits", "requests") if isinstance(value := container.resources.get(name), dict)}
-    reader = _Reader(pod, container, given)
+def amounts_of(container: ContainerAt, is_gpu: Callable[[str], bool], notes: Notes) -> Amounts:
+    """Of the resources for which `is_gpu`; those that cannot be read are in the notes only."""
+    given = {name: map_in(container.resources.get(name)) for name in ("limits", "requests")}
     names = sorted({str(name) for amounts in given.values() for name in amounts if is_gpu(str(name))})
-    amounts_by_name = {name: amount for name in names if (amount := reader.amount(name)) is not None}
-    return Amounts(amounts_by_name, tuple(reader.findings), tuple(reader.wrong))
+    amounts = (_amount(container, name, given, notes) for name in names)
+    return Amounts({amount.resource: amount for amount in amounts if amount is not None})
 
 
-class _Reader:
-    def __init__(self, pod: PodSpecAt, container: ContainerAt, given: Mapping[str, Mapping[str, object]]) -> None:
-        self._pod = pod
-        self._container = container
-        self._given = given
-        self.findings: list[MigrationFinding] = []
-        self.wrong: list[str] = []
-
-    def amount(self, resource: str) -> Amount | None:
-        """None: it cannot be read, which is said."""
-        named = [name for name, given in self._given.items() if resource in given]
-        numbers = {name: self._number(name, resource) for name in named}
-        if None in numbers.values():
-            return None
-        limit, request = numbers.get("limits"), numbers.get("requests")
-        paths = tuple(self._path(name, resource) for name in numbers)
-        if limit is not None and request is not None and limit != request:
-            message = f"{resource}: the limit is {limit} and the request {request}; they must be equal"
-            self._refuse(paths[1], message)
-            return None
-        if limit is None:
-            message = f"{resource} is requested without a limit, which the API server refuses; {request} is used"
-            self.findings.append(
-                finding(INVALID_AMOUNT, self._pod.document, paths[0], message, severity=Severity.WARNING)
-            )
-        number = limit if limit is not None else request
-        return Amount(resource, number or 0, paths)
-
-    def _number(self, name: str, resource: str) -> int | None:
-        value = self._given[name][resource]
-        path = self._path(name, resource)
-        if value is None:
-            # What a template leaves where a value is empty. Source: Quantity.UnmarshalJSON takes null for 0.
-            return 0
-        quantity = Quantity.read(value.strip() if isinstance(value, str) else value)
-        if quantity is not None and quantity.value.denominator == 1 and quantity.value >= 0:
-            return int(quantity.value)
-        if isinstance(value, str) and _FILLED_IN.search(value):
-            message = f"{resource}: {value!r} is filled in later, but a claim needs a number"
-            self.findings.append(finding(NOT_EDITABLE, self._pod.document, path, message, advice=_FILLED_IN_ADVICE))
-            self.wrong.append(message)
-            return None
-        self._refuse(path, f"{resource}: {value!r} is not a whole number")
+def _amount(
+    container: ContainerAt, resource: str, given: Mapping[str, Mapping[str, object]], notes: Notes
+) -> Amount | None:
+    at = container.resources_path
+    # Limits that stand for another field are that field.
+    written = value_at(notes.document.obj, at) == container.resources
+    paths = {name: (*at, name, resource) if written else at for name in given if resource in given[name]}
+    numbers = {name: _number(resource, given[name][resource], path, notes) for name, path in paths.items()}
+    if None in numbers.values():
         return None
+    limit, request = numbers.get("limits"), numbers.get("requests")
+    if limit is not None and request is not None and limit != request:
+        message = f"{resource}: the limit is {limit} and the request {request}; they must be equal"
+        _unreadable(INVALID_AMOUNT, paths["requests"], message, notes)
+        return None
+    if limit is None:
+        message = f"{resource} is requested without a limit, which the API server refuses; {request} is used"
+        path = paths["requests"]
+        notes.findings.append(finding(INVALID_AMOUNT, notes.document, path, message, severity=Severity.WARNING))
+    return Amount(resource, limit or request or 0, tuple(paths.values()))
 
-    def _path(self, name: str, resource: str) -> Path:
-        """Of limits that stand for another field, that field."""
-        path = self._container.resources_path
-        written = value_at(self._pod.document.obj, path) == self._container.resources
-        return (*path, name, resource) if written else path
 
-    def _refuse(self, path: Path, message: str) -> None:
-        self.findings.append(finding(INVALID_AMOUNT, self._pod.document, path, message))
-        self.wrong.append(message)
+def _number(resource: str, value: object, path: Path, notes: Notes) -> int | None:
+    if value is None:
+        # What a template leaves where a value is empty. Source: Quantity.UnmarshalJSON takes null for 0.
+        return 0
+    quantity = Quantity.read(value.strip() if isinstance(value, str) else value)
+    if quantity is not None and quantity.value.denominator == 1 and quantity.value >= 0:
+        return int(quantity.value)
+    if isinstance(value, str) and _FILLED_IN.search(value):
+        message = f"{resource}: {value!r} is filled in later, but a claim needs a number"
+        _unreadable(NOT_EDITABLE, path, message, notes, _FILLED_IN_ADVICE)
+    else:
+        _unreadable(INVALID_AMOUNT, path, f"{resource}: {value!r} is not a whole number", notes)
+    return None
+
+
+def _unreadable(code: FindingCode, path: Path, message: str, notes: Notes, advice: str | None = None) -> None:
+    """Said of each container, also if others have the same."""
+    notes.findings.append(finding(code, notes.document, path, message, advice=advice))
+    notes.leave.append(message)
 
 
 def is_whole_or_mig(resource: str) -> bool:
@@ -328,17 +296,15 @@ def handed_on(demands: Iterable[Demand]) -> set[Path]:
 _DEFAULTS = Options()
 
 
+@dataclass(frozen=True, slots=True)
 class ResourceMeaning:
     """Of the resources that one pod asks for."""
 
-    def __init__(
-        self, notes: Notes, hints: Hints, requirements: Sequence[Requirement], meaning: Meaning, options: Options
-    ) -> None:
-        self._notes = notes
-        self._hints = hints
-        self._requirements = requirements
-        self._meaning = meaning
-        self._options = options
+    _notes: Notes
+    _hints: Hints
+    _requirements: Sequence[Requirement]
+    _meaning: Meaning
+    _options: Options
 
     def ask(self, container: ContainerAt, resource: str, number: int, paths: tuple[Path, ...]) -> Ask:
         own = self._meaning.own.get(resource)
@@ -351,8 +317,7 @@ class ResourceMeaning:
             self._notes.needs_claims.append(f"{resource} means MIG devices here, not whole GPUs")
             if stands.profile is None:
                 message = f"{resource} means MIG devices here (strategy single), of an unknown profile"
-                self._notes.say(MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
-                self._notes.leave.append(message)
+                self._notes.refuse(MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
         if stands.sharing is not None:
             return Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
         want = Want(stands.what, number, stands.profile, selectors=self._alone(stands))

@@ -20,12 +20,22 @@ from dra_driver.migration.codes import (
     UNIT_ASSUMED,
     UNKNOWN_RESOURCE,
     UNREADABLE,
-    FindingCode,
 )
 from dra_driver.migration.demands.resources import Amounts, Ask, Notes
-from dra_driver.migration.model import ContainerAt, DeviceShare, Options, Path, PodSpecAt, Remove, Role, Want, What
+from dra_driver.migration.model import (
+    ContainerAt,
+    DeviceShare,
+    Options,
+    Path,
+    PodSpecAt,
+    Remove,
+    Role,
+    Want,
+    What,
+    map_in,
+)
 from dra_driver.migration.understand.labels import quoted
-from dra_driver.migration.understand.meaning import Meaning
+from dra_driver.migration.understand.meaning import Hami, Meaning
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
 from dra_driver.quantity import Quantity, whole_number
 
@@ -80,22 +90,18 @@ def parts_of(
     options: Options, notes: Notes,
 ) -> list[Ask]:  # fmt: skip
     """`amounts` are of all containers, `memory` that of one GPU where the pod can run, None if it is not known."""
-    return _Pod(pod, memory, meaning, options, notes).parts(amounts)
+    annotations = {str(key): str(value) for key, value in map_in(pod.metadata.get("annotations")).items()}
+    return _Pod(pod, annotations, memory, meaning.hami, options, notes).parts(amounts)
 
 
+@dataclass(frozen=True, slots=True)
 class _Pod:
-    def __init__(
-        self, pod: PodSpecAt, memory: Quantity | None, meaning: Meaning, options: Options, notes: Notes
-    ) -> None:
-        self._pod = pod
-        self._memory = memory
-        self._hami = meaning.hami
-        self._options = options
-        given = pod.metadata.get("annotations")
-        self._annotations: Mapping[str, str] = (
-            {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
-        )
-        self._notes = notes
+    _pod: PodSpecAt
+    _annotations: Mapping[str, str]
+    _memory: Quantity | None
+    _hami: Hami
+    _options: Options
+    _notes: Notes
 
     def parts(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> list[Ask]:
         asks = [part for container, given in amounts for part in self._of_container(container, given)]
@@ -158,15 +164,14 @@ class _Pod:
     def _count_of_aliyun(self, given: Amounts, has_amounts: bool) -> None:
         """A number of GPUs, of a container or in a label of the pod: how the shares are divided is not known."""
         name = "aliyun.com/gpu-count"
-        labels = self._pod.metadata.get("labels")
-        number = str(labels.get(name, "1")) if isinstance(labels, dict) else "1"
+        number = str(map_in(self._pod.metadata.get("labels")).get(name, "1"))
         if has_amounts and number != "1":
             path: Path = (*self._pod.metadata_path, "labels", name)
             message = f"label {name}: {number} divides its shares among several GPUs, and it is not known how"
-            self._wrong(path, message, UNKNOWN_RESOURCE)
+            self._notes.refuse(UNKNOWN_RESOURCE, path, message)
         elif not has_amounts and given.number(name):
             message = f"{name} alone does not say what is wanted"
-            self._wrong(given.paths(name)[0], message, UNKNOWN_RESOURCE)
+            self._notes.refuse(UNKNOWN_RESOURCE, given.paths(name)[0], message)
 
     def _amount_of_aliyun(self, number: int, path: Path) -> Quantity:
         """The unit is a setting of the device plugin; a share of so many GiB is on no GPU."""
@@ -220,7 +225,7 @@ class _Pod:
         if percent is None or share.memory is not None:
             return replace(share, memory_percent=None)
         if not 1 <= percent <= 100:
-            self._wrong(removes[0], f"{percent} percent of a GPU's memory is no part of it")
+            self._notes.refuse(UNREADABLE, removes[0], f"{percent} percent of a GPU's memory is no part of it")
         if self._memory is None:
             message = f"{percent} percent of a memory of which the size is not known, or differs among nodes"
             self._notes.say(PERCENT_WITHOUT_SIZE, removes[0], message)
@@ -229,10 +234,6 @@ class _Pod:
         message = f"{percent} percent of {self._memory} is {amount}"
         self._notes.say_with_claims(PERCENT_WITHOUT_SIZE, removes[0], message, severity=Severity.INFO)
         return replace(share, memory=amount, memory_percent=None)
-
-    def _wrong(self, path: Path, message: str, code: FindingCode = UNREADABLE) -> None:
-        self._notes.say(code, path, message)
-        self._notes.leave.append(message)
 
     # -- which devices
 
@@ -270,19 +271,20 @@ class _Pod:
         container = next(named, None)
         share = _fraction(fraction, memory)
         if share is None:
-            self._wrong(path, f"{key}: {self._annotations[key]!r} is not a part of a GPU")
+            self._notes.refuse(UNREADABLE, path, f"{key}: {self._annotations[key]!r} is not a part of a GPU")
         elif container is None:
-            self._wrong(path, f"there is no container {wanted or ''}".rstrip())
+            self._notes.refuse(UNREADABLE, path, f"there is no container {wanted or ''}".rstrip())
         elif not count:
-            self._wrong(path, f"gpu-fraction-num-devices: {count_text!r} is not a number of devices")
+            message = f"gpu-fraction-num-devices: {count_text!r} is not a number of devices"
+            self._notes.refuse(UNREADABLE, path, message)
         else:
             if fraction is not None and memory is not None:
                 message = "gpu-fraction and gpu-memory are both there, and KAI refuses such a pod"
-                self._wrong(path, message, INVALID_AMOUNT)
+                self._notes.refuse(INVALID_AMOUNT, path, message)
             whole = next((paths[0] for _, given in amounts if (paths := given.paths(GPU_RESOURCE))), None)
             if whole is not None:
                 message = f"{key} stands beside {GPU_RESOURCE}, and KAI refuses a pod with both"
-                self._wrong(whole, message, INVALID_AMOUNT)
+                self._notes.refuse(INVALID_AMOUNT, whole, message)
             want = Want(What.GPU, count, share=self._sized(share, (path,)), distinct=count > 1)
             yield Ask(container, want, (path,), "")
 
