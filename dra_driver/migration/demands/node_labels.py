@@ -106,19 +106,16 @@ def _chosen(
 
     `guard` says that the device has it at all; a node without the label is selected by NotIn.
     """
-    if asked.operator == "In":
-        if not values:
+    if asked.operator not in ("In", "NotIn"):
+        return _unknown_operator(asked)
+    included = asked.operator == "In"
+    if not values:
+        if included:
             return _never(f"no device has {asked.requirement}")
-        return _on_device(_all_of(guard, _bracketed(test(values), bool(guard))))
-    if asked.operator == "NotIn":
-        if not values:
-            return _implied(f"no device has any of these values: {asked.requirement}")
-        return _on_device(_not(_all_of(guard, _bracketed(test(values), bool(guard)))))
-    return _unknown_operator(asked)
-
-
-def _bracketed(expression: str, in_conjunction: bool) -> str:
-    return f"({expression})" if in_conjunction and "||" in expression else expression
+        return _implied(f"no device has any of these values: {asked.requirement}")
+    expression = test(values)
+    expression = _all_of(guard, f"({expression})" if guard and "||" in expression else expression)
+    return _on_device(expression if included else _not(expression))
 
 
 def _unknown_operator(asked: JudgedRequirement) -> LabelVerdict:
@@ -127,12 +124,10 @@ def _unknown_operator(asked: JudgedRequirement) -> LabelVerdict:
 
 def _whole_number(asked: JudgedRequirement, value: str, guard: str = "") -> LabelVerdict:
     """Of a label that is a number, as `value`, an int of CEL, is."""
-    there = _always_there(asked)
-    if there is not None:
-        return there
     if asked.operator in ("Gt", "Lt"):
         return _compared(asked, guard, lambda sign, bound: f"{value} {sign} {bound}")
-    return _chosen(asked, guard, lambda results: _equals(value, results), [str(integer) for integer in asked.integers])
+    numbers = [str(integer) for integer in asked.integers]
+    return _always_there(asked) or _chosen(asked, guard, lambda results: _equals(value, results), numbers)
 
 
 def _compared(asked: JudgedRequirement, guard: str, test: Callable[[str, int], str]) -> LabelVerdict:
@@ -144,7 +139,10 @@ def _compared(asked: JudgedRequirement, guard: str, test: Callable[[str, int], s
 # -- the labels
 
 
-def of_gpus(judge: Callable[["JudgedRequirement"], LabelVerdict]) -> Callable[["JudgedRequirement"], LabelVerdict]:
+type Judge = Callable[[JudgedRequirement], LabelVerdict]
+
+
+def of_gpus(judge: Judge) -> Judge:
     """Of labels that say how whole GPUs are shared, which MIG devices beside them do not say."""
 
     def judged(asked: JudgedRequirement) -> LabelVerdict:
@@ -157,23 +155,18 @@ def of_gpus(judge: Callable[["JudgedRequirement"], LabelVerdict]) -> Callable[["
 
 def of_product(asked: JudgedRequirement) -> LabelVerdict:
     """Of the GPU; under the strategy `single`, of its MIG devices."""
-    if any(value.endswith("-SHARED") for value in asked.values):
-        return of_gpus(_product_of_devices)(asked)
-    return _product_of_devices(asked)
 
+    def judge(asked: JudgedRequirement) -> LabelVerdict:
+        return _product_of(asked, asked.subject.single and asked.subject.want.what is What.MIG)
 
-def _product_of_devices(asked: JudgedRequirement) -> LabelVerdict:
-    return _product_of(asked, asked.subject.single and asked.subject.want.what is What.MIG)
+    return (of_gpus(judge) if any(value.endswith("-SHARED") for value in asked.values) else judge)(asked)
 
 
 def _product_of(asked: JudgedRequirement, mig_device: bool) -> LabelVerdict:
     """Products of MIG devices have the profile for a suffix, those of GPUs do not; others are on no such node."""
-    there = _always_there(asked)
-    if there is not None:
-        return there
     products = [product for product in map(Product.of, asked.values) if (product.profile is not None) == mig_device]
     kinds = sorted({(product.profile, product.shared) for product in products}, key=str)
-    return _chosen(
+    return _always_there(asked) or _chosen(
         asked,
         "",
         lambda _: _one_of([_of_kind(asked, products, *kind) for kind in kinds]),
@@ -202,13 +195,11 @@ FAMILIES: Mapping[str, str] = {
 
 
 def of_family(asked: JudgedRequirement) -> LabelVerdict:
-    there = _always_there(asked)
-    if there is not None:
-        return there
     results = [quoted(FAMILIES[value]) for value in asked.values if value in FAMILIES]
     if len(results) < len(asked.values):
         return _stays(f"{asked.requirement}: not every value is a known architecture")
-    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.architecture", values), results)
+    attribute = f"{asked.subject.attributes}.architecture"
+    return _always_there(asked) or _chosen(asked, "", lambda values: _equals(attribute, values), results)
 
 
 _TOLERANCE = 50
@@ -251,7 +242,7 @@ def of_compute(asked: JudgedRequirement) -> LabelVerdict:
 _PARTS = {"major": "major", "minor": "minor", "rev": "patch", "revision": "patch"}
 
 
-def of_version(attribute: str) -> Callable[[JudgedRequirement], LabelVerdict]:
+def of_version(attribute: str) -> Judge:
     def judge(asked: JudgedRequirement) -> LabelVerdict:
         value = f"{asked.subject.attributes}.{attribute}"
         return _whole_number(asked, f"{value}.{_PARTS[asked.match[1]]}()", f"has({value})")
@@ -273,11 +264,9 @@ def of_count(asked: JudgedRequirement) -> LabelVerdict:
 
 
 def of_sharing(asked: JudgedRequirement) -> LabelVerdict:
-    there = _always_there(asked)
-    if there is not None:
-        return there
     results = [quoted(SHARING_WORDS[value]) for value in asked.values if value in SHARING_WORDS]
-    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.sharing", values), results)
+    attribute = f"{asked.subject.attributes}.sharing"
+    return _always_there(asked) or _chosen(asked, "", lambda values: _equals(attribute, values), results)
 
 
 def _flag(asked: JudgedRequirement) -> bool | None:
@@ -359,7 +348,7 @@ def of_profile(asked: JudgedRequirement) -> LabelVerdict:
     return _stays(f"{asked.requirement}: a claim asks for MIG devices by their profile")
 
 
-def node_only(why: str, code: FindingCode = NODE_ONLY_LABEL) -> Callable[[JudgedRequirement], LabelVerdict]:
+def node_only(why: str, code: FindingCode = NODE_ONLY_LABEL) -> Judge:
     return lambda asked: _stays(f"{asked.requirement.key}: {why}", code)
 
 
@@ -371,12 +360,10 @@ class Row:
     means: str
     becomes: str
     pattern: re.Pattern[str]
-    judge: Callable[[JudgedRequirement], LabelVerdict]
+    judge: Judge
 
 
-def _row(
-    key: str, means: str, becomes: str, judge: Callable[[JudgedRequirement], LabelVerdict], pattern: str = ""
-) -> Row:
+def _row(key: str, means: str, becomes: str, judge: Judge, pattern: str = "") -> Row:
     return Row(key, means, becomes, re.compile(pattern or re.escape(key)), judge)
 
 

@@ -5,8 +5,9 @@ Source: the reference on migration sources, section 5; libnvidia-container's var
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dra_driver.checking.codes import Severity
 from dra_driver.migration.codes import (
@@ -136,16 +137,14 @@ def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
     return ("volcano", ("spec",)) if of_volcano else (None, own)
 
 
+@dataclass(frozen=True, slots=True)
 class _Reader:
-    def __init__(
-        self, pod: PodSpecAt, users: Sequence[ContainerAt], resources: Sequence[str], options: Options, notes: Notes
-    ) -> None:
-        self._pod = pod
-        self._users = users
-        self._resources = resources
-        self._options = options
-        self._notes = notes
-        self._selectors: dict[Path, list[str]] = {}
+    _pod: PodSpecAt
+    _users: Sequence[ContainerAt]
+    _resources: Sequence[str]
+    _options: Options
+    _notes: Notes
+    _selectors: dict[Path, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def read(self) -> Mapping[Path, tuple[str, ...]]:
         paths = {container.path for container in self._users}
@@ -201,7 +200,7 @@ class _Reader:
         self._notes.say(BYPASS, visible.path, message, advice=advice)
 
     def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
-        self._selectors.setdefault(container.path, []).append(_with_uuid(f"{self._options.attributes}.uuid", uuids))
+        self._selectors[container.path].append(_with_uuid(f"{self._options.attributes}.uuid", uuids))
         self._notes.needs_claims.append("it asks for certain GPUs, which extended resources cannot express")
         self._notes.say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
 
@@ -278,10 +277,8 @@ class _Reader:
             return
         else:
             message = f"schedulerName {name} must support extended resources that a DeviceClass answers"
-            advice, severity = (
-                "Check its documentation; otherwise use claims (`strategy: claims`).",
-                Severity.WARNING,
-            )
+            advice = "Check its documentation; otherwise use claims (`strategy: claims`)."
+            severity = Severity.WARNING
         self._notes.say_with_extended(OTHER_SCHEDULER, path, message, advice=advice, severity=severity)
 
     def _node_name(self) -> None:

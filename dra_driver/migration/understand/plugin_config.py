@@ -6,7 +6,7 @@ Source: NVIDIA's device plugin 0.20, `api/config/v1`; reference on migration sou
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dra_driver.api.documents import Document
@@ -111,13 +111,13 @@ _NOT_CARRIED = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
 class _Reader:
-    def __init__(self, name: str, obj: JsonObject, document: Document, at: Path) -> None:
-        self._name = name
-        self._obj = obj
-        self._document = document
-        self._at = at
-        self._findings: list[MigrationFinding] = []
+    _name: str
+    _obj: JsonObject
+    _document: Document
+    _at: Path
+    _findings: list[MigrationFinding] = field(default_factory=list)
 
     def config(self) -> PluginConfig:
         flags = self._section("flags")
