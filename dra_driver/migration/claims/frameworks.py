@@ -6,7 +6,7 @@ Source: the reference on migration sources, sections 2 and 9.
 from collections.abc import Iterator, Mapping, Sequence
 
 from dra_driver.checking.codes import Severity
-from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE, OTHER_SCHEDULER
+from dra_driver.migration import codes
 from dra_driver.migration.model import (
     Edit,
     MigratedWorkload,
@@ -55,7 +55,7 @@ def after_claims(
             numbers = ", ".join(map(str, sorted(counts)))
             message = f"the framework reads the number of processes from limits, which differ ({numbers})"
             advice = f"write a number into {path_text(path)}"
-            findings.append(finding(INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
+            findings.append(finding(codes.INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
     findings += _uncounted_processes(converted[0])
     findings += _autoscaled(converted[0])
     return tuple(edits), tuple(findings)
@@ -73,7 +73,7 @@ def gpus(workload: MigratedWorkload) -> int:
 
 
 def _inferred_count(workload: MigratedWorkload, path: Path, message: str) -> MigrationFinding:
-    return finding(INFERRED_COUNT, workload.pod.document, path, message, advice="", fixed=True)
+    return finding(codes.INFERRED_COUNT, workload.pod.document, path, message, advice="", fixed=True)
 
 
 def _ray_counts(workload: MigratedWorkload) -> Iterator[tuple[Path, int]]:
@@ -110,7 +110,7 @@ def _uncounted_processes(workload: MigratedWorkload) -> Iterator[MigrationFindin
     if value_at(document.obj, (*path, "numProcPerNode")) is None:
         message = "Trainer starts a process for each GPU in limits, or for each CPU if there are no GPUs"
         advice = f"Write `spec.trainer.numProcPerNode: {gpus(workload)}` into the TrainJobs of this runtime."
-        yield finding(INFERRED_COUNT, document, path, message, advice=advice, severity=Severity.WARNING)
+        yield finding(codes.INFERRED_COUNT, document, path, message, advice=advice, severity=Severity.WARNING)
 
 
 def _autoscaled(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
@@ -123,7 +123,7 @@ def _autoscaled(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     ):
         if value_at(document.obj, path) is True:
             message = "Ray's autoscaler counts GPUs in limits, and does not see those of claims"
-            yield finding(AUTOSCALER, document, path, message)
+            yield finding(codes.AUTOSCALER, document, path, message)
 
 
 _KAI_QUEUES = ("kai.scheduler/queue", "runai/queue")
@@ -141,7 +141,7 @@ def _kept_by_kai(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     if workload.choice.target is MigrationTarget.EXTENDED and _is_of_kai(workload):
         message = "KAI before 0.17 keeps pods with extended resources away from nodes of a DRA driver"
         advice = "Check that the cluster has KAI 0.17 or newer, or give the pod claims."
-        yield finding(OTHER_SCHEDULER, workload.pod.document, workload.pod.path, message, advice=advice)
+        yield finding(codes.OTHER_SCHEDULER, workload.pod.document, workload.pod.path, message, advice=advice)
 
 
 # -- definitions that drop claims
@@ -195,4 +195,4 @@ def _first_release(pod: PodSpecAt) -> Iterator[MigrationFinding]:
             f"Check that the cluster has {project} {release} or newer. `kubectl apply --dry-run=server` reports fields "
             f"that the definition of {kind} does not have."
         )
-        yield finding(NO_CLAIMS_HERE, pod.document, (), message, advice=advice)
+        yield finding(codes.NO_CLAIMS_HERE, pod.document, (), message, advice=advice)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from dra_driver.api.documents import Document
 from dra_driver.checking.codes import Severity
+from dra_driver.migration import codes
 from dra_driver.migration.claims.frameworks import after_claims
 from dra_driver.migration.claims.strategy import choose, of_form, of_the_cluster, too_old, virtual_machines, why_too_old
 from dra_driver.migration.claims.templates import Claims, claims_for
-from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE
 from dra_driver.migration.demands import reading
 from dra_driver.migration.demands.resources import strange_resources
 from dra_driver.migration.model import (
@@ -70,7 +70,7 @@ def drafted(document: Document, meaning: Meaning, options: Options) -> Draft:
         read = reading.demands(pod, meaning, options)
         if owner is not None and read.demands:
             message = f"is created by {owner}, so migrate that; this stays unchanged"
-            draft.findings.append(finding(NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))
+            draft.findings.append(finding(codes.NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))
             break
         draft.findings += read.findings
         if read.demands:
@@ -88,12 +88,12 @@ def _of_a_patch(document: Document) -> Iterator[MigrationFinding]:
     for path in list(gpu_keys(document.obj))[:1]:
         message = "is a part of an object (its containers have no image), so it stays unchanged"
         advice = "Render, then migrate: `kubectl kustomize FOLDER | dractl migrate -`."
-        yield finding(NOT_EDITABLE, document, path, message, advice=advice)
+        yield finding(codes.NOT_EDITABLE, document, path, message, advice=advice)
 
 
 def _left_text(document: Document, path: Path) -> MigrationFinding:
     message = "is a text that mentions GPUs; it stays unchanged"
-    return finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS)
+    return finding(codes.NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS)
 
 
 _ABOUT_TEXTS = (
@@ -116,7 +116,7 @@ def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[Migra
         if path[-2:-1] in (("limits",), ("requests",)) and not any(path[: len(pod)] == pod for pod in pods):
             message = f"asks for GPUs in a place where no pod of a {document.kind} is known; it stays unchanged"
             yield finding(
-                NOT_EDITABLE, document, path, message, advice="Check that the cluster still serves this version."
+                codes.NOT_EDITABLE, document, path, message, advice="Check that the cluster still serves this version."
             )
 
 
@@ -127,11 +127,11 @@ def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> 
             advice = (
                 "Check whether its controller passes claims to pods; then decide to convert it (`unknownKinds: true`)."
             )
-            yield finding(NOT_EDITABLE, document, pod.path, message, advice=advice)
+            yield finding(codes.NOT_EDITABLE, document, pod.path, message, advice=advice)
         for container in pod.containers:
             for resource, path in dict(strange_resources(container, meaning, options)).items():
                 message = f"{resource}: neither its meaning nor what a {document.kind} does with it is known"
-                yield finding(UNKNOWN_RESOURCE, document, path, message)
+                yield finding(codes.UNKNOWN_RESOURCE, document, path, message)
 
 
 def without_claims(draft: Draft, reason: str, options: Options) -> None:
@@ -238,7 +238,7 @@ def _overlay_findings(
         if change in met:
             message = f"is {change.what}, and concerns {and_more(met[change], 1)}, which stays unchanged"
         advice = f"Render, then migrate: {change.commands}."
-        yield finding(NOT_EDITABLE, document, change.at, message, advice=advice)
+        yield finding(codes.NOT_EDITABLE, document, change.at, message, advice=advice)
 
 
 def planned(draft: Draft, options: Options) -> DocumentPlan:
@@ -277,5 +277,5 @@ def refused(plan: DocumentPlan, reason: str) -> DocumentPlan:
         for workload in plan.workloads
     )
     findings = tuple(finding for finding in plan.findings if not finding.fixed)
-    note = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
+    note = finding(codes.NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
     return DocumentPlan(plan.document, workloads, findings=(*findings, note))

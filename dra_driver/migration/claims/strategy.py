@@ -12,7 +12,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.dra_gates import dropped_fields
 from dra_driver.checking.codes import Severity
 from dra_driver.kubernetes import GATES, OLDEST
-from dra_driver.migration.codes import NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE
+from dra_driver.migration import codes
 from dra_driver.migration.demands.placement import BY_LABELS
 from dra_driver.migration.demands.pod_settings import sees_all
 from dra_driver.migration.model import (
@@ -139,7 +139,7 @@ def why_too_old(template: JsonObject, options: Options) -> str | None:
 
 def too_old(workload: MigratedWorkload, reason: str) -> MigrationFinding:
     pod = workload.pod
-    return finding(SERVER_TOO_OLD, pod.document, pod.path, reason)
+    return finding(codes.SERVER_TOO_OLD, pod.document, pod.path, reason)
 
 
 def of_form(workload: MigratedWorkload, options: Options) -> Iterator[MigrationFinding]:
@@ -150,7 +150,7 @@ def of_form(workload: MigratedWorkload, options: Options) -> Iterator[MigrationF
     if pod.form is ClaimForm.NONE and target is not MigrationTarget.CLAIMS:
         stays = target is MigrationTarget.EXTENDED
         yield finding(
-            NO_CLAIMS_HERE,
+            codes.NO_CLAIMS_HERE,
             pod.document,
             pod.path,
             pod.why_no_claims,
@@ -171,11 +171,11 @@ def of_the_cluster(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     if workload.choice.target is MigrationTarget.CLAIMS and document.kind in _OF_THE_CLUSTER:
         message = f"a {document.kind} is for all namespaces; the template that it names now must be in each of them"
         advice = "Apply the ResourceClaimTemplate in every namespace where pods are created from this."
-        yield finding(NO_CLAIMS_HERE, document, (), message, advice=advice)
+        yield finding(codes.NO_CLAIMS_HERE, document, (), message, advice=advice)
     if workload.choice.target is MigrationTarget.CLAIMS and document.kind in _RUNTIMES:
         message = "the GPUs of a TrainJob that has resourcesPerNode of its own are added to those of the claim"
         advice = "Let TrainJobs of this runtime ask for no GPUs, or keep both as they are with `strategy: extended`."
-        yield finding(NO_CLAIMS_HERE, document, workload.pod.path, message, advice=advice)
+        yield finding(codes.NO_CLAIMS_HERE, document, workload.pod.path, message, advice=advice)
 
 
 _MACHINES = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet")
@@ -193,5 +193,5 @@ def virtual_machines(document: Document) -> Iterator[MigrationFinding]:
             name = device.get("deviceName")
             if isinstance(name, str) and name.startswith("nvidia.com/"):
                 yield finding(
-                    VIRTUAL_MACHINE, document, (*path, index, "deviceName"), f"{name} is for a virtual machine"
+                    codes.VIRTUAL_MACHINE, document, (*path, index, "deviceName"), f"{name} is for a virtual machine"
                 )

@@ -11,14 +11,8 @@ from fractions import Fraction
 
 from dra_driver.api.documents import Document
 from dra_driver.checking.codes import Severity
+from dra_driver.migration import codes
 from dra_driver.migration.claims.publishing import takers_of_the_rest
-from dra_driver.migration.codes import (
-    AUTOSCALER,
-    INVALID_AMOUNT,
-    NOT_EDITABLE,
-    QUOTA,
-    UNKNOWN_RESOURCE,
-)
 from dra_driver.migration.counts import systems
 from dra_driver.migration.counts.systems import MENTION, Changes, Workloads
 from dra_driver.migration.demands.resources import is_strange, profile_of
@@ -103,10 +97,10 @@ def _resource_quota(changes: Changes, known: Workloads) -> None:
         resource = of_hami or resource
         if of_hami is None and (str(key).startswith("limits.") or resource == key):
             message = f"{key}: a quota of an extended resource begins with {_REQUESTS}"
-            changes.say(INVALID_AMOUNT, path, message, severity=Severity.WARNING)
+            changes.say(codes.INVALID_AMOUNT, path, message, severity=Severity.WARNING)
         elif not known.is_number(resource):
             message = f"{key}: Kubernetes has no quota for amounts of devices"
-            changes.say(QUOTA, path, message, advice="Limit numbers of devices instead.")
+            changes.say(codes.QUOTA, path, message, advice="Limit numbers of devices instead.")
         else:
             _quota_key(changes, known, path, resource, value, added)
     gone = {edit.path[-1] for edit in changes.edits if isinstance(edit, Remove)}
@@ -130,7 +124,7 @@ def _quota_key(
     use = known.use_of(resource, changes.document.namespace or "default")
     amount = Quantity.read(value)
     if amount is None:
-        changes.say(INVALID_AMOUNT, path, f"{path[-1]}: {value!r} is no amount")
+        changes.say(codes.INVALID_AMOUNT, path, f"{path[-1]}: {value!r} is no amount")
         return
     if not use.claims:
         changes.say_unchanged(path, f"{path[-1]} keeps counting: the workloads of this namespace keep {resource}")
@@ -140,11 +134,11 @@ def _quota_key(
         # Only pods have scopes. Source: claimEvaluator.Matches in pkg/quota of Kubernetes.
         message = f"{path[-1]}: a quota with scopes counts no claims, so nothing limits claims for {resource}"
         advice = "Limit claims with a quota without scopes, or keep the workloads with `strategy: extended`."
-        changes.say(QUOTA, path, message, advice=advice)
+        changes.say(codes.QUOTA, path, message, advice=advice)
         return
     if any(want.share is not None and (want.share.number or 1) > 1 for want in use.wants):
         message = f"{path[-1]}: a claim of several shares of one device counts as one device"
-        changes.say(QUOTA, path, message, advice="Lower the amount, or decide `severalShares: devices`.")
+        changes.say(codes.QUOTA, path, message, advice="Lower the amount, or decide `severalShares: devices`.")
     for name in use.classes:
         added.setdefault(f"{name}{DEVICES_KEY}", []).append((path, resource, amount))
     if not use.old:
@@ -163,7 +157,7 @@ def _add_quota(
         message += "; a class is counted as a whole, so the amounts are added up"
     stays = any(path[-1] not in gone for path, _, _ in parts)
     advice = _about_profiles(parts[0][1]) or (_APART if len(parts) > 1 else "") or (_BOTH_COUNT if stays else "")
-    changes.say(QUOTA, parts[0][0], message, advice=advice, severity=Severity.INFO, fixed=True)
+    changes.say(codes.QUOTA, parts[0][0], message, advice=advice, severity=Severity.INFO, fixed=True)
 
 
 _BOTH_COUNT = (
@@ -201,10 +195,10 @@ def _limit_range(changes: Changes, known: Workloads) -> None:
                 amount = Quantity.read(amounts[resource])
                 if amount is None or amount.value == 0 or part == "maxLimitRequestRatio":
                     message = f"{line} is removed: pods with claims do not ask for it"
-                    changes.say(QUOTA, path, message, severity=Severity.INFO, fixed=True, advice="")
+                    changes.say(codes.QUOTA, path, message, severity=Severity.INFO, fixed=True, advice="")
                 else:
                     message = f"{line} is removed: it would apply to pods with claims, and it cannot limit claims"
-                    changes.say(QUOTA, path, message, advice=_LIMIT_CLAIMS)
+                    changes.say(codes.QUOTA, path, message, advice=_LIMIT_CLAIMS)
 
 
 _LIMIT_CLAIMS = (
@@ -245,14 +239,14 @@ def _mentions(changes: Changes, known: Workloads) -> None:
         if match is None:
             if asks and path[-1] == text and is_strange(text, known.meaning, known.options):
                 message = f"{text}: neither its meaning nor what a {kind} does with it is known"
-                changes.say(UNKNOWN_RESOURCE, path, message)
+                changes.say(codes.UNKNOWN_RESOURCE, path, message)
             continue
         if of_metrics:
             message = (
                 f"{match[0]}…: metrics of the old resource end with it; DCGM's name pods with claims only on request"
             )
             advice = "Use metrics of claims: the driver's own, or dcgm-exporter's with its DRA support on."
-            changes.say(AUTOSCALER, path, message, advice=advice)
+            changes.say(codes.AUTOSCALER, path, message, advice=advice)
         elif asks:
             message = (
                 f"{kind} is an unknown kind; its controller makes pods from this that ask for the extended resource"
@@ -260,9 +254,9 @@ def _mentions(changes: Changes, known: Workloads) -> None:
             advice = (
                 "It can stay if a DeviceClass answers the resource. Check whether the controller passes claims to pods."
             )
-            changes.say(NOT_EDITABLE, path, message, advice=advice)
+            changes.say(codes.NOT_EDITABLE, path, message, advice=advice)
         else:
-            changes.say(QUOTA, path, f"{match[0]}…: this rule does not apply to claims")
+            changes.say(codes.QUOTA, path, f"{match[0]}…: this rule does not apply to claims")
 
 
 _HANDLERS: Mapping[Kind, tuple[systems.Handler, ...]] = {

@@ -15,14 +15,9 @@ import yaml
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.codes import Severity
+from dra_driver.migration import codes
 from dra_driver.migration.claims.templates import class_name
-from dra_driver.migration.codes import (
-    AUTOSCALER,
-    DOUBLE_ALLOCATION,
-    NODE_ONLY_LABEL,
-    QUOTA,
-    FindingCode,
-)
+from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.demands.node_labels import is_gpu_label
 from dra_driver.migration.demands.resources import is_whole_or_mig
 from dra_driver.migration.model import (
@@ -151,7 +146,7 @@ class Changes:
 
     def say_unchanged(self, path: Path, message: str) -> None:
         """Nothing to do."""
-        self.say(QUOTA, path, message, severity=Severity.INFO, advice="")
+        self.say(codes.QUOTA, path, message, severity=Severity.INFO, advice="")
 
 
 def pasted(obj: JsonObject) -> str:
@@ -182,7 +177,7 @@ class _Advice:
     message: str
     advice: str
     pattern: re.Pattern[str] = MENTION
-    code: FindingCode = QUOTA
+    code: FindingCode = codes.QUOTA
     target: MigrationTarget = MigrationTarget.CLAIMS
     paste: str = ""
     severity: Severity | None = None
@@ -193,7 +188,7 @@ class _Advice:
                 continue
             if workloads.become(self.target):
                 changes.say(self.code, path, self.message, advice=self.advice, paste=self.paste, severity=self.severity)
-            elif self.code is QUOTA:
+            elif self.code is codes.QUOTA:
                 changes.say_unchanged(path, "keeps counting: the workloads keep the extended resource")
             return
 
@@ -207,14 +202,14 @@ _KARPENTER = (
         "Keep nodes for these pods with `replicas` of a NodePool or a node group of the cloud, and limit the pool by "
         "`nodes`; or keep the extended resource (`strategy: extended`).",
         _OF_NODE_POOLS,
-        AUTOSCALER,
+        codes.AUTOSCALER,
     ),
     _Advice(
         "Karpenter creates nodes for the extended resource, but waits until the node has it, which a node of the "
         "driver never does: the NodeClaim stays uninitialized and is not consolidated",
         "Use nodes that run until they expire (`expireAfter`), or keep the device plugin in such pools.",
         _OF_NODE_POOLS,
-        AUTOSCALER,
+        codes.AUTOSCALER,
         MigrationTarget.EXTENDED,
     ),
     _Advice(
@@ -222,7 +217,7 @@ _KARPENTER = (
         "Give the pool this label before the cut-over, and `driver` instead of `device-plugin` after it. Each change "
         "replaces its nodes, at the pace of `spec.disruption.budgets`.",
         _OF_NODE_POOLS,
-        AUTOSCALER,
+        codes.AUTOSCALER,
         paste=pasted({"spec": {"template": {"metadata": {"labels": {OFFERED_BY: "device-plugin"}}}}}),
         severity=Severity.INFO,
     ),
@@ -232,7 +227,7 @@ _BOTTLEROCKET = _Advice(
     "Set `enabled = false` below `[settings.kubelet-device-plugins.nvidia]` in spec.userData for the driver's nodes, "
     "or use another AMI for them.",
     re.compile(r"^(?:bottlerocket@|Bottlerocket$)"),
-    DOUBLE_ALLOCATION,
+    codes.DOUBLE_ALLOCATION,
     severity=Severity.WARNING,
 )
 _MACHINES = _Advice(
@@ -240,7 +235,7 @@ _MACHINES = _Advice(
     "Replace this annotation by `capacity.cluster-autoscaler.kubernetes.io/dra-driver: gpu.nvidia.com`, or keep one "
     "node in the group. Pods that keep the extended resource need a group of their own.",
     re.compile(r"^capacity\.cluster-autoscaler\.kubernetes\.io/gpu-type$"),
-    AUTOSCALER,
+    codes.AUTOSCALER,
 )
 _OLD_AUTOSCALER = _Advice(
     "Cluster Autoscaler before 1.35 creates nodes for claims only with --enable-dynamic-resource-allocation=true "
@@ -248,7 +243,7 @@ _OLD_AUTOSCALER = _Advice(
     "Use the release of your Kubernetes, 1.35 or newer; or add the flag, and let its ClusterRole read resourceclaims, "
     "resourceslices and deviceclasses.",
     re.compile(r"(?:^|/)cluster-autoscaler(?:-\w+)?:v1\.(?:[12]?\d|3[0-4])\."),
-    AUTOSCALER,
+    codes.AUTOSCALER,
 )
 _POD_GROUP = _Advice(
     "minResources: nodes of the driver have none of this resource, so a group whose pods have claims would wait",
@@ -295,7 +290,7 @@ def _counted(
         changes.say_unchanged(path, f"{resource} keeps counting: the workloads keep the extended resource")
     else:
         paste = _mapping(use.classes) if mapped else ""
-        changes.say(QUOTA, path, f"{resource} counts no claims; {message}", advice=advice, paste=paste)
+        changes.say(codes.QUOTA, path, f"{resource} counts no claims; {message}", advice=advice, paste=paste)
 
 
 def _kueue_queue(changes: Changes, workloads: Workloads) -> None:
@@ -344,13 +339,13 @@ def not_admitted(workloads: Workloads) -> Iterator[MigrationFinding]:
                 "0.18, with a config or constraints 0.19, with admin access 0.20."
             )
             path: Path = ("metadata", "labels", _QUEUE_LABEL)
-            yield finding(QUOTA, workload.pod.document, path, message, advice=advice, paste=_mapping(classes))
+            yield finding(codes.QUOTA, workload.pod.document, path, message, advice=advice, paste=_mapping(classes))
 
 
 def _resource_flavor(changes: Changes, _workloads: Workloads) -> None:
     for key in filter(is_gpu_label, map(str, map_in(value_at(changes.obj, ("spec", "nodeLabels"))))):
         message = f"{key}: Kueue adds this node label to the pods, so the nodes must keep it"
-        changes.say(NODE_ONLY_LABEL, ("spec", "nodeLabels", key), message)
+        changes.say(codes.NODE_ONLY_LABEL, ("spec", "nodeLabels", key), message)
 
 
 def _volcano_queue(changes: Changes, workloads: Workloads) -> None:

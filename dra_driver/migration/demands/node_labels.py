@@ -9,15 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.migration.codes import (
-    CLOUD_LABEL,
-    CONTRADICTION,
-    NODE_ONLY_LABEL,
-    OPERATOR_LABEL,
-    REDUNDANT,
-    ROUNDED,
-    FindingCode,
-)
+from dra_driver.migration import codes
+from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import What
 from dra_driver.migration.understand.labels import (
     PROFILE,
@@ -59,15 +52,15 @@ def _on_device(expression: str) -> LabelVerdict:
 
 
 def _implied(why: str) -> LabelVerdict:
-    return LabelVerdict(Fate.IMPLIED, code=REDUNDANT, message=why)
+    return LabelVerdict(Fate.IMPLIED, code=codes.REDUNDANT, message=why)
 
 
-def _stays(why: str, code: FindingCode = NODE_ONLY_LABEL) -> LabelVerdict:
+def _stays(why: str, code: FindingCode = codes.NODE_ONLY_LABEL) -> LabelVerdict:
     return LabelVerdict(Fate.KEPT, code=code, message=why)
 
 
 def _never(why: str) -> LabelVerdict:
-    return LabelVerdict(Fate.NEVER, code=CONTRADICTION, message=why)
+    return LabelVerdict(Fate.NEVER, code=codes.CONTRADICTION, message=why)
 
 
 def _all_of(*parts: str) -> str:
@@ -228,7 +221,7 @@ def _memory_of(asked: JudgedRequirement) -> LabelVerdict:
     floor = asked.integers[0] - asked.integers[0] // _TOLERANCE
     expression = _all_of(guard, f"{memory}.compareTo({_mebibytes(floor)}) >= 0")
     message = f"{asked.requirement} became at least {floor}Mi: GPUs with more memory fit, too"
-    return LabelVerdict(Fate.ON_DEVICE, expression, ROUNDED, message)
+    return LabelVerdict(Fate.ON_DEVICE, expression, codes.ROUNDED, message)
 
 
 def _mebibytes(count: int) -> str:
@@ -348,7 +341,7 @@ def of_profile(asked: JudgedRequirement) -> LabelVerdict:
     return _stays(f"{asked.requirement}: a claim asks for MIG devices by their profile")
 
 
-def node_only(why: str, code: FindingCode = NODE_ONLY_LABEL) -> Judge:
+def node_only(why: str, code: FindingCode = codes.NODE_ONLY_LABEL) -> Judge:
     return lambda asked: _stays(f"{asked.requirement.key}: {why}", code)
 
 
@@ -425,7 +418,7 @@ ROWS: tuple[Row, ...] = (
     _row(
         "nvidia.com/gpu.deploy.*, gpu.workload.config, gpu-driver-upgrade-state, device-plugin.config, vgpu.config",
         "plumbing of the GPU Operator", "stays",
-        node_only("controls the GPU Operator and is not for workloads", OPERATOR_LABEL),
+        node_only("controls the GPU Operator and is not for workloads", codes.OPERATOR_LABEL),
         r"nvidia\.com/(?:gpu\.deploy\..*|gpu\.workload\.config|gpu-driver-upgrade-state|device-plugin\.config"
         r"|vgpu\.config(?:\..*)?)",
     ),
@@ -434,7 +427,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "cloud.google.com/gke-accelerator, karpenter.k8s.aws/instance-gpu-*, …", "pools of an autoscaler", "stays",
-        node_only("selects the nodes that an autoscaler creates", CLOUD_LABEL),
+        node_only("selects the nodes that an autoscaler creates", codes.CLOUD_LABEL),
         r"cloud\.google\.com/gke-(?:accelerator|gpu-).*|karpenter\.k8s\.aws/instance-gpu-.*"
         r"|eks\.amazonaws\.com/instance-gpu-.*|k8s\.amazonaws\.com/accelerator|kubernetes\.azure\.com/accelerator",
     ),

@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.checking.codes import Severity
-from dra_driver.migration.codes import (
-    LABEL_STAYS,
-    MIXED_TERMS,
-    NODE_ONLY_LABEL,
-    PREFERENCE_STAYS,
-    UNUSED_LABEL,
-)
+from dra_driver.migration import codes
 from dra_driver.migration.demands.node_labels import is_gpu_label, verdict_on
 from dra_driver.migration.demands.resources import Notes
 from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, list_in, places_in, value_at
@@ -61,7 +55,7 @@ def unused_labels(pod: PodSpecAt) -> tuple[MigrationFinding, ...]:
     terms = (*_required(pod), *_preferred(pod))
     entries = (*_node_selector(pod), *(entry for term in terms for entry in term.entries))
     return tuple(
-        finding(UNUSED_LABEL, pod.document, entry.path, f"{entry.requirement.key}, without a request for a GPU")
+        finding(codes.UNUSED_LABEL, pod.document, entry.path, f"{entry.requirement.key}, without a request for a GPU")
         for entry in entries
         if entry.requirement.key.startswith("nvidia.com/")
         and is_gpu_label(entry.requirement.key)
@@ -113,11 +107,11 @@ class _Placing:
             message = f"{key}: a DaemonSet creates a pod for each node that it selects, so the label stays"
             if self._is_inherited(entry.path):
                 message = f"{key}: the condition comes from elsewhere, so it stays, and the claim repeats it"
-            self.notes.say_with_claims(NODE_ONLY_LABEL, entry.path, message, fixed=False)
+            self.notes.say_with_claims(codes.NODE_ONLY_LABEL, entry.path, message, fixed=False)
             return
         self.notes.edits.append(Remove(entry.path))
         if key.startswith("nvidia.com/"):
-            self.notes.say_with_extended(LABEL_STAYS, entry.path, f"{key} stays a condition on the node")
+            self.notes.say_with_extended(codes.LABEL_STAYS, entry.path, f"{key} stays a condition on the node")
 
     def _stay(self, path: Path) -> bool:
         """Whether pods are made for nodes by these labels, before devices are allocated; or others have the labels."""
@@ -134,7 +128,7 @@ class _Placing:
         labels = sorted({entry.requirement.key for term in terms for entry in term.entries if self._of_gpus(entry)})
         if labels:
             message = f"{', '.join(labels)}: {len(terms)} alternative terms stay conditions on nodes"
-            self.notes.say(MIXED_TERMS, (*self.pod.path, *_REQUIRED), message)
+            self.notes.say(codes.MIXED_TERMS, (*self.pod.path, *_REQUIRED), message)
 
     def _of_gpus(self, entry: _Entry) -> bool:
         """Whether a device could answer it."""
@@ -145,7 +139,9 @@ class _Placing:
         """A claim has no preference that the scheduler weighs against those of nodes, so they stay with the pod."""
         for term in preferred:
             if keys := sorted({entry.requirement.key for entry in term.entries if self._of_gpus(entry)}):
-                self.notes.say(PREFERENCE_STAYS, term.path, f"{', '.join(keys)}: the preference stays with the pod")
+                self.notes.say(
+                    codes.PREFERENCE_STAYS, term.path, f"{', '.join(keys)}: the preference stays with the pod"
+                )
 
     # -- what stays
 
@@ -155,7 +151,7 @@ class _Placing:
             spreads = path[:1] in (("affinity",), ("topologySpreadConstraints",)) and path[-1] == "topologyKey"
             if spreads and is_gpu_label(str(key)):
                 message = f"{key} is a topology key, so nodes must keep the label"
-                self.notes.say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=Severity.INFO)
+                self.notes.say(codes.NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=Severity.INFO)
 
 
 def _node_selector(pod: PodSpecAt) -> tuple[_Entry, ...]:

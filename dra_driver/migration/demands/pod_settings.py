@@ -10,18 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.checking.codes import Severity
-from dra_driver.migration.codes import (
-    BYPASS,
-    HAND_MADE_MPS,
-    NO_COUNTERPART,
-    OTHER_SCHEDULER,
-    PAST_THE_SCHEDULER,
-    PINNED_GPU,
-    SETTING_KEPT,
-    SETTING_REMOVED,
-    SHARED_CLAIM,
-    TOLERATION,
-)
+from dra_driver.migration import codes
 from dra_driver.migration.demands.resources import Notes
 from dra_driver.migration.model import (
     ContainerAt,
@@ -75,7 +64,7 @@ def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[Migrati
         if sees_all(container):
             variable = given[VISIBLE]
             message = f"{container.name} sees GPUs by {VISIBLE}={variable.value}, and asks for none"
-            findings.append(finding(BYPASS, pod.document, variable.path, message))
+            findings.append(finding(codes.BYPASS, pod.document, variable.path, message))
         findings += administration(pod, given)
     return tuple(findings)
 
@@ -84,10 +73,10 @@ def administration(pod: PodSpecAt, given: Mapping[str, Variable]) -> Iterator[Mi
     for name in ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"):
         if name in given and given[name].value:
             message = f"{name}: only the driver partitions GPUs, and it grants no right to do so"
-            yield finding(NO_COUNTERPART, pod.document, given[name].path, message)
+            yield finding(codes.NO_COUNTERPART, pod.document, given[name].path, message)
     if "NVIDIA_IMEX_CHANNELS" in given:
         message = "NVIDIA_IMEX_CHANNELS: channels are claimed through a ComputeDomain"
-        yield finding(NO_COUNTERPART, pod.document, given["NVIDIA_IMEX_CHANNELS"].path, message)
+        yield finding(codes.NO_COUNTERPART, pod.document, given["NVIDIA_IMEX_CHANNELS"].path, message)
 
 
 _HOST_GPU = re.compile(
@@ -103,12 +92,12 @@ def mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[MigrationFi
         if folder and _HOST_GPU.fullmatch(folder):
             message = f"volume {volume.get('name')} is {folder} of the host"
             severity = Severity.WARNING if folder == "/dev" and not users else None
-            yield finding(BYPASS, pod.document, (*pod.path, "volumes", index), message, severity=severity)
+            yield finding(codes.BYPASS, pod.document, (*pod.path, "volumes", index), message, severity=severity)
     for container in users:
         if value_at(container.obj, ("securityContext", "privileged")) is True:
             path = (*container.path, "securityContext", "privileged")
             message = f"{container.name} is privileged, so it sees all GPUs of its node regardless of its claim"
-            yield finding(BYPASS, pod.document, path, message, severity=Severity.WARNING)
+            yield finding(codes.BYPASS, pod.document, path, message, severity=Severity.WARNING)
 
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
@@ -151,7 +140,7 @@ class _Reader:
         group = shared_group(self._pod.document, self._options)
         if group is not None:
             message = f"all pods of {', '.join(group)} share one ResourceClaim"
-            self._notes.say_with_claims(SHARED_CLAIM, self._pod.path, message, fixed=False)
+            self._notes.say_with_claims(codes.SHARED_CLAIM, self._pod.path, message, fixed=False)
         for container in self._pod.containers:
             given = variables(container)
             if container.path in paths:
@@ -172,17 +161,19 @@ class _Reader:
     def _of_user(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
         visible = given.get(VISIBLE)
         if visible is not None and visible.value is None:
-            self._notes.say(SETTING_KEPT, visible.path, f"{VISIBLE} is set elsewhere; with claims it has no effect")
+            self._notes.say(
+                codes.SETTING_KEPT, visible.path, f"{VISIBLE} is set elsewhere; with claims it has no effect"
+            )
         elif visible is not None and visible.value not in NONE_VISIBLE:
             uuids = uuids_of(visible.value or "")
             if uuids:
                 self._pinned(container, VISIBLE, visible, uuids)
             message = f"{VISIBLE}={visible.value} is removed from {container.name}: its claim decides what it gets"
-            self._notes.say_with_claims(SETTING_REMOVED, visible.path, message)
+            self._notes.say_with_claims(codes.SETTING_REMOVED, visible.path, message)
             self._notes.edits.append(Remove(visible.path))
             # The driver's CDI edits replace the variable; the device plugin did not.
             message = f"{VISIBLE}={visible.value} has no effect: {container.name} sees only the GPUs that it asks for"
-            self._notes.say_with_extended(SETTING_KEPT, visible.path, message)
+            self._notes.say_with_extended(codes.SETTING_KEPT, visible.path, message)
         cuda = given.get("CUDA_VISIBLE_DEVICES")
         if cuda is not None and (uuids := uuids_of(cuda.value or "")):
             self._pinned(container, "CUDA_VISIBLE_DEVICES", cuda, uuids)
@@ -191,18 +182,18 @@ class _Reader:
         """Asks for none, and sees those of its pod's other containers, and all others of the node."""
         if self._options.share_visible_all:
             message = f"{container.name} shares the GPUs of {self._users[0].name}, and no longer sees all of the node"
-            self._notes.say_with_claims(BYPASS, visible.path, message, severity=Severity.INFO)
+            self._notes.say_with_claims(codes.BYPASS, visible.path, message, severity=Severity.INFO)
             self._notes.edits.append(Remove(visible.path))
             self._notes.needs_claims.append(f"{container.name} shares GPUs, which extended resources cannot express")
             return
         advice = "If it should share the GPUs of the pod's other containers, decide `shareVisibleAll: true`."
         message = f"{container.name} sees all GPUs of its node by {VISIBLE}={visible.value}, and asks for none"
-        self._notes.say(BYPASS, visible.path, message, advice=advice)
+        self._notes.say(codes.BYPASS, visible.path, message, advice=advice)
 
     def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
         self._selectors[container.path].append(_with_uuid(f"{self._options.attributes}.uuid", uuids))
         self._notes.needs_claims.append("it asks for certain GPUs, which extended resources cannot express")
-        self._notes.say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
+        self._notes.say_with_claims(codes.PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
 
     # -- MPS by hand
 
@@ -211,13 +202,13 @@ class _Reader:
         signs = list(self._signs_of_mps())
         if signs:
             names = ", ".join(dict.fromkeys(name for _, name in signs))
-            self._notes.say(HAND_MADE_MPS, signs[0][0], f"it uses an MPS daemon of the host: {names}")
+            self._notes.say(codes.HAND_MADE_MPS, signs[0][0], f"it uses an MPS daemon of the host: {names}")
             return
         for container in self._users:
             for name, variable in variables(container).items():
                 if name.startswith("CUDA_MPS_"):
                     message = f"{name} has an effect only if its devices are shared by MPS"
-                    self._notes.say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
+                    self._notes.say_with_claims(codes.SETTING_KEPT, variable.path, message, fixed=False)
 
     def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
         for index, volume in enumerate(maps_in(self._pod.spec.get("volumes"))):
@@ -238,10 +229,10 @@ class _Reader:
             return
         if self._options.remove_runtime_class:
             self._notes.edits.append(Remove(path))
-            self._notes.say_with_claims(SETTING_REMOVED, path, f"runtimeClassName {name}: devices come by CDI")
+            self._notes.say_with_claims(codes.SETTING_REMOVED, path, f"runtimeClassName {name}: devices come by CDI")
         else:
             message = f"runtimeClassName {name} is not needed: devices come by CDI"
-            self._notes.say_with_claims(SETTING_KEPT, path, message, fixed=False)
+            self._notes.say_with_claims(codes.SETTING_KEPT, path, message, fixed=False)
 
     def _scheduler(self) -> None:
         name, path = scheduler_of(self._pod)
@@ -250,15 +241,15 @@ class _Reader:
         if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
             if "schedulerName" in self._pod.inherited:
                 message = f"schedulerName {name}, which is set elsewhere, does not support claims"
-                self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
+                self._notes.say_with_claims(codes.OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
                 return
             self._notes.edits.append(Remove(path))
             message = f"schedulerName {name} is removed: it does not support claims, and the default scheduler does"
-            self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.INFO)
+            self._notes.say_with_claims(codes.OTHER_SCHEDULER, path, message, severity=Severity.INFO)
             return
         needs = next((words for part, words in _SCHEDULERS.items() if part in name), "check its documentation")
         message = f"schedulerName {name} stays, and must support claims: {needs}"
-        self._notes.say_with_claims(OTHER_SCHEDULER, path, message, fixed=False)
+        self._notes.say_with_claims(codes.OTHER_SCHEDULER, path, message, fixed=False)
         self._scheduler_of_extended_resources(name, path)
 
     def _scheduler_of_extended_resources(self, name: str, path: Path) -> None:
@@ -279,7 +270,7 @@ class _Reader:
             message = f"schedulerName {name} must support extended resources that a DeviceClass answers"
             advice = "Check its documentation; otherwise use claims (`strategy: claims`)."
             severity = Severity.WARNING
-        self._notes.say_with_extended(OTHER_SCHEDULER, path, message, advice=advice, severity=severity)
+        self._notes.say_with_extended(codes.OTHER_SCHEDULER, path, message, advice=advice, severity=severity)
 
     def _node_name(self) -> None:
         name = self._pod.spec.get("nodeName")
@@ -288,7 +279,7 @@ class _Reader:
             return
         self._notes.edits += [Remove(path), Put((*self._pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
         message = f"nodeName {name} became a nodeSelector: a pod that bypasses the scheduler gets no devices"
-        self._notes.say_with_claims(PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
+        self._notes.say_with_claims(codes.PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
         self._notes.needs_claims.append("with nodeName the scheduler allocates no devices for it")
 
     def _tolerations(self) -> None:
@@ -307,16 +298,16 @@ class _Reader:
             path: Path = (*self._pod.path, "tolerations")
             self._notes.edits.append(Put(path, [*given, added]))
             message = f"a toleration of the taint {key} is added to those that it inherits"
-            self._notes.say_with_claims(TOLERATION, path, message)
+            self._notes.say_with_claims(codes.TOLERATION, path, message)
             return
         path = (*self._pod.path, "tolerations", len(given))
         self._notes.edits.append(Put(path, added))
         message = f"a toleration of the taint {key} is added"
         if not given and (others := _TOLERATIONS_OF_OTHERS.get(self._pod.document.kind)):
             message += f"; {others} no longer count: repeat them here"
-            self._notes.say_with_claims(TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
+            self._notes.say_with_claims(codes.TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
             return
-        self._notes.say_with_claims(TOLERATION, path, message)
+        self._notes.say_with_claims(codes.TOLERATION, path, message)
 
 
 _TOLERATIONS_OF_OTHERS: Mapping[str, str] = {

@@ -14,19 +14,7 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.checking.codes import Severity
 from dra_driver.kubernetes import GATES, OLDEST
-from dra_driver.migration.codes import (
-    ADMIN_ACCESS,
-    ALREADY_DRA,
-    GPU_INIT_CONTAINER,
-    IMMUTABLE,
-    PAST_THE_SCHEDULER,
-    SAME_GPU_POSSIBLE,
-    SERVER_TOO_OLD,
-    TOO_LARGE,
-    UNKNOWN_RESOURCE,
-    VIRTUAL_MACHINE,
-    ZERO,
-)
+from dra_driver.migration import codes
 from dra_driver.migration.demands.placement import placed, requirements_of, unused_labels
 from dra_driver.migration.demands.pod_settings import bypasses, sees_all, settings, variables
 from dra_driver.migration.demands.resources import (
@@ -149,9 +137,9 @@ class _Pod:
             for resource, path in dict(strange_resources(container, self._meaning, self._options)).items():
                 if is_of_virtual_machines(resource):
                     message = f"{resource} is a GPU, or a part of one, for a virtual machine"
-                    self._notes.say(VIRTUAL_MACHINE, path, message)
+                    self._notes.say(codes.VIRTUAL_MACHINE, path, message)
                 else:
-                    self._notes.say(UNKNOWN_RESOURCE, path, f"{resource}: its meaning is unknown")
+                    self._notes.say(codes.UNKNOWN_RESOURCE, path, f"{resource}: its meaning is unknown")
                 self._notes.leave.append(
                     f"the meaning of {resource} is unknown, and a pod is migrated as a whole or not at all"
                 )
@@ -165,10 +153,10 @@ class _Pod:
                     continue
                 message = f"{container.name or 'the container'} asks for {amount.resource}: 0"
                 if asks:
-                    self._notes.say_with_claims(ZERO, amount.paths[0], message)
+                    self._notes.say_with_claims(codes.ZERO, amount.paths[0], message)
                     self._notes.edits += [Remove(path) for path in amount.paths]
                 else:
-                    self._notes.say(ZERO, amount.paths[0], message)
+                    self._notes.say(codes.ZERO, amount.paths[0], message)
 
     # -- what is asked for
 
@@ -192,7 +180,7 @@ class _Pod:
         if ask.want.count <= _MOST_UNITS:
             return ask
         message = f"{ask.want.count} devices; a claim has at most {MOST_DEVICES}"
-        self._notes.refuse(TOO_LARGE, self._pod.path, message)
+        self._notes.refuse(codes.TOO_LARGE, self._pod.path, message)
         return replace(ask, want=replace(ask.want, count=1))
 
     # -- demands
@@ -207,7 +195,7 @@ class _Pod:
             if want.distinct:
                 path = alike[0].removes[0] if alike[0].removes else alike[0].container.path
                 message = f"{alike[0].want.count} shares are of {alike[0].want.count} different GPUs, by a constraint"
-                self._notes.say_with_claims(SAME_GPU_POSSIBLE, path, message)
+                self._notes.say_with_claims(codes.SAME_GPU_POSSIBLE, path, message)
         brief = [ask for ask in asks if ask.container.role is Role.INIT]
         if brief:
             names = ", ".join(dict.fromkeys(ask.container.name for ask in brief))
@@ -219,9 +207,9 @@ class _Pod:
                 )
                 message = f"{names_alone} asks for other GPUs than the containers after it, and the pod holds both"
             path = brief[0].removes[0] if brief[0].removes else brief[0].container.path
-            self._notes.say_with_claims(GPU_INIT_CONTAINER, path, message)
+            self._notes.say_with_claims(codes.GPU_INIT_CONTAINER, path, message)
             message = f"{names}: Kubernetes before 1.36 gives init containers GPUs of their own"
-            self._notes.say_with_extended(GPU_INIT_CONTAINER, path, message)
+            self._notes.say_with_extended(codes.GPU_INIT_CONTAINER, path, message)
         order = {container.path: index for index, container in enumerate(self._pod.containers)}
         return sorted(results, key=lambda demand: order[demand.containers[0].path])
 
@@ -274,7 +262,7 @@ class _Pod:
         message = f"{seeing[0].name} sees all GPUs of its node and asks for none"
         if stays := self._options.dynamic_mig or self._meaning.cut_on_demand:
             message += "; where MIG devices are made on demand a claim may get nothing, so it stays as it is"
-        note = finding(ADMIN_ACCESS, self._pod.document, removes[0], message)
+        note = finding(codes.ADMIN_ACCESS, self._pod.document, removes[0], message)
         rest = tuple(
             bypass
             for bypass in bypasses(self._pod, seeing)
@@ -296,10 +284,10 @@ class _Pod:
         """Of a pod that has claims, or asks for a class by its implicit name."""
         path = (*self._pod.path, "resourceClaims")
         if value_at(self._pod.spec, ("resourceClaims",)):
-            return (finding(ALREADY_DRA, self._pod.document, path, "the pod has claims"),)
+            return (finding(codes.ALREADY_DRA, self._pod.document, path, "the pod has claims"),)
         implicit = [held for held in self._held if held.name.startswith(IMPLICIT_PREFIX)]
         return tuple(
-            finding(ALREADY_DRA, self._pod.document, held.path, f"{held.name} is answered by a DeviceClass")
+            finding(codes.ALREADY_DRA, self._pod.document, held.path, f"{held.name} is answered by a DeviceClass")
             for held in implicit[:1]
         )
 
@@ -311,13 +299,15 @@ class _Pod:
         native = next((path for path in annotated if value_at(self._pod.document.obj, path) is not None), None)
         if native is not None:
             message = "KServe creates claims for this, which would be added to the GPUs in its limits"
-            self._notes.say(ALREADY_DRA, native, message, severity=Severity.ERROR)
+            self._notes.say(codes.ALREADY_DRA, native, message, severity=Severity.ERROR)
             self._notes.leave.append("KServe creates claims for it already; remove one of the two")
         source = value_at(self._pod.document.obj, ("metadata", "annotations", "kubernetes.io/config.source"))
         if source in ("file", "http"):
             path: Path = ("metadata", "annotations", "kubernetes.io/config.source")
             self._notes.say(
-                PAST_THE_SCHEDULER, path, "a static pod can use neither claims nor extended resources of a DeviceClass"
+                codes.PAST_THE_SCHEDULER,
+                path,
+                "a static pod can use neither claims nor extended resources of a DeviceClass",
             )
             self._notes.leave.append("it is a static pod")
 
@@ -335,23 +325,25 @@ class _Pod:
             )
         else:
             return
-        self._notes.refuse(SERVER_TOO_OLD, self._pod.path, message)
+        self._notes.refuse(codes.SERVER_TOO_OLD, self._pod.path, message)
 
     def _sizes(self, results: Sequence[Demand]) -> None:
         total = sum(demand.want.count for demand in results if not demand.all_gpus)
         if total > MOST_DEVICES:
-            self._notes.refuse(TOO_LARGE, self._pod.path, f"{total} devices; a claim has at most {MOST_DEVICES}")
+            self._notes.refuse(codes.TOO_LARGE, self._pod.path, f"{total} devices; a claim has at most {MOST_DEVICES}")
         for expression in {selector for demand in results for selector in demand.want.selectors}:
             problem = _problem(expression)
             if problem is not None:
-                self._notes.say(TOO_LARGE, self._pod.path, f"a condition of {len(expression)} characters: {problem}")
+                self._notes.say(
+                    codes.TOO_LARGE, self._pod.path, f"a condition of {len(expression)} characters: {problem}"
+                )
                 self._notes.leave.append("its conditions on GPUs exceed the limits of an expression")
 
     def _kind(self) -> None:
         kind = self._pod.document.kind
         if kind in _IMMUTABLE:
             message = f"the pods of an existing {kind} cannot be changed in place"
-            self._notes.say_with_claims(IMMUTABLE, (), message, fixed=False)
+            self._notes.say_with_claims(codes.IMMUTABLE, (), message, fixed=False)
 
 
 def _problem(expression: str) -> str | None:

@@ -16,14 +16,8 @@ from typing import Unpack
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document
 from dra_driver.checking.codes import Severity
-from dra_driver.migration.codes import (
-    CONFLICTING_NODES,
-    INVALID_AMOUNT,
-    MEANING_UNKNOWN,
-    NOT_EDITABLE,
-    SHARES_ABOVE_ONE,
-    FindingCode,
-)
+from dra_driver.migration import codes
+from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import (
     ContainerAt,
     Demand,
@@ -158,12 +152,12 @@ def _amount(
     limit, request = numbers.get("limits"), numbers.get("requests")
     if limit is not None and request is not None and limit != request:
         message = f"{resource}: the limit is {limit} and the request {request}; they must be equal"
-        _unreadable(INVALID_AMOUNT, paths["requests"], message, notes)
+        _unreadable(codes.INVALID_AMOUNT, paths["requests"], message, notes)
         return None
     if limit is None:
         message = f"{resource} is requested without a limit, which the API server refuses; {request} is used"
         path = paths["requests"]
-        notes.findings.append(finding(INVALID_AMOUNT, notes.document, path, message, severity=Severity.WARNING))
+        notes.findings.append(finding(codes.INVALID_AMOUNT, notes.document, path, message, severity=Severity.WARNING))
     return Amount(resource, limit or request or 0, tuple(paths.values()))
 
 
@@ -176,9 +170,9 @@ def _number(resource: str, value: object, path: Path, notes: Notes) -> int | Non
         return int(quantity.value)
     if isinstance(value, str) and _FILLED_IN.search(value):
         message = f"{resource}: {value!r} is filled in later, but a claim needs a number"
-        _unreadable(NOT_EDITABLE, path, message, notes, _FILLED_IN_ADVICE)
+        _unreadable(codes.NOT_EDITABLE, path, message, notes, _FILLED_IN_ADVICE)
     else:
-        _unreadable(INVALID_AMOUNT, path, f"{resource}: {value!r} is not a whole number", notes)
+        _unreadable(codes.INVALID_AMOUNT, path, f"{resource}: {value!r} is not a whole number", notes)
     return None
 
 
@@ -317,7 +311,7 @@ class ResourceMeaning:
             self._notes.needs_claims.append(f"{resource} means MIG devices here, not whole GPUs")
             if stands.profile is None:
                 message = f"{resource} means MIG devices here (strategy single), of an unknown profile"
-                self._notes.refuse(MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
+                self._notes.refuse(codes.MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
         if stands.sharing is not None:
             return Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
         want = Want(stands.what, number, stands.profile, selectors=self._alone(stands))
@@ -329,16 +323,16 @@ class ResourceMeaning:
         meanings = self._meaning.meanings(resource, self._requirements, self._hints)
         if len(meanings) > 1:
             different = "; ".join(f"{_words(stands)} on {and_more(titles, 2)}" for stands, titles in meanings.items())
-            self._notes.say(CONFLICTING_NODES, path, f"{resource} is {different}")
+            self._notes.say(codes.CONFLICTING_NODES, path, f"{resource} is {different}")
         if meanings:
             return max(meanings, key=lambda stands: len(meanings[stands]))
         if self._meaning.views:
             message = f"none of the given nodes and configurations has {resource} for this pod"
-            self._notes.say(MEANING_UNKNOWN, path, message)
+            self._notes.say(codes.MEANING_UNKNOWN, path, message)
         elif resource == GPU_RESOURCE and self._hints == Hints():
             advice = "pass the device-plugin configuration with --with to be sure"
             message = f"{resource} is assumed to mean a whole GPU; {advice}"
-            self._notes.say(MEANING_UNKNOWN, path, message)
+            self._notes.say(codes.MEANING_UNKNOWN, path, message)
         return _by_name(resource, self._hints)
 
     def _alone(self, stands: Stands) -> tuple[str, ...]:
@@ -360,7 +354,7 @@ class ResourceMeaning:
             why = f", because no device has more than {sharing.replicas}" * beyond
             how = f"{number} devices, a share of each{why}" if several else f"{number} shares of one device"
             refused = "; the device plugin refused more than one" if sharing.one_only else ""
-            self._notes.say(SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
+            self._notes.say(codes.SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
         count, shares = (number, 1) if several else (1, number)
         selectors: tuple[str, ...] = ()
         if sharing.strategy == "MPS":

@@ -9,18 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.checking.codes import Severity
-from dra_driver.migration.codes import (
-    INVALID_AMOUNT,
-    NO_COUNTERPART,
-    NOT_ENFORCED,
-    PERCENT_WITHOUT_SIZE,
-    PINNED_GPU,
-    SAME_GPU_POSSIBLE,
-    SETTING_REMOVED,
-    UNIT_ASSUMED,
-    UNKNOWN_RESOURCE,
-    UNREADABLE,
-)
+from dra_driver.migration import codes
 from dra_driver.migration.demands.resources import Amounts, Ask, Notes
 from dra_driver.migration.model import (
     ContainerAt,
@@ -113,7 +102,7 @@ class _Pod:
         if shares:
             path = shares[0].removes[0] if shares[0].removes else self._pod.path
             message = "only a library in the container, or the program itself, kept to the share; a claim reserves it"
-            self._notes.say_with_claims(NOT_ENFORCED, path, message, fixed=False)
+            self._notes.say_with_claims(codes.NOT_ENFORCED, path, message, fixed=False)
         self._settings()
         return asks
 
@@ -147,7 +136,7 @@ class _Pod:
             if given.number(self._hami.priority) is not None:
                 path = given.paths(self._hami.priority)[0]
                 message = f"{self._hami.priority}: a claim has no priority among those that share a GPU"
-                self._notes.say(NO_COUNTERPART, path, message)
+                self._notes.say(codes.NO_COUNTERPART, path, message)
         elif system is _ALIYUN:
             self._count_of_aliyun(given, bool(memory or cores))
             if not (memory or cores):
@@ -168,17 +157,17 @@ class _Pod:
         if has_amounts and number != "1":
             path: Path = (*self._pod.metadata_path, "labels", name)
             message = f"label {name}: {number} divides its shares among several GPUs, and it is not known how"
-            self._notes.refuse(UNKNOWN_RESOURCE, path, message)
+            self._notes.refuse(codes.UNKNOWN_RESOURCE, path, message)
         elif not has_amounts and given.number(name):
             message = f"{name} alone does not say what is wanted"
-            self._notes.refuse(UNKNOWN_RESOURCE, given.paths(name)[0], message)
+            self._notes.refuse(codes.UNKNOWN_RESOURCE, given.paths(name)[0], message)
 
     def _amount_of_aliyun(self, number: int, path: Path) -> Quantity:
         """The unit is a setting of the device plugin; a share of so many GiB is on no GPU."""
         unit = "Mi" if number >= 256 else "Gi"
         severity = Severity.WARNING if unit == "Mi" else Severity.INFO
         message = f"{_ALIYUN.memory}: {number} is taken as {number} {unit}B"
-        self._notes.say(UNIT_ASSUMED, path, message, severity=severity)
+        self._notes.say(codes.UNIT_ASSUMED, path, message, severity=severity)
         return Quantity.parse(f"{number}{unit}")
 
     def _together(self, parts: Sequence[Ask]) -> list[Ask]:
@@ -188,7 +177,7 @@ class _Pod:
         if len(of_one) < 2:
             return list(parts)
         message = f"the shares of {', '.join(part.container.name for part in of_one)} are of one GPU, by a constraint"
-        self._notes.say_with_claims(SAME_GPU_POSSIBLE, of_one[0].removes[0], message)
+        self._notes.say_with_claims(codes.SAME_GPU_POSSIBLE, of_one[0].removes[0], message)
         return [replace(part, want=replace(part.want, together=True)) if part in of_one else part for part in parts]
 
     # -- what a part is
@@ -202,7 +191,7 @@ class _Pod:
                 "without an amount of memory it had all of it, so the GPU alone; its limit of "
                 f"{share.cores} percent of the cores is gone"
             )
-            self._notes.say_with_claims(NO_COUNTERPART, removes[0], message, fixed=False)
+            self._notes.say_with_claims(codes.NO_COUNTERPART, removes[0], message, fixed=False)
         return DeviceShare()
 
     def _part(
@@ -211,7 +200,7 @@ class _Pod:
         for key in _MIG_MODES:
             if self._annotations.get(key) == "mig":
                 message = f"{key}: mig took a MIG device with enough memory; a claim needs its profile"
-                self._notes.say(NO_COUNTERPART, (*self._pod.metadata_path, "annotations", key), message)
+                self._notes.say(codes.NO_COUNTERPART, (*self._pod.metadata_path, "annotations", key), message)
                 self._notes.leave.append(f"{message}: write one with `dractl new template --mig PROFILE`")
         if share == DeviceShare() or (share.memory, share.memory_percent, share.cores) == (None, 100, None):
             yield Ask(container, Want(What.GPU, count), removes, resource)
@@ -225,14 +214,14 @@ class _Pod:
         if percent is None or share.memory is not None:
             return replace(share, memory_percent=None)
         if not 1 <= percent <= 100:
-            self._notes.refuse(UNREADABLE, removes[0], f"{percent} percent of a GPU's memory is no part of it")
+            self._notes.refuse(codes.UNREADABLE, removes[0], f"{percent} percent of a GPU's memory is no part of it")
         if self._memory is None:
             message = f"{percent} percent of a memory of which the size is not known, or differs among nodes"
-            self._notes.say(PERCENT_WITHOUT_SIZE, removes[0], message)
+            self._notes.say(codes.PERCENT_WITHOUT_SIZE, removes[0], message)
             return share
         amount = Quantity.parse(f"{int(self._memory.value) * percent // 100 // 2**20}Mi")
         message = f"{percent} percent of {self._memory} is {amount}"
-        self._notes.say_with_claims(PERCENT_WITHOUT_SIZE, removes[0], message, severity=Severity.INFO)
+        self._notes.say_with_claims(codes.PERCENT_WITHOUT_SIZE, removes[0], message, severity=Severity.INFO)
         return replace(share, memory=amount, memory_percent=None)
 
     # -- which devices
@@ -250,7 +239,7 @@ class _Pod:
                 expression = f"has({uuid}) && {uuid} in [{', '.join(map(quoted, words))}]"
                 path = (*self._pod.metadata_path, "annotations", key)
                 severity = Severity.INFO if negated else None
-                self._notes.say_with_claims(PINNED_GPU, path, f"{key} became a selector", severity=severity)
+                self._notes.say_with_claims(codes.PINNED_GPU, path, f"{key} became a selector", severity=severity)
             else:
                 expression = " || ".join(_has_word(f"{attributes}.productName", word) for word in words)
             selectors.append(f"!({expression})" if negated else expression)
@@ -271,20 +260,20 @@ class _Pod:
         container = next(named, None)
         share = _fraction(fraction, memory)
         if share is None:
-            self._notes.refuse(UNREADABLE, path, f"{key}: {self._annotations[key]!r} is not a part of a GPU")
+            self._notes.refuse(codes.UNREADABLE, path, f"{key}: {self._annotations[key]!r} is not a part of a GPU")
         elif container is None:
-            self._notes.refuse(UNREADABLE, path, f"there is no container {wanted or ''}".rstrip())
+            self._notes.refuse(codes.UNREADABLE, path, f"there is no container {wanted or ''}".rstrip())
         elif not count:
             message = f"gpu-fraction-num-devices: {count_text!r} is not a number of devices"
-            self._notes.refuse(UNREADABLE, path, message)
+            self._notes.refuse(codes.UNREADABLE, path, message)
         else:
             if fraction is not None and memory is not None:
                 message = "gpu-fraction and gpu-memory are both there, and KAI refuses such a pod"
-                self._notes.refuse(INVALID_AMOUNT, path, message)
+                self._notes.refuse(codes.INVALID_AMOUNT, path, message)
             whole = next((paths[0] for _, given in amounts if (paths := given.paths(GPU_RESOURCE))), None)
             if whole is not None:
                 message = f"{key} stands beside {GPU_RESOURCE}, and KAI refuses a pod with both"
-                self._notes.refuse(INVALID_AMOUNT, whole, message)
+                self._notes.refuse(codes.INVALID_AMOUNT, whole, message)
             want = Want(What.GPU, count, share=self._sized(share, (path,)), distinct=count > 1)
             yield Ask(container, want, (path,), "")
 
@@ -295,10 +284,10 @@ class _Pod:
         for key in self._annotations:
             path = (*self._pod.metadata_path, "annotations", key)
             if key in _REPLACED:
-                self._notes.say_with_claims(SETTING_REMOVED, path, f"{key} is replaced by the claim")
+                self._notes.say_with_claims(codes.SETTING_REMOVED, path, f"{key} is replaced by the claim")
                 self._notes.edits.append(Remove(path))
             elif key in _UNKNOWN_TO_CLAIMS:
-                self._notes.say(NO_COUNTERPART, path, f"{key}: {_UNKNOWN_TO_CLAIMS[key]}")
+                self._notes.say(codes.NO_COUNTERPART, path, f"{key}: {_UNKNOWN_TO_CLAIMS[key]}")
 
 
 _OF_HAMI = (

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from dra_driver.api.documents import Document, ReadDocuments, normalized
 from dra_driver.api.manifest_nodes import BadDocument
-from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, FindingCode
+from dra_driver.migration import codes
+from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import (
     DocumentPlace,
     ManifestText,
@@ -60,7 +61,7 @@ def problem_finding(problem: BadDocument, text: str) -> MigrationFinding | None:
         advice = "If it is a JSON patch: remove its operations on GPUs, and ask for them in the patched object."
         return _of_file(problem.file, problem.line, "is a list of operations and stays unchanged", advice)
     message = f"column {problem.column}: {problem.message}"
-    return _of_file(problem.file, problem.line, message, UNREADABLE.advice, UNREADABLE)
+    return _of_file(problem.file, problem.line, message, codes.UNREADABLE.advice, codes.UNREADABLE)
 
 
 def values_findings(document: Document) -> Iterator[MigrationFinding]:
@@ -73,7 +74,7 @@ def values_findings(document: Document) -> Iterator[MigrationFinding]:
             "Take it out, and give the chart resourceClaims for the pod and resources.claims for the container; "
             "migrating the rendered manifests shows which."
         )
-        yield finding(NOT_EDITABLE, document, path, message, advice=advice)
+        yield finding(codes.NOT_EDITABLE, document, path, message, advice=advice)
 
 
 _FLUX = "its chart is rendered with these values in the cluster"
@@ -105,7 +106,7 @@ def delivery_findings(document: Document) -> Iterator[MigrationFinding]:
     texts = (path for path, value in places if isinstance(value, str) and _IN_A_STRING.search(value))
     paths = [*gpu_keys(document.obj), *texts]
     for path in paths[:_MOST_PLACES]:
-        yield finding(NOT_EDITABLE, document, path, f"mentions GPUs: {how}; it stays unchanged", advice=advice)
+        yield finding(codes.NOT_EDITABLE, document, path, f"mentions GPUs: {how}; it stays unchanged", advice=advice)
 
 
 _IN_A_STRING = re.compile(_GPU.pattern.replace("nvidia\\.com", r"nvidia\\?\.com"))
@@ -122,7 +123,7 @@ def sealed_findings(document: Document) -> Iterator[MigrationFinding]:
     advice = "Decrypt it (sops --decrypt), migrate that, and encrypt the result."
     for path in list(gpu_keys(document.obj))[:1]:
         message = "is encrypted by SOPS, whose checksum would become invalid, so it stays unchanged"
-        yield finding(NOT_EDITABLE, document, path, message, advice=advice)
+        yield finding(codes.NOT_EDITABLE, document, path, message, advice=advice)
 
 
 def gpu_keys(value: object) -> Iterator[Path]:
@@ -169,5 +170,7 @@ def _in_lines(lines: list[int]) -> str:
     return f"line{'s' if len(lines) > 1 else ''} {and_more(list(map(str, lines)), _MOST_PLACES)}"
 
 
-def _of_file(file: str, line: int, message: str, advice: str, code: FindingCode = NOT_EDITABLE) -> MigrationFinding:
+def _of_file(
+    file: str, line: int, message: str, advice: str, code: FindingCode = codes.NOT_EDITABLE
+) -> MigrationFinding:
     return MigrationFinding(code, code.severity, ObjectRef("", None, file), DocumentPlace(file, line), message, advice)

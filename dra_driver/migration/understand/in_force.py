@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT, NOT_TAKEN
+from dra_driver.migration import codes
 from dra_driver.migration.model import MigrationFinding, Options, Path, finding, map_in, title_of
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.migration.understand.plugin_config import PluginConfig
@@ -86,7 +86,7 @@ def _others[T](what: str, last: Given[T], others: Sequence[Given[T]]) -> Iterato
         places = list(dict.fromkeys(place(given.document) for given in others))
         say = "says" if len(places) == 1 else "say"
         message = f"{what} is taken from {place(last.document)}; {and_more(places, _FEW)} {say} otherwise"
-        yield finding(NOT_TAKEN, last.document, last.at, message)
+        yield finding(codes.NOT_TAKEN, last.document, last.at, message)
 
 
 def place(document: Document) -> str:
@@ -121,7 +121,7 @@ def layouts_in_force(
         taken.append(last.says)
         if last.says.profiles:
             message = f"layout {name} has MIG devices: {', '.join(last.says.profiles)}"
-            findings.append(finding(MIG_LAYOUT, last.document, last.at, message))
+            findings.append(finding(codes.MIG_LAYOUT, last.document, last.at, message))
     return tuple(taken), tuple(findings)
 
 
@@ -144,7 +144,7 @@ def by_default_layout(usual: Given[str], profile: str) -> MigrationFinding:
         "of the label nvidia.com/mig.config may differ"
     )
     advice = "Give the nodes (`--cluster`, or the output of `kubectl get nodes -o yaml` with `--with`)."
-    return finding(MIG_LAYOUT, usual.document, usual.at, message, advice=advice)
+    return finding(codes.MIG_LAYOUT, usual.document, usual.at, message, advice=advice)
 
 
 def is_assumed_whole(
@@ -172,7 +172,9 @@ def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> MigrationFi
         because = "the MIG strategy single is the GPU Operator's default, and no input mentions MIG devices"
     message = f"{because}, so nvidia.com/gpu is assumed to be a whole GPU"
     advice = "If it is not, give the nodes (`--cluster`, or `kubectl get nodes -o yaml` with `--with`), or decide "
-    return finding(MEANING_UNKNOWN, strategy.document, strategy.at, message, advice=f"{advice}`migProfile: 1g.10gb`.")
+    return finding(
+        codes.MEANING_UNKNOWN, strategy.document, strategy.at, message, advice=f"{advice}`migProfile: 1g.10gb`."
+    )
 
 
 def layout_of(name: str, entries: object) -> MigLayout | None:

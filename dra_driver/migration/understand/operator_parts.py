@@ -11,15 +11,8 @@ from itertools import pairwise
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.codes import Severity
-from dra_driver.migration.codes import (
-    AUTOSCALER,
-    DOUBLE_ALLOCATION,
-    MIG_LAYOUT,
-    NO_COUNTERPART,
-    PLUGIN_SETTING,
-    VIRTUAL_MACHINE,
-    FindingCode,
-)
+from dra_driver.migration import codes
+from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, map_in, maps_in, value_at
 
 _PLUMBING = re.compile(
@@ -101,33 +94,33 @@ def _is_not_off(value: object) -> bool:
 
 _PARTS = (
     _Part(
-        ("devicePlugin", "enabled"), _is_not_off, DOUBLE_ALLOCATION,
+        ("devicePlugin", "enabled"), _is_not_off, codes.DOUBLE_ALLOCATION,
         "the GPU Operator runs the device plugin on all GPU nodes",
         'Label the nodes that move with `nvidia.com/gpu.deploy.device-plugin: "false"`, node by node as the cut-over '
         "plan says; at the end set `spec.devicePlugin.enabled: false`.",
     ),
     _Part(
-        ("migManager", "config", "name"), bool, MIG_LAYOUT,
+        ("migManager", "config", "name"), bool, codes.MIG_LAYOUT,
         "the MIG manager keeps layouts on nodes with the label nvidia.com/mig.config", None, Severity.WARNING,
     ),
     _Part(
-        ("migManager", "gpuClientsConfig", "name"), bool, NO_COUNTERPART,
+        ("migManager", "gpuClientsConfig", "name"), bool, codes.NO_COUNTERPART,
         "the MIG manager stops clients before it changes a layout; the driver changes nothing that is in use",
     ),
     _Part(
-        ("cdi", "enabled"), lambda value: value is False, PLUGIN_SETTING,
+        ("cdi", "enabled"), lambda value: value is False, codes.PLUGIN_SETTING,
         "CDI is off; the driver gives devices to containers only by CDI", "Set `spec.cdi.enabled: true`.",
     ),
     _Part(
-        ("gfd", "enabled"), lambda value: value is False, PLUGIN_SETTING,
+        ("gfd", "enabled"), lambda value: value is False, codes.PLUGIN_SETTING,
         "GPU Feature Discovery is off: labels of GPUs are stale, or another tool sets them", "Check what sets them.",
     ),
     _Part(
-        ("sandboxWorkloads", "enabled"), lambda value: value is True, VIRTUAL_MACHINE,
+        ("sandboxWorkloads", "enabled"), lambda value: value is True, codes.VIRTUAL_MACHINE,
         "nodes may be for virtual machines, by the label nvidia.com/gpu.workload.config",
     ),
     _Part(
-        ("dcgmExporter", "enabled"), _is_not_off, PLUGIN_SETTING,
+        ("dcgmExporter", "enabled"), _is_not_off, codes.PLUGIN_SETTING,
         "metrics of dcgm-exporter name the pods of claims only with its DRA support switched on",
         "Set `KUBERNETES_ENABLE_DRA` of dcgm-exporter to true.", Severity.INFO,
     ),
@@ -138,7 +131,7 @@ def parts_of_operator(document: Document, spec: JsonObject) -> Iterator[Migratio
     """`spec` is that of the ClusterPolicy."""
     for part in _PARTS:
         off = part.at[0] == "migManager" and value_at(spec, ("migManager", "enabled")) is False
-        if part.applies(value_at(spec, part.at)) and not (off and part.code is MIG_LAYOUT):
+        if part.applies(value_at(spec, part.at)) and not (off and part.code is codes.MIG_LAYOUT):
             path: Path = ("spec", part.at[0])
             yield finding(part.code, document, path, part.message, advice=part.advice, severity=part.severity)
 
@@ -176,4 +169,4 @@ def labels_of_nodes(nodes: Iterable[Document]) -> Iterator[MigrationFinding]:
                 if label.startswith("cloud.google.com")
                 else "If it manages these nodes, remove the label from the node groups of the driver."
             )  # fmt: skip
-            yield finding(AUTOSCALER, document, ("metadata", "labels", label), message, advice=advice)
+            yield finding(codes.AUTOSCALER, document, ("metadata", "labels", label), message, advice=advice)

@@ -11,14 +11,8 @@ from typing import Any, Literal
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import (
-    IGNORED_BY_PLUGIN,
-    INVALID_AMOUNT,
-    NO_COUNTERPART,
-    PLUGIN_SETTING,
-    UNREADABLE,
-    FindingCode,
-)
+from dra_driver.migration import codes
+from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, value_at
 
 type Strategy = Literal["TimeSlicing", "MPS"]
@@ -82,7 +76,7 @@ class _NotCarried:
     advice: str | None = None
     only: object = None
     """For this value only; None: for all values."""
-    code: FindingCode = PLUGIN_SETTING
+    code: FindingCode = codes.PLUGIN_SETTING
 
 
 _NOT_CARRIED = (
@@ -102,7 +96,8 @@ _NOT_CARRIED = (
     ),
     _NotCarried(
         "flags.plugin.sharedDevicesAllocationPolicy",
-        "is {value}; the order in which the scheduler takes shares of several GPUs cannot be set", code=NO_COUNTERPART,
+        "is {value}; the order in which the scheduler takes shares of several GPUs cannot be set",
+        code=codes.NO_COUNTERPART,
     ),
     _NotCarried(
         "imex.channelIDs", "every container with a GPU got an IMEX channel; with claims none does",
@@ -143,14 +138,14 @@ class _Reader:
     def _section(self, where: str) -> JsonObject:
         value = value_at(self._obj, _path(where))
         if value is not None and not isinstance(value, dict):
-            self._say(UNREADABLE, where, "is not a mapping; it is ignored")
+            self._say(codes.UNREADABLE, where, "is not a mapping; it is ignored")
             return {}
         return value or {}
 
     def _mig_strategy(self, flags: Mapping[str, Any]) -> str | None:
         value = flags.get("migStrategy")
         if value is not None and value not in MIG_STRATEGIES:
-            self._say(UNREADABLE, "flags.migStrategy", f"{value!r} is none of {', '.join(MIG_STRATEGIES)}")
+            self._say(codes.UNREADABLE, "flags.migStrategy", f"{value!r} is none of {', '.join(MIG_STRATEGIES)}")
             return None
         return value
 
@@ -162,10 +157,10 @@ class _Reader:
                 where = f"resources.{kind}[{index}]"
                 name, pattern = _text(value_at(entry, ("name",))), _text(value_at(entry, ("pattern",)))
                 if name is None or pattern is None:
-                    self._say(UNREADABLE, where, "is not a mapping with pattern and name; it is ignored")
+                    self._say(codes.UNREADABLE, where, "is not a mapping with pattern and name; it is ignored")
                 elif _qualified(name) != GPU_RESOURCE:
                     self._say(
-                        IGNORED_BY_PLUGIN, where,
+                        codes.IGNORED_BY_PLUGIN, where,
                         f"{pattern!r} has the name {name}, but the device plugin still calls it {standard}",
                     )  # fmt: skip
 
@@ -174,7 +169,7 @@ class _Reader:
         ways: list[tuple[str, Strategy]] = [("timeSlicing", "TimeSlicing"), ("mps", "MPS")]
         given = [(key, strategy) for key, strategy in ways if sharing.get(key)]
         if len(given) == 2:
-            self._say(UNREADABLE, "sharing", "timeSlicing and mps exclude each other; neither is taken")
+            self._say(codes.UNREADABLE, "sharing", "timeSlicing and mps exclude each other; neither is taken")
             return None
         if not given:
             return None
@@ -188,38 +183,43 @@ class _Reader:
         for index, entry in enumerate(list_in(section.get("resources"))):
             where = f"sharing.{key}.resources[{index}]"
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-                self._say(UNREADABLE, where, "is not a mapping with a name; it is ignored")
+                self._say(codes.UNREADABLE, where, "is not a mapping with a name; it is ignored")
                 continue
             name = _qualified(entry["name"])
             replicas = entry.get("replicas")
             if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 2:
-                self._say(INVALID_AMOUNT, f"{where}.replicas", f"{replicas!r} is not a whole number above 1")
+                self._say(codes.INVALID_AMOUNT, f"{where}.replicas", f"{replicas!r} is not a whole number above 1")
                 continue
             if replicas > MOST_REPLICAS:
-                self._say(
-                    PLUGIN_SETTING, where, f"{replicas} replicas; the driver offers a device to {MOST_REPLICAS} claims",
-                    advice="Offer it by memory instead (`capacity: [memory]`), or without a limit (`unlimited: true`).",
-                )  # fmt: skip
+                message = f"{replicas} replicas; the driver offers a device to {MOST_REPLICAS} claims"
+                advice = "Offer it by memory instead (`capacity: [memory]`), or without a limit (`unlimited: true`)."
+                self._say(codes.PLUGIN_SETTING, where, message, advice=advice)
             of_mig = name.startswith(MIG_RESOURCE)
             if not of_mig and name != GPU_RESOURCE:
                 self._say(
-                    IGNORED_BY_PLUGIN,
+                    codes.IGNORED_BY_PLUGIN,
                     f"{where}.name",
                     f"no device is called {name}, so the device plugin ignores it",
                 )
                 continue
             self._entry(entry, where, name, by_default)
             if strategy == "MPS" and of_mig:
-                self._say(PLUGIN_SETTING, where, f"{name} by MPS: the device plugin does not share MIG devices by MPS")
+                self._say(
+                    codes.PLUGIN_SETTING, where, f"{name} by MPS: the device plugin does not share MIG devices by MPS"
+                )
                 continue
             yield name, PluginSharing(strategy, replicas, by_default, one_only)
 
     def _entry(self, entry: JsonObject, where: str, name: str, by_default: bool) -> None:
         if entry.get("devices") not in (None, "all"):
-            self._say(IGNORED_BY_PLUGIN, f"{where}.devices", "the device plugin ignores this and shares all devices")
+            self._say(
+                codes.IGNORED_BY_PLUGIN, f"{where}.devices", "the device plugin ignores this and shares all devices"
+            )
         rename = entry.get("rename")
         if rename is not None and not (by_default and _qualified(str(rename)) == f"{name}.shared"):
-            self._say(IGNORED_BY_PLUGIN, f"{where}.rename", f"{rename!r}: the device plugin knows no names but its own")
+            self._say(
+                codes.IGNORED_BY_PLUGIN, f"{where}.rename", f"{rename!r}: the device plugin knows no names but its own"
+            )
 
 
 def _text(value: object) -> str | None:

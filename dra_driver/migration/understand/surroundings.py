@@ -16,12 +16,7 @@ from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass
 from dra_driver.errors import InvalidInput
-from dra_driver.migration.codes import (
-    ALREADY_DRA,
-    DOUBLE_ALLOCATION,
-    NO_COUNTERPART,
-    UNREADABLE,
-)
+from dra_driver.migration import codes
 from dra_driver.migration.model import MigrationFinding, Options, Path, finding, list_in, map_in, value_at
 from dra_driver.migration.understand.in_force import (
     Given,
@@ -99,7 +94,7 @@ class _Sources:
                 self._cluster_policy(document)
             case "GPUCluster" if document.api_version.startswith("nvidia.com/"):
                 message = "the GPU Operator runs its DRA stack here, so no other DRA driver for GPUs can run beside it"
-                self.findings.append(finding(ALREADY_DRA, document, ("spec", "draDriver"), message))
+                self.findings.append(finding(codes.ALREADY_DRA, document, ("spec", "draDriver"), message))
             case "DaemonSet":
                 self._daemon_set(document)
             case "DeviceClass" if document.api_version.startswith("resource.k8s.io/"):
@@ -127,7 +122,7 @@ class _Sources:
             obj = yaml.safe_load(text)
         except yaml.YAMLError as error:
             message = f"{name} looks like a configuration of GPUs and is not YAML: {str(error).splitlines()[0]}"
-            self.findings.append(finding(UNREADABLE, document, at, message))
+            self.findings.append(finding(codes.UNREADABLE, document, at, message))
             return
         if is_plugin_config(obj):
             self._plugin(document, name, obj, at)
@@ -146,12 +141,14 @@ class _Sources:
     def _layouts(self, document: Document, obj: JsonObject, at: Path) -> None:
         layouts = obj.get("mig-configs")
         if not isinstance(layouts, dict):
-            self.findings.append(finding(UNREADABLE, document, at, "mig-configs is not a mapping of layouts"))
+            self.findings.append(finding(codes.UNREADABLE, document, at, "mig-configs is not a mapping of layouts"))
             return
         for name, entries in layouts.items():
             layout = layout_of(str(name), entries)
             if layout is None:
-                self.findings.append(finding(UNREADABLE, document, at, f"layout {name} is not a list of mappings"))
+                self.findings.append(
+                    finding(codes.UNREADABLE, document, at, f"layout {name} is not a list of mappings")
+                )
             else:
                 self.layouts.append(Given(document, layout, at))
 
@@ -193,12 +190,12 @@ class _Sources:
             self.mig_strategies.append(Given(document, str(strategy)))
         elif strategy is not None:
             message = f"MIG strategy {strategy!r} is none of none, single, mixed"
-            self.findings.append(finding(UNREADABLE, document, (), message))
+            self.findings.append(finding(codes.UNREADABLE, document, (), message))
 
     def _cluster_policy(self, document: Document) -> None:
         spec = document.obj.get("spec")
         if not isinstance(spec, dict):
-            self.findings.append(finding(UNREADABLE, document, ("spec",), "the ClusterPolicy has no spec"))
+            self.findings.append(finding(codes.UNREADABLE, document, ("spec",), "the ClusterPolicy has no spec"))
             return
         # The chart writes `single`; an object without the field has the operator's own default, which is the same.
         self._strategy(document, value_at(spec, ("mig", "strategy")) or "single")
@@ -218,7 +215,7 @@ class _Sources:
         path: Path = ("spec", "template", "spec", "containers", settings.container)
         message = "this DaemonSet is a device plugin"
         advice = "Keep it away from the nodes that move, node by node as the cut-over plan says; delete it at the end."
-        self.findings.append(finding(DOUBLE_ALLOCATION, document, path, message, advice=advice))
+        self.findings.append(finding(codes.DOUBLE_ALLOCATION, document, path, message, advice=advice))
         if settings.mig_strategy in MIG_STRATEGIES:
             self.flag_strategies.append(Given(document, settings.mig_strategy, path))
         if settings.driver_root is not None:
@@ -230,7 +227,7 @@ class _Sources:
         try:
             self.classes.append(DeviceClass.of(document.obj))
         except InvalidInput as error:
-            self.findings.append(finding(UNREADABLE, document, (), str(error)))
+            self.findings.append(finding(codes.UNREADABLE, document, (), str(error)))
 
     # -- HAMi
 
@@ -245,7 +242,7 @@ class _Sources:
             scaling = obj.get(key)
             if isinstance(scaling, int | float) and scaling > 1:
                 message = f"{key} is {scaling}: more was given away than exists; the driver publishes what exists"
-                self.findings.append(finding(NO_COUNTERPART, document, at, message))
+                self.findings.append(finding(codes.NO_COUNTERPART, document, at, message))
 
     # -- what is there
 
