@@ -6,7 +6,7 @@ through for what has the shape of a pod's spec.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dra_driver.api.documents import Document
@@ -40,7 +40,7 @@ from dra_driver.migration.read.unrendered import speaks_of_gpus
 
 def pods_of(document: Document, options: Options) -> tuple[PodSpecAt, ...]:
     """The pods that an object describes, in its order."""
-    return tuple(_pods(document, document.obj, (), options))
+    return tuple(_Described(document, document.obj, (), options).pods())
 
 
 _WHOLE_GROUPS = ("", "apps", "batch")
@@ -50,71 +50,154 @@ def is_part_of_an_object(document: Document) -> bool:
     """Whether it can only be a patch: the API server takes no container of these kinds without an image."""
     if kind_of(document.obj) not in PODS or kind_of(document.obj)[0] not in _WHOLE_GROUPS:
         return False
-    containers = [container for pod in _pods(document, document.obj, (), Options()) for container in pod.containers]
+    containers = [container for pod in pods_of(document, Options()) for container in pod.containers]
     return bool(containers) and all("image" not in container.obj for container in containers)
 
 
-def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
-    key = kind_of(obj)
-    if key in PODS:
-        for pattern in PODS[key]:
-            yield from _ordinary(document, obj, base, pattern)
-    if key in EXTENDED_ONLY:
-        patterns, why = EXTENDED_ONLY[key]
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What an object says of pods: that of a document, or one that it holds at `base`."""
+
+    document: Document
+    obj: JsonObject
+    base: Path
+    options: Options
+
+    def pods(self) -> Iterator[PodSpecAt]:
+        key = kind_of(self.obj)
+        for pattern in PODS.get(key, ()):
+            yield from self._ordinary(pattern)
+        patterns, why = EXTENDED_ONLY.get(key, ((), ""))
         for pattern in patterns:
-            for pod in _ordinary(document, obj, base, pattern):
-                yield replace(pod, form=ClaimForm.NONE, why_no_claims=why)
-    if key in RESOURCES_ONLY:
-        yield from _resources_only(document, obj, base, *RESOURCES_ONLY[key])
-    if key in NIM:
-        for path, spec in _matching(obj, NIM[key]):
-            yield _nim(document, spec, (*base, *path), _group(obj, path))
-    if key in ARGO:
-        yield from _argo(document, obj, base, ARGO[key], options)
-    if key in NESTED:
-        for path, inner in _matching(obj, NESTED[key]):
-            yield from _pods(document, inner, (*base, *path), options)
-    if key == KSERVE:
-        yield from _kserve(document, obj, base, options)
-    if key == DYNAMO:
-        yield from _dynamo(document, obj, base)
-    if key in SPARK:
-        yield from _spark(document, obj, base, SPARK[key])
-    if not is_known(obj) and options.unknown_kinds:
-        yield from _by_shape(document, obj, base)
+            yield from self._ordinary(pattern, why)
+        if key in RESOURCES_ONLY:
+            yield from self._resources_only(*RESOURCES_ONLY[key])
+        if key in NIM:
+            for path, spec, group in self._maps(NIM[key]):
+                only = _container(spec, path, name="")
+                yield _pod(self.document, spec, path, (), group, (only,), form=ClaimForm.NIM)
+        if key in ARGO:
+            yield from self._argo(ARGO[key])
+        if key in NESTED:
+            for path, inner, _ in self._maps(NESTED[key]):
+                yield from _Described(self.document, inner, path, self.options).pods()
+        if key == KSERVE:
+            yield from self._kserve()
+        if key == DYNAMO:
+            yield from self._dynamo()
+        if key in SPARK:
+            yield from self._spark(tuple(SPARK[key].split(".")))
+        if not is_known(self.obj) and self.options.unknown_kinds:
+            yield from _by_shape(self.document, self.obj, self.base)
+
+    def _maps(self, pattern: str) -> Iterator[tuple[Path, JsonObject, str]]:
+        """The maps at a path where `[]` is every item and `*` every value: path in the document, map, and group."""
+        for path, value in _matching(self.obj, pattern):
+            yield (*self.base, *path), value, _group(self.obj, path)
+
+    def _ordinary(self, pattern: str, why: str = "") -> Iterator[PodSpecAt]:
+        for path, spec, group in self._maps(pattern):
+            # Beside the spec; of a spec without a template around it, that of the object.
+            beside = path[:-1] if path[-1] == "spec" else self.base
+            yield _pod(self.document, spec, path, (*beside, "metadata"), group, why=why)
+
+    def _resources_only(self, pattern: str, why: str) -> Iterator[PodSpecAt]:
+        for path, resources, group in self._maps(pattern):
+            only = ContainerAt("", path[:-1], self.obj, resources_path=path, resources=resources)
+            yield _pod(self.document, {}, path[:-1], (), group, (only,), why=why)
+
+    def _argo(self, where: str) -> Iterator[PodSpecAt]:
+        workflow = value_at(self.obj, tuple(where.split("."))) or {}
+        for pattern in (f"{where}.templates[]", f"{where}.templateDefaults"):
+            for path, template, _ in self._maps(pattern):
+                if containers := tuple(_argo_containers(template, path)):
+                    more = _inherited(workflow, template) if "templates" in path else {}
+                    why = _why_no_claims_of_argo(workflow, template, self.options)
+                    if "templateDefaults" in path:
+                        why = "templateDefaults are for all templates; ask for GPUs in the templates that need them"
+                    spec, group = {**template, **more}, _text(template.get("name"))
+                    metadata = (*path, "metadata")
+                    pod = _pod(self.document, spec, path, metadata, group, containers, form=ClaimForm.ARGO, why=why)
+                    yield replace(pod, inherited=frozenset(more))
+
+    def _kserve(self) -> Iterator[PodSpecAt]:
+        mode = value_at(self.obj, ("metadata", "annotations", _MODE_ANNOTATION))
+        raw = mode in _RAW_MODES or (mode is None and self.options.kserve_standard)
+        why = "" if raw else _why_not_raw(mode)
+        for pattern in ("predictor", "transformer", "explainer", "canary[].predictor"):
+            for field in (pattern, f"{pattern}.workerSpec"):
+                for path, spec, _ in self._maps(f"spec.{field}"):
+                    group = "-".join(str(item) for item in path[len(self.base) + 1 :])
+                    containers = (*_containers(spec, path), *_kserve_models(spec, path))
+                    yield _pod(self.document, spec, path, (*self.base, "metadata"), group, containers, why=why)
+
+    def _dynamo(self) -> Iterator[PodSpecAt]:
+        """Services of v1alpha1, which count GPUs and have no pod."""
+        why = "a service of a DynamoGraphDeployment counts GPUs; components of v1beta1 have pods with claims"
+        for path, service, _ in self._maps("spec.services.*"):
+            limits = value_at(service, ("resources", "limits"))
+            if isinstance(limits, dict) and (asked := _dynamo_resources(limits)):
+                only = ContainerAt(
+                    "main", path, service, resources_path=(*path, "resources"), resources={"limits": asked}
+                )
+                spec = map_in(service.get("extraPodSpec"))
+                yield _pod(self.document, spec, (*path, "extraPodSpec"), (), str(path[-1]), (only,), why=why)
+
+    def _spark(self, spec_path: Path) -> Iterator[PodSpecAt]:
+        spec = value_at(self.obj, spec_path)
+        for role in ("driver", "executor"):
+            gpu = value_at(spec, (role, "gpu"))
+            if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
+                yield self._spark_pod((*spec_path, role, "gpu"), role, {gpu["name"]: gpu.get("quantity", 1)})
+        conf = map_in(value_at(spec, ("sparkConf",)))
+        for name, amount in conf.items():
+            match = _SPARK_AMOUNT.fullmatch(name)
+            if match is not None:
+                vendor = conf.get(name.replace(".amount", ".vendor"), "nvidia.com")
+                yield self._spark_pod((*spec_path, "sparkConf", name), match[1], {f"{vendor}/gpu": amount})
+
+    def _spark_pod(self, at: Path, role: str, limits: JsonObject) -> PodSpecAt:
+        path = (*self.base, *at)
+        only = ContainerAt(role, path, {}, resources_path=path, resources={"limits": limits})
+        why = "Spark creates the extended resource from vendor and amount"
+        return _pod(self.document, {}, path, (), role, (only,), why=why)
 
 
-def _ordinary(document: Document, obj: JsonObject, base: Path, pattern: str) -> Iterator[PodSpecAt]:
-    for path, spec in _matching(obj, pattern):
-        yield _pod(document, spec, (*base, *path), _metadata_path(base, path), _group(obj, path))
-
-
-def _metadata_path(base: Path, path: Path) -> Path:
-    """Beside the spec; of a spec without a template around it, that of the object."""
-    return (*base, *path[:-1], "metadata") if path[-1] == "spec" else (*base, "metadata")
-
-
-def _pod(document: Document, spec: JsonObject, path: Path, metadata_path: Path, group: str) -> PodSpecAt:
+def _pod(
+    document: Document,
+    spec: JsonObject,
+    path: Path,
+    metadata_path: Path,
+    group: str = "",
+    containers: tuple[ContainerAt, ...] | None = None,
+    *,
+    form: ClaimForm = ClaimForm.POD,
+    why: str = "",
+) -> PodSpecAt:
+    """`containers` None: those of the spec. `why` it can have no claims; empty: it can."""
     return PodSpecAt(
         document,
         path,
         spec,
         metadata_path,
         map_in(value_at(document.obj, metadata_path)),
-        tuple(_containers(spec, path)),
-        group=group,
+        tuple(_containers(spec, path)) if containers is None else containers,
+        ClaimForm.NONE if why else form,
+        why,
+        group,
     )
 
 
 def _containers(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
-    for field, role in (
-        ("containers", Role.APP),
-        ("initContainers", Role.INIT),
-        ("ephemeralContainers", Role.EPHEMERAL),
-    ):
-        for index, container in enumerate(list_in(spec.get(field))):
-            if isinstance(container, dict):
-                yield _container(container, (*path, field, index), role)
+    yield from _listed(spec, path, "containers", Role.APP)
+    yield from _listed(spec, path, "initContainers", Role.INIT)
+    yield from _listed(spec, path, "ephemeralContainers", Role.EPHEMERAL)
+
+
+def _listed(holder: JsonObject, path: Path, field: str, role: Role) -> Iterator[ContainerAt]:
+    for index, container in enumerate(list_in(holder.get(field))):
+        if isinstance(container, dict):
+            yield _container(container, (*path, field, index), role)
 
 
 def _container(obj: JsonObject, path: Path, role: Role = Role.APP, name: str | None = None) -> ContainerAt:
@@ -124,34 +207,7 @@ def _container(obj: JsonObject, path: Path, role: Role = Role.APP, name: str | N
     return ContainerAt(given_name, path, obj, role, (*path, "resources"), map_in(obj.get("resources")))
 
 
-def _nim(document: Document, spec: JsonObject, path: Path, group: str) -> PodSpecAt:
-    """What has `resources` instead of containers."""
-    only = _container(spec, path, name="")
-    return replace(_pod(document, spec, path, (), group), containers=(only,), form=ClaimForm.NIM)
-
-
-def _resources_only(document: Document, obj: JsonObject, base: Path, pattern: str, why: str) -> Iterator[PodSpecAt]:
-    for path, resources in _matching(obj, pattern):
-        where = (*base, *path)
-        only = ContainerAt("", where[:-1], obj, resources_path=where, resources=resources)
-        pod = _pod(document, {}, where[:-1], (), _group(obj, path))
-        yield replace(pod, containers=(only,), form=ClaimForm.NONE, why_no_claims=why)
-
-
-def _argo(document: Document, obj: JsonObject, base: Path, where: str, options: Options) -> Iterator[PodSpecAt]:
-    workflow = value_at(obj, tuple(where.split("."))) or {}
-    for pattern in (f"{where}.templates[]", f"{where}.templateDefaults"):
-        for path, template in _matching(obj, pattern):
-            full = (*base, *path)
-            containers = tuple(_argo_containers(template, full))
-            if containers:
-                more = _inherited(workflow, template) if "templates" in path else {}
-                pod = _pod(document, {**template, **more}, full, (*full, "metadata"), _text(template.get("name")))
-                pod = replace(pod, containers=containers, form=ClaimForm.ARGO, inherited=frozenset(more))
-                why = _why_no_claims_of_argo(workflow, template, options)
-                if "templateDefaults" in path:
-                    why = "templateDefaults are for all templates; ask for GPUs in the templates that need them"
-                yield replace(pod, form=ClaimForm.NONE, why_no_claims=why) if why else pod
+# -- frameworks
 
 
 def _why_no_claims_of_argo(workflow: JsonObject, template: JsonObject, options: Options) -> str:
@@ -185,34 +241,13 @@ def _argo_containers(template: JsonObject, path: Path) -> Iterator[ContainerAt]:
     for field in ("container", "script"):
         if isinstance(item := template.get(field), dict):
             yield _container(item, (*path, field), name="main")
-    inner = value_at(template, ("containerSet", "containers"))
-    for index, item in enumerate(list_in(inner)):
-        if isinstance(item, dict):
-            yield _container(item, (*path, "containerSet", "containers", index))
-    for field, role in (("sidecars", Role.APP), ("initContainers", Role.INIT)):
-        for index, item in enumerate(list_in(template.get(field))):
-            if isinstance(item, dict):
-                yield _container(item, (*path, field, index), role)
+    yield from _listed(map_in(template.get("containerSet")), (*path, "containerSet"), "containers", Role.APP)
+    yield from _listed(template, path, "sidecars", Role.APP)
+    yield from _listed(template, path, "initContainers", Role.INIT)
 
 
 _RAW_MODES = ("RawDeployment", "Standard")
 _MODE_ANNOTATION = "serving.kserve.io/deploymentMode"
-
-
-def _kserve(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
-    mode = value_at(obj, ("metadata", "annotations", _MODE_ANNOTATION))
-    raw = mode in _RAW_MODES or (mode is None and options.kserve_standard)
-    why = "" if raw else _why_not_raw(mode)
-    for pattern in ("predictor", "transformer", "explainer", "canary[].predictor"):
-        for field in (pattern, f"{pattern}.workerSpec"):
-            for path, spec in _matching(obj, f"spec.{field}"):
-                full = (*base, *path)
-                group = "-".join(str(item) for item in path[1:])
-                pod = _pod(document, spec, full, (*base, "metadata"), group)
-                containers = (*pod.containers, *_kserve_models(spec, full))
-                yield replace(
-                    pod, containers=containers, form=ClaimForm.NONE if why else ClaimForm.POD, why_no_claims=why
-                )
 
 
 def _why_not_raw(mode: object) -> str:
@@ -231,20 +266,6 @@ def _kserve_models(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
             yield _container(item, (*path, field), name=_text(item.get("name")) or "kserve-container")
 
 
-def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpecAt]:
-    """Services of v1alpha1, which count GPUs and have no pod."""
-    for path, service in _matching(obj, "spec.services.*"):
-        limits = value_at(service, ("resources", "limits"))
-        if isinstance(limits, dict) and (asked := _dynamo_resources(limits)):
-            where = (*base, *path)
-            only = ContainerAt(
-                "main", where, service, resources_path=(*where, "resources"), resources={"limits": asked}
-            )
-            pod = _pod(document, map_in(service.get("extraPodSpec")), (*where, "extraPodSpec"), (), str(path[-1]))
-            why = "a service of a DynamoGraphDeployment counts GPUs; components of v1beta1 have pods with claims"
-            yield replace(pod, containers=(only,), form=ClaimForm.NONE, why_no_claims=why)
-
-
 def _dynamo_resources(limits: JsonObject) -> JsonObject:
     """As its operator writes them into the pod: GPUs of any type, and resources under their own names."""
     asked = dict(map_in(limits.get("custom")))
@@ -256,30 +277,6 @@ def _dynamo_resources(limits: JsonObject) -> JsonObject:
 _SPARK_AMOUNT = re.compile(r"spark\.(driver|executor)\.resource\.gpu\.amount")
 
 
-def _spark(document: Document, obj: JsonObject, base: Path, where: str) -> Iterator[PodSpecAt]:
-    spec_path = tuple(where.split("."))
-    spec = value_at(obj, spec_path)
-    for role in ("driver", "executor"):
-        gpu = value_at(spec, (role, "gpu"))
-        if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
-            path = (*base, *spec_path, role, "gpu")
-            yield _spark_pod(document, path, role, {gpu["name"]: gpu.get("quantity", 1)})
-    conf = map_in(value_at(spec, ("sparkConf",)))
-    for name, amount in conf.items():
-        match = _SPARK_AMOUNT.fullmatch(name)
-        if match is not None:
-            vendor = conf.get(name.replace(".amount", ".vendor"), "nvidia.com")
-            path = (*base, *spec_path, "sparkConf", name)
-            yield _spark_pod(document, path, match[1], {f"{vendor}/gpu": amount})
-
-
-def _spark_pod(document: Document, path: Path, role: str, limits: JsonObject) -> PodSpecAt:
-    why = "Spark creates the extended resource from vendor and amount"
-    only = ContainerAt(role, path, {}, resources_path=path, resources={"limits": limits})
-    pod = _pod(document, {}, path, (), role)
-    return replace(pod, containers=(only,), form=ClaimForm.NONE, why_no_claims=why)
-
-
 _DEEPEST = 30
 
 
@@ -289,7 +286,7 @@ def _by_shape(document: Document, value: object, path: Path) -> Iterator[PodSpec
         return
     if isinstance(value, dict):
         if looks_like_a_pod(value):
-            yield _pod(document, value, path, (*path[:-1], "metadata"), "")
+            yield _pod(document, value, path, (*path[:-1], "metadata"))
             return
         for key, inner in value.items():
             yield from _by_shape(document, inner, (*path, str(key)))
