@@ -173,6 +173,38 @@ def test_a_journal_that_lost_whole_changes_at_its_end_has_the_holds_and_misses_c
     assert file.current().incomplete
 
 
+def torn(path: Path) -> None:
+    """A crash, or a lost end: half of a change."""
+    path.write_bytes(path.read_bytes() + b"0123 {half")
+
+
+def test_a_journal_that_lost_its_end_has_no_hold_that_is_gone(tmp_path: Path) -> None:
+    with_holds(tmp_path)
+    before = (tmp_path / JOURNAL).read_bytes()
+    JournalFile(tmp_path).transact([lambda journal: replace(journal, held={}, holds={})])
+    (tmp_path / JOURNAL).write_bytes(before)
+    torn(tmp_path / JOURNAL)
+
+    file = JournalFile(tmp_path)
+    file.settle()
+    assert not file.current().holds
+    assert file.current().incomplete
+
+
+def test_of_two_damaged_records_each_hold_of_either_counts(tmp_path: Path) -> None:
+    with_holds(tmp_path)
+    torn(tmp_path / JOURNAL)
+    log = tmp_path / HOLD_LOG
+    known = [line for line in log.read_bytes().splitlines() if b"time-slice" not in line]
+    log.write_bytes(b"\n".join([b"0123 {half", *known, b""]))
+    assert TimeSlice(OTHER, "Long") not in HoldLog(tmp_path).read()[0]
+
+    file = JournalFile(tmp_path)
+    file.settle()
+    assert dict(file.current().holds) == RECORDS
+    assert HoldLog(tmp_path).read() == (RECORDS, 0)
+
+
 def test_a_change_adds_what_it_changes_and_nothing_else(tmp_path: Path) -> None:
     with_holds(tmp_path)
     before = (tmp_path / HOLD_LOG).read_bytes()
