@@ -45,7 +45,8 @@ A claim with holds (`kubelet_plugin.prepare.holds`) takes a longer way: hardware
 * Two that need the same hold take turns with it (`kubelet_plugin.prepare.turns`), over all instances of the plugin, and
   with nothing else. The second finds it made.
 * A claim that cannot be prepared is released at once, if it had nothing before.
-* What cannot be undone because its GPU is lost keeps no claim: its record stays behind, and is cleared later.
+* What cannot be undone because its GPU is lost keeps no claim: its record stays behind, and is cleared later. So are
+  holds of entries that were lost: UNDOING first, too.
 """
 
 import asyncio
@@ -368,6 +369,9 @@ class Executor:
         """Undo a hold, unless a claim needs it again. Returns whether it was undone. Its record stays."""
         async with self.turn_of(hold):
             journal = self._journal.current
+            if hold in journal.holds and journal.holds[hold].state is not HoldState.UNDOING:
+                # Of a lost entry. A claim that comes meanwhile and needs the hold makes it again.
+                journal = await self._journal.commit(transitions.undoing(hold, but=claim_uid))
             if hold not in journal.holds or needed(journal.held, hold, but=claim_uid):
                 return False
             with self._timed(f"undo_{type(hold).__name__}"):

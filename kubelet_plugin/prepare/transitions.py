@@ -208,6 +208,17 @@ def releasing(claim_uid: str) -> Transition:
     return change
 
 
+def undoing(hold: Hold, *, but: str | None) -> Transition:
+    """The hold is being undone, unless an entry other than that of the claim with UID `but` lists it."""
+
+    def change(journal: Journal) -> Journal:
+        if hold not in journal.holds or needed(journal.held, hold, but=but):
+            return journal
+        return _undoing(journal, [hold])
+
+    return change
+
+
 def to_undo(journal: Journal, entry: Entry, undone: Collection[Hold]) -> tuple[Hold, ...]:
     """The holds that go with the entry: no other entry lists them, and they are not `undone`, or were made again since.
 

@@ -30,6 +30,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from faults.run import copied
 from mutants.mutations import Mutant, mutants_of
 
+_SERVICE = tuple(
+    f"tests/kubelet_plugin/test_{name}.py"
+    for name in (
+        "service_guards", "service_holds", "service_machine", "claim_operations", "what_is_allocated", "lent_gpus",
+        "config_refusals", "slow_gpus", "device_metadata", "fabric_partitions", "mode_changes",
+    )
+)  # fmt: skip
+
 CORE: Mapping[str, Sequence[str]] = {
     "kubelet_plugin/prepare/*.py": (
         "tests/kubelet_plugin/prepare",
@@ -38,10 +46,7 @@ CORE: Mapping[str, Sequence[str]] = {
         "tests/kubelet_plugin/proof",
         "tests/kubelet_plugin/claims",
         "tests/kubelet_plugin/facts/test_discovery.py",
-        *(f"tests/kubelet_plugin/test_{name}.py" for name in (
-            "service_guards", "service_holds", "service_machine", "claim_operations", "what_is_allocated", "lent_gpus",
-            "config_refusals", "slow_gpus", "device_metadata", "fabric_partitions", "mode_changes",
-        )),
+        *_SERVICE,
     ),
     "kubelet_plugin/prepare/claim_reads.py": ("tests/kubelet_plugin/reporting", "tests/kubelet_plugin/prepare"),
     "kubelet_plugin/prepare/listener.py": (
@@ -55,9 +60,15 @@ CORE: Mapping[str, Sequence[str]] = {
         f"tests/kubelet_plugin/effects/test_{name}.py" for name in ("host_program", "on_host", "mps_in_container")
     ),
     "kubelet_plugin/hardware/shipped_hook.py": ("tests/kubelet_plugin/hardware/test_hook_program.py",),
+    "kubelet_plugin/claims/service.py": (
+        "tests/kubelet_plugin/claims", "tests/kubelet_plugin/test_given_up_calls.py", *_SERVICE,
+    ),
+    "kubelet_plugin/domains/service.py": ("tests/kubelet_plugin/domains",),
     "dra_driver/publish/*.py": ("tests/dra_driver/publish",),
     "dra_driver/publish/preview.py": ("tests/dra_driver/publish", "tests/dra_driver/cli/test_policy.py"),
     "dra_driver/kube/leader.py": ("tests/dra_driver/kube/test_leader.py",),
+    "dra_driver/kube/workqueue.py": ("tests/dra_driver/kube/test_workqueue.py",),
+    "controller/slices.py": ("tests/controller/test_slices.py",),
 }  # fmt: skip
 """The files, and the tests nearest to them; of two patterns, the later."""
 _HARMLESS = Path(__file__).with_name("harmless.yaml")

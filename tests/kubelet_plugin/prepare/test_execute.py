@@ -1,7 +1,9 @@
 """What an act that fails halfway leaves, and what is told of it: kubelet_plugin/prepare/execute.py on real files."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Collection
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -325,6 +327,26 @@ async def test_a_gpu_that_cannot_be_cleared_is_tried_once_and_keeps_no_other_fro
     assert [GPUS[1].uuid in sentence for sentence in report.done] == [True]
     assert ["it hangs" in sentence for sentence in report.pending] == [True]
     assert set(bench.journal.current.holds) == {LONG, ComputeMode(GPUS[0], 2)}
+
+
+async def test_a_claim_that_comes_while_what_it_needs_is_cleared_gets_it_made_again(bench: Bench) -> None:
+    await bench.journal.commit(lambda journal: replace(journal, holds={LONG: HoldRecord(HoldState.MADE, BOOT)}))
+    bench.hardware.there = {subject_of(LONG): (LONG, 1)}
+    loop, plan = asyncio.get_running_loop(), bench.plan("train", LONG)
+    prepared: list[Future[Plan]] = []
+
+    def act(hold: Hold) -> None:
+        if not prepared:
+            prepared.append(asyncio.run_coroutine_threadsafe(bench.carry_out(plan), loop))
+            while not bench.journal.current.held:
+                time.sleep(0.001)
+
+    bench.hardware.on_act = act
+    await bench.executor.clear_left_behind(BOOT)
+    await asyncio.wrap_future(prepared[0])
+
+    assert bench.hardware.holds == {LONG}
+    assert bench.journal.current.holds[LONG].state is HoldState.MADE
 
 
 async def test_turns_at_gpus_are_taken_in_one_order(bench: Bench) -> None:
