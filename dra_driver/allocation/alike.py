@@ -191,12 +191,12 @@ def _texts_of_device(device: object, known: JsonObject) -> _Texts | None:
     if not (isinstance(device, dict) and device.keys() == known.keys() and isinstance(device["name"], str)):
         return None
     for field, value in device.items():
-        if field not in ("name", "attributes") and value != known[field]:
+        if value is not known[field] and field not in ("name", "attributes") and value != known[field]:
             return None
     own, other = device.get("attributes", _NO_ATTRIBUTES), known.get("attributes", _NO_ATTRIBUTES)
     if not (isinstance(own, dict) and own.keys() == other.keys()):
         return None
-    texts = {name: value for name, value in own.items() if value != other[name]}
+    texts = {name: value for name, value in own.items() if value is not other[name] and value != other[name]}
     return texts if all(map(_is_text, texts.values())) else None
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from pydantic_core import from_json, to_json
 
+from dra_driver.api.alike_items import read_items
 from dra_driver.api.manifest_nodes import (
     TEMPLATE,
     BadDocument,
@@ -251,6 +252,18 @@ def _as_json(text: str) -> JsonObject | None:
         return None
     try:
         encoded = text.encode()
+    except UnicodeEncodeError:
+        return None
+    read = read_items(encoded, _parsed)
+    if read is None:
+        return _parsed(encoded)
+    items, without = read
+    data = _parsed(without)
+    return None if data is None else {**data, "items": items}
+
+
+def _parsed(encoded: bytes) -> JsonObject | None:
+    try:
         data: JsonObject = from_json(encoded, allow_inf_nan=False)
         # Of a key that is given twice only the last value is read, so the first key is not written again.
         quotes = to_json(data).count(b'"')
@@ -259,7 +272,7 @@ def _as_json(text: str) -> JsonObject | None:
     if quotes != encoded.count(b'"') + encoded.count(b"\\u0022"):
         return None
     if not _short_numbers().fullmatch(encoded):
-        data = json.loads(text, parse_int=plain_value, parse_float=plain_value)
+        data = json.loads(encoded, parse_int=plain_value, parse_float=plain_value)
     return data
 
 
