@@ -125,6 +125,8 @@ def shortage_on(node: NodeView, pod: PodSpec, others: Iterable[PodSpec]) -> Shor
 
     None for enough, and for a node that does not say what it has.
     """
+    if not node.allocatable:
+        return None  # as of all nodes of which only slices are known; the pod's amounts take a while
     wanted = amounts_of(pod)
     used: Mapping[str, Fraction] | None = None
     for resource, amount in sorted(wanted.items()):
