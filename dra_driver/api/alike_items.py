@@ -8,7 +8,7 @@ valid about one item is valid about all of its layout, because only a value was 
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ _STRING = rb'"[^"\\]*"'
 _FLAT = rb"(?:" + _STRING + rb"|\{(?:\s*" + _STRING + rb"\s*:\s*(?:" + _STRING + rb"|[0-9]+)\s*,?)*\s*\})"
 _HEAD = re.compile(rb"\s*\{(?:\s*" + _STRING + rb"\s*:\s*" + _FLAT + rb'\s*,)*\s*"items"\s*:\s*\[\s*(?=\{)')
 """A list up to its first item."""
-_BETWEEN = re.compile(rb"\s*(?:,\s*(?=\{)|(?=\]))")
+_BETWEEN = re.compile(rb"[ \t\n\r]*(?:,[ \t\n\r]*(?=\{)|(?=\]))")
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"(\s*:)?|-?[0-9][0-9.eE+-]*|true|false|null')
 """A value that is no list and no object, or a key."""
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,17}")
@@ -118,12 +118,12 @@ def _split(text: bytes, obj: JsonObject) -> tuple[tuple[bytes, ...], tuple[_Valu
     last = 0
     leaves = (token for token in _TOKEN.finditer(text) if token[1] is None)
     for token, path in zip(leaves, _paths(obj, ()), strict=True):
-        written = token[0]
-        if _PLAIN.fullmatch(written) if written.startswith(b'"') else _INTEGER.fullmatch(written):
-            quote = written.startswith(b'"')
-            parts.append(text[last : token.start() + quote])
-            last = token.end() - quote
-            values.append(_Value(path, text[token.start() + quote : last]))
+        is_text = token[0].startswith(b'"')
+        if (_PLAIN if is_text else _INTEGER).fullmatch(token[0]):
+            start = token.start() + is_text  # quotes are the same in all items
+            parts.append(text[last:start])
+            last = token.end() - is_text
+            values.append(_Value(path, text[start:last]))
     return (*parts, text[last:]), tuple(values)
 
 
@@ -139,8 +139,8 @@ def _paths(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[str | i
         yield path
 
 
-type _Plan = dict[str | int, "_Plan | int"]
-"""By key or index: which of the differing values goes there, or what differs below."""
+type _Plan = dict[str | int, Any]
+"""By key or index: which of the differing values goes there, as its number, or the plan of what differs below."""
 
 
 class _Layout:
@@ -193,9 +193,9 @@ class _Layout:
         together = b'"'.join(texts)
         if not (data.startswith(self._last, position) and _PLAIN.fullmatch(together)):
             return None
-        values: list[Any] = together.decode().split('"')
-        for integer in self._integers:
-            values[integer] = int(values[integer])
+        values: list[str | int] = [*together.decode().split('"')]
+        for index in self._integers:
+            values[index] = int(values[index])
         return _made(self._obj, self._plan, values), position + len(self._last)
 
 
@@ -206,7 +206,8 @@ def _enter(plan: _Plan, path: Sequence[str | int], value: int) -> None:
     plan[last] = value
 
 
-def _made(like: Any, plan: Mapping[str | int, Any], values: Sequence[Any]) -> Any:
+def _made(like: Any, plan: _Plan, values: Sequence[str | int]) -> Any:
+    """A copy of the object or list `like`, with these values where the plan has them."""
     made = like.copy()
     for step, part in plan.items():
         made[step] = values[part] if type(part) is int else _made(like[step], part, values)

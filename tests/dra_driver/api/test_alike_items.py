@@ -83,7 +83,9 @@ def texts(draw: st.DrawFn) -> str:
     text = json.dumps({**before, "items": items, **after}, **style)
     if draw(st.integers(0, 3)) == 2:
         place = draw(st.integers(0, len(text)))
-        text = text[:place] + draw(st.sampled_from(list('",:{}[]\\01 ax'))) + text[place + draw(st.integers(0, 2)) :]
+        text = (
+            text[:place] + draw(st.sampled_from(list('",:{}[]\\01 ax\f\n'))) + text[place + draw(st.integers(0, 2)) :]
+        )
     return text
 
 
@@ -145,6 +147,7 @@ def test_an_item_that_is_made_from_another_one_can_be_changed_at_its_top() -> No
         lambda text: text.replace('"items"', '"items": [], "items"', 1),
         lambda text: text[:-2] + ",]}",
         lambda text: text[:-2] + ', "a"]}',
+        lambda text: text.replace("}, {", "},\f{", 1),
         lambda text: text[:-1],
         lambda text: text + "}",
     ],
