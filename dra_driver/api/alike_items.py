@@ -81,7 +81,7 @@ class _Layouts:
         self._lessons: Counter[str] = Counter()
 
     def read(self, data: bytes, position: int) -> tuple[JsonObject, int] | None:
-        """The item at this position and its end; None if it has to be parsed."""
+        """The item at this position and its end; None if it must be parsed."""
         for place, layout in enumerate(self._in_use):
             read = layout.read(data, position)
             if read is not None:
