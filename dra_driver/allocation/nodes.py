@@ -5,7 +5,7 @@ NodeResourcesFit: containers add up, sidecars with them; init containers run one
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -147,28 +147,32 @@ def amounts_of(pod: PodSpec) -> dict[str, Fraction]:
 
     Extended resources are not among them: DRA may serve those.
     """
-    lasting = _sum(map(_requests, pod.containers))
-    needed = dict(lasting)
-    sidecars: dict[str, Fraction] = {}
-    for container in pod.init_containers:
-        own = _requests(container)
-        if container.restart_policy == "Always":
-            sidecars = _sum((sidecars, own))
-            lasting = _sum((lasting, own))
-            beside = sidecars
-        else:
-            beside = _sum((sidecars, own))
-        for name, amount in beside.items():
-            needed[name] = max(needed.get(name, Fraction(0)), amount)
-    for name, amount in lasting.items():
-        needed[name] = max(needed.get(name, Fraction(0)), amount)
+    needed = most_at_a_time(pod, lambda name: "/" not in name)
     overhead = {name: Quantity.parse(str(value)).value for name, value in pod.overhead.items()}
     return {name: amount for name, amount in _sum((needed, overhead)).items() if amount} | {"pods": Fraction(1)}
 
 
-def _requests(container: Container) -> dict[str, Fraction]:
+def most_at_a_time(pod: PodSpec, counts: Callable[[str], bool]) -> dict[str, Fraction]:
+    """What the pod's containers take at most at any time, of the resources that count, by name.
+
+    Containers that run together add up, sidecars with them; an init container that ends needs its amount only while it
+    runs, beside the sidecars that were started before it.
+    """
+    sidecars: dict[str, Fraction] = {}
+    starting: list[dict[str, Fraction]] = []
+    for container in pod.init_containers:
+        starting.append(_sum((sidecars, _requests(container, counts))))
+        if container.restart_policy == "Always":
+            sidecars = starting[-1]
+    running = _sum((sidecars, *(_requests(container, counts) for container in pod.containers)))
+    moments = (running, *starting)
+    names = dict.fromkeys(name for moment in moments for name in moment)
+    return {name: max(moment.get(name, Fraction(0)) for moment in moments) for name in names}
+
+
+def _requests(container: Container, counts: Callable[[str], bool]) -> dict[str, Fraction]:
     amounts = container.resources.wanted.items()
-    return {name: Quantity.parse(str(value)).value for name, value in amounts if "/" not in name}
+    return {name: Quantity.parse(str(value)).value for name, value in amounts if counts(name)}
 
 
 def _sum(parts: Iterable[Mapping[str, Fraction]]) -> dict[str, Fraction]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dra_driver import kubernetes
 from dra_driver.allocation.behavior import Behavior
-from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
+from dra_driver.allocation.nodes import NodeView, most_at_a_time, provides, selector_matches, unfit_for
 from dra_driver.allocation.result import ShareIds, derived_share_id
 from dra_driver.allocation.search import Allocated, Limit, allocate
 from dra_driver.allocation.snapshot import Snapshot
@@ -48,39 +48,16 @@ class ExtendedRequests:
 
 def class_by_resource(classes: Iterable[DeviceClass]) -> dict[str, str]:
     """Resource name to class name. Of several classes for one name the newest wins, then the smaller name."""
-    newest: dict[str, DeviceClass] = {}
-    result: dict[str, str] = {}
-    for class_ in classes:
-        result[IMPLICIT_PREFIX + class_.metadata.name] = class_.metadata.name
-        name = class_.spec.extended_resource_name
-        if name is None:
-            continue
-        other = newest.get(name)
-        if other is None or _is_newer(class_, other):
-            newest[name] = class_
-    return result | {name: device_class.metadata.name for name, device_class in newest.items()}
-
-
-def _is_newer(device_class: DeviceClass, other: DeviceClass) -> bool:
-    mine, theirs = device_class.metadata.creation_timestamp or "", other.metadata.creation_timestamp or ""
-    return mine > theirs or (mine == theirs and device_class.metadata.name < other.metadata.name)
+    by_name = sorted(classes, key=lambda class_: class_.metadata.name, reverse=True)
+    oldest_first = sorted(by_name, key=lambda class_: class_.metadata.creation_timestamp or "")
+    named = {class_.spec.extended_resource_name: class_.metadata.name for class_ in oldest_first}
+    implicit = {IMPLICIT_PREFIX + class_.metadata.name: class_.metadata.name for class_ in oldest_first}
+    return implicit | {resource: name for resource, name in named.items() if resource is not None}
 
 
 def extended_resources(pod: PodSpec) -> dict[str, int]:
-    """Resource name to what the pod needs at any time, for names with a domain that is not Kubernetes' own.
-
-    Containers that run together add up; an init container that ends needs its amount only while it runs.
-    """
-    total: dict[str, int] = {}
-    together = [item for item in _containers(pod) if not item.ends]
-    for container in together:
-        for name, amount in container.amounts.items():
-            total[name] = total.get(name, 0) + amount
-    for container in _containers(pod):
-        for name, amount in container.amounts.items() if container.ends else ():
-            beside = sum(item.amounts.get(name, 0) for item in together if item.index < container.index)
-            total[name] = max(total.get(name, 0), beside + amount)
-    return {name: amount for name, amount in total.items() if amount}
+    """Resource name to what the pod needs at any time, for names with a domain that is not Kubernetes' own."""
+    return {name: int(amount) for name, amount in most_at_a_time(pod, _is_extended).items() if amount}
 
 
 @dataclass(frozen=True, slots=True)

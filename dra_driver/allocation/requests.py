@@ -102,19 +102,12 @@ def check_size(requests: Sequence[Alternatives], count: Callable[[Wanted], int])
 def _alternatives(
     claim: ResourceClaim, request: DeviceRequest, classes: Mapping[str, DeviceClass], behavior: Behavior
 ) -> Alternatives:
-    named: list[tuple[RequestName, ExactRequest | SubRequest]] = (
-        [(RequestName(request.name), request.exactly)]
-        if request.exactly is not None
-        else [
-            (RequestName(request.name, sub_request.name), sub_request) for sub_request in request.first_available or ()
-        ]
-    )
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
     if request.first_available and not behavior.prioritized:
         message = f'request "{request.name}" has alternatives; kube-scheduler has DRAPrioritizedList switched off'
         raise InvalidInput(message, about=about)
     alternatives: list[Wanted] = []
-    for name, spec in named:
+    for name, spec in request.ways:
         if isinstance(spec, ExactRequest) and spec.admin_access is not None and not behavior.admin_access:
             message = f'request "{name}" asks for admin access; kube-scheduler has DRAAdminAccess switched off'
             raise InvalidInput(message, about=about)

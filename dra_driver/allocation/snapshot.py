@@ -236,26 +236,26 @@ class Pool:
     def candidates(self) -> tuple[Candidate, ...]:
         if len(self._offering) == 1:
             return self._offering[0].candidates
-        return tuple(candidate for published_slice in self._offering for candidate in published_slice.candidates)
+        return tuple(candidate for slice_ in self._offering for candidate in slice_.candidates)
 
     @property
     def size(self) -> int:
-        return sum(len(published_slice.names) for published_slice in self._offering)
+        return sum(len(slice_.names) for slice_ in self._offering)
 
     @property
     def attached(self) -> bool:
         """Whether it has devices that are attached after the decision: it comes last."""
-        return any(published_slice.attached for published_slice in self._offering)
+        return any(slice_.attached for slice_ in self._offering)
 
     def look(self, attributes: Collection[str]) -> Hashable:
         """Equal for pools that serve requests equally which read these attributes, as long as nothing is held of them.
         None for a pool that has a problem, or a slice that is not for one node alone."""
-        looks = tuple(published_slice.look(attributes) for published_slice in self._slices)
+        looks = tuple(slice_.look(attributes) for slice_ in self._slices)
         return (self.driver, looks) if looks and None not in looks else None
 
     def is_used_up(self, names: Set[str]) -> bool:
         """Whether all its devices are among these."""
-        return all(published_slice.names <= names for published_slice in self._offering)
+        return all(slice_.names <= names for slice_ in self._offering)
 
     @cached_property
     def draws(self) -> Mapping[str, tuple[tuple[CounterId, Amount], ...]]:
@@ -342,11 +342,11 @@ class Catalog:
 
     def _gathered(self, node: NodeView) -> tuple[Pool, ...]:
         usable: dict[PoolId, list[PublishedSlice]] = {}
-        for published_slice in self._of_node(node.name):
-            usable.setdefault(published_slice.pool, []).append(published_slice)
-        for published_slice in self._of_node(None):
-            if published_slice.is_for(node):
-                usable.setdefault(published_slice.pool, []).append(published_slice)
+        for slice_ in self._of_node(node.name):
+            usable.setdefault(slice_.pool, []).append(slice_)
+        for slice_ in self._of_node(None):
+            if slice_.is_for(node):
+                usable.setdefault(slice_.pool, []).append(slice_)
         results = [self._pool([*slices, *self._counters.get(id_, ())]) for id_, slices in usable.items()]
         results += [pool for id_, pool in self._troubled.items() if id_ not in usable]
         pools = [pool for pool in results if pool is not None]
@@ -368,42 +368,34 @@ class Catalog:
         if len(usable) == 1 and usable[0].slices_of_pool == 1:
             return self._complete(usable, ())
         id_ = usable[0].pool
-        newest = max(published_slice.generation for published_slice in usable)
-        current = sorted(
-            (published_slice for published_slice in usable if published_slice.generation == newest), key=_name
-        )
+        newest = max(slice_.generation for slice_ in usable)
+        current = sorted((slice_ for slice_ in usable if slice_.generation == newest), key=lambda slice_: slice_.name)
         everywhere: Sequence[PublishedSlice] = current
         if not _is_complete(current):
-            if any(published_slice.generation > newest for published_slice in self._known[id_]):
+            if any(slice_.generation > newest for slice_ in self._known[id_]):
                 return None
-            everywhere = [
-                published_slice for published_slice in self._known[id_] if published_slice.generation == newest
-            ]
+            everywhere = [slice_ for slice_ in self._known[id_] if slice_.generation == newest]
         if not _is_complete(everywhere):
-            wanted = max(published_slice.slices_of_pool for published_slice in everywhere)
+            wanted = max(slice_.slices_of_pool for slice_ in everywhere)
             return Pool(id_, (), self._selectors, _incomplete(len(everywhere), wanted))
-        mine = {published_slice.name for published_slice in current}
-        return self._complete(
-            current, [published_slice for published_slice in everywhere if published_slice.name not in mine]
-        )
+        mine = {slice_.name for slice_ in current}
+        return self._complete(current, [slice_ for slice_ in everywhere if slice_.name not in mine])
 
     def _complete(self, current: Sequence[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> Pool:
         apart = self.behavior.counters_apart
-        offering = [published_slice for published_slice in current if not (apart and published_slice.has_counters)]
-        drawing = [published_slice for published_slice in (*offering, *elsewhere) if published_slice.draws]
+        offering = [slice_ for slice_ in current if not (apart and slice_.has_counters)]
+        drawing = [slice_ for slice_ in (*offering, *elsewhere) if slice_.draws]
         counters, problem = _counters(current) if self.behavior.partitionable else ({}, None)
         problem = _twice(offering) or problem
         if (
             problem is None
             and self.behavior.partitionable
-            and not all(published_slice.drawn <= counters.keys() for published_slice in drawing)
+            and not all(slice_.drawn <= counters.keys() for slice_ in drawing)
         ):
-            problem = _unknown_counter(
-                [candidate for published_slice in drawing for candidate in published_slice.drawing], counters
-            )
+            problem = _unknown_counter([candidate for slice_ in drawing for candidate in slice_.drawing], counters)
         if problem is not None:
             return Pool(current[0].pool, (), self._selectors, f"is invalid: {problem}")
-        others = tuple(candidate for published_slice in elsewhere for candidate in published_slice.drawing)
+        others = tuple(candidate for slice_ in elsewhere for candidate in slice_.drawing)
         return Pool(current[0].pool, offering, self._selectors, None, counters, others, current)
 
 
@@ -446,10 +438,6 @@ def _unknown_counter(candidates: Iterable[Candidate], counters: Mapping[CounterI
             if id_ not in counters:
                 return f"device {candidate.id.device} draws on counter {id_.counter} of {id_.set}, which does not exist"
     return None
-
-
-def _name(published_slice: PublishedSlice) -> str:
-    return published_slice.name
 
 
 # -- what claims hold

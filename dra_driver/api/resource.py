@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from dra_driver.api.meta import Model, ObjectMeta
-from dra_driver.names import ClaimRef, DeviceId
+from dra_driver.names import ClaimRef, DeviceId, RequestName
 
 
 class Attribute(Model):
@@ -162,6 +162,13 @@ class DeviceRequest(Model):
     name: str
     exactly: ExactRequest | None = None
     first_available: list[SubRequest] | None = None
+
+    @property
+    def ways(self) -> list[tuple[RequestName, ExactRequest | SubRequest]]:
+        """Itself, or its alternatives, each with its name."""
+        if self.exactly is not None:
+            return [(RequestName(self.name), self.exactly)]
+        return [(RequestName(self.name, item.name), item) for item in self.first_available or ()]
 
 
 class Constraint(Model):

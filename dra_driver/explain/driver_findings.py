@@ -106,8 +106,8 @@ def _asks_for_mig_by_name(pod: Pod | None, claims: Iterable[PodClaim]) -> bool:
     if pod is not None and any(name.startswith("nvidia.com/mig-") for name in extended_resources(pod.spec)):
         return True
     requests = [request for entry in claims if entry.claim is not None for request in entry.claim.spec.devices.requests]
-    wanted = [item for request in requests for item in (request.exactly, *(request.first_available or ()))]
-    return any(item is not None and item.device_class_name.endswith(".mig.nvidia.com") for item in wanted)
+    wanted = [item for request in requests for _, item in request.ways]
+    return any(item.device_class_name.endswith(".mig.nvidia.com") for item in wanted)
 
 
 def _would_help(kind: str, verdict: NodeVerdict) -> bool:

@@ -6,6 +6,7 @@ Each finding says what is wrong, with which object, and what to do. Those that `
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
@@ -18,7 +19,7 @@ from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
 from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError
 from dra_driver.explain.verdicts import NodeVerdict, ReasonCode, holder_of
 from dra_driver.grouping import grouped
-from dra_driver.names import ADMIN_ACCESS_LABEL, FORMER_CLASSES
+from dra_driver.names import ADMIN_ACCESS_LABEL, FORMER_CLASSES, RequestName
 from dra_driver.phrases import and_more, how_many
 from dra_driver.quantity import Quantity
 
@@ -134,12 +135,8 @@ def _of_claim(world: World, claim: ResourceClaim) -> Iterator[WaitFinding]:
             yield _gate(about, "distinctAttribute", "DRAConsumableCapacity", world.behavior)
 
 
-def _requests(claim: ResourceClaim) -> Iterator[tuple[str, ExactRequest | SubRequest]]:
-    for request in claim.spec.devices.requests:
-        if request.exactly is not None:
-            yield request.name, request.exactly
-        for sub_request in request.first_available or ():
-            yield f"{request.name}/{sub_request.name}", sub_request
+def _requests(claim: ResourceClaim) -> Iterator[tuple[RequestName, ExactRequest | SubRequest]]:
+    return chain.from_iterable(request.ways for request in claim.spec.devices.requests)
 
 
 def _of_request(

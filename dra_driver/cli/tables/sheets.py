@@ -395,10 +395,9 @@ def _asked(claim: ResourceClaim) -> list[str]:
     """`gpu: 4 x gpu.nvidia.com` a request."""
     results = []
     for request in claim.spec.devices.requests:
-        wanted = [request.exactly] if request.exactly is not None else request.first_available or []
         ways = [
             f"{'all' if item.allocation_mode == 'All' else item.count or 1} x {item.device_class_name}"
-            for item in wanted
+            for _, item in request.ways
         ]
         results.append(f"{request.name}: {' or '.join(ways)}")
     return results
