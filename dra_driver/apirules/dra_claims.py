@@ -1,5 +1,6 @@
 """Validation of ResourceClaims with their status, ResourceClaimTemplates and DeviceClasses."""
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 
@@ -91,11 +92,9 @@ def _request(request: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem
 
 def _exact(request: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem]:
     name = request.get("deviceClassName", "")
-    if not name:
-        problems = [required(f"{path}.deviceClassName")]
-    else:
-        why = dns_subdomain(name)
-        problems = [invalid(f"{path}.deviceClassName", name, why)] if why else []
+    problems = [] if name else [required(f"{path}.deviceClassName")]
+    if name and (why := dns_subdomain(name)):
+        problems.append(invalid(f"{path}.deviceClassName", name, why))
     problems += _selectors(request.get("selectors"), f"{path}.selectors", cel)
     mode, count = request.get("allocationMode", ""), request.get("count", 0)
     if mode == "All" and count != 0:
@@ -253,8 +252,6 @@ def _device_status(value: JsonObject, path: str, allocated: set[tuple[str, str, 
 
 
 def _address(value: str, path: str) -> list[FieldProblem]:
-    import ipaddress
-
     try:
         interface = ipaddress.ip_interface(value)
     except ValueError:

@@ -31,8 +31,7 @@ def driver_name(name: str, path: str) -> list[FieldProblem]:
         return [required(path)]
     if len(name) > 63:
         return [too_long(path, 63)]
-    why = dns_subdomain(name.lower())
-    return [invalid(path, name, why)] if why else []
+    return [invalid(path, name, why)] if (why := dns_subdomain(name.lower())) else []
 
 
 def pool_name(name: str, path: str) -> list[FieldProblem]:
@@ -46,8 +45,7 @@ def pool_name(name: str, path: str) -> list[FieldProblem]:
 
 def label(name: str, path: str) -> list[FieldProblem]:
     """A DNS label; an empty one is invalid rather than missing, as for device and request names."""
-    why = dns_label(name)
-    return [invalid(path, name, why)] if why else []
+    return [invalid(path, name, why)] if (why := dns_label(name)) else []
 
 
 def required_label(name: str, path: str) -> list[FieldProblem]:
@@ -106,8 +104,7 @@ def share_id(value: str, path: str) -> list[FieldProblem]:
 
 def label_name(name: str, path: str) -> list[FieldProblem]:
     """A label key."""
-    why = qualified_name(name)
-    return [invalid(path, name, why)] if why else []
+    return [invalid(path, name, why)] if (why := qualified_name(name)) else []
 
 
 def taint(value: JsonObject, path: str, effects: Sequence[str] = TAINT_EFFECTS) -> list[FieldProblem]:

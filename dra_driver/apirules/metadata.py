@@ -9,44 +9,44 @@ from dra_driver.apirules.status import FieldProblem, forbidden, invalid, require
 type NameRule = Callable[[str], str | None]
 """Returns what is wrong with a name, or None."""
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED_PART = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _STANDARD_FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")
 _ANNOTATIONS_LIMIT = 256 * 1024
 
 
-def dns_label(text: str) -> str | None:
-    """RFC 1123 label, at most 63 characters."""
-    if len(text) > 63:
-        return "must be no more than 63 characters"
-    if _LABEL.fullmatch(text) is None:
-        return "a lowercase RFC 1123 label consists of lower case letters, digits or '-', alphanumeric at both ends"
-    return None
+def _format(pattern: str, longest: int, why: str) -> NameRule:
+    """A rule for text of at most `longest` characters; `why` says what the others do wrong."""
+    matches = re.compile(pattern).fullmatch
+
+    def rule(text: str) -> str | None:
+        if len(text) > longest:
+            return f"must be no more than {longest} characters"
+        return None if matches(text) else why
+
+    return rule
 
 
-def service_name(text: str) -> str | None:
-    """RFC 1035 label."""
-    if len(text) > 63:
-        return "must be no more than 63 characters"
-    return (
-        None
-        if _SERVICE.fullmatch(text)
-        else "a DNS-1035 label starts with a lower case letter, then letters, digits or '-'"
-    )
-
-
-def dns_subdomain(text: str) -> str | None:
-    """RFC 1123 subdomain, at most 253 characters."""
-    if len(text) > 253:
-        return "must be no more than 253 characters"
-    if _SUBDOMAIN.fullmatch(text) is None:
-        return (
-            "a lowercase RFC 1123 subdomain consists of lower case letters, digits, '-' or '.', "
-            "alphanumeric at both ends of each part"
-        )
-    return None
+dns_label = _format(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?",
+    63,
+    "a lowercase RFC 1123 label consists of lower case letters, digits or '-', alphanumeric at both ends",
+)
+service_name = _format(
+    r"[a-z]([-a-z0-9]*[a-z0-9])?",
+    63,
+    "a DNS-1035 label starts with a lower case letter, then letters, digits or '-'",
+)
+dns_subdomain = _format(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*",
+    253,
+    "a lowercase RFC 1123 subdomain consists of lower case letters, digits, '-' or '.', alphanumeric at both ends of"
+    " each part",
+)
+label_value = _format(
+    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?",
+    63,
+    "a valid label is empty or consists of letters, digits, '-', '_' or '.', alphanumeric at both ends",
+)
 
 
 def path_segment(text: str) -> str | None:
@@ -65,15 +65,6 @@ def qualified_name(text: str) -> str | None:
         return "name part must be non-empty and no more than 63 characters"
     if _QUALIFIED_PART.fullmatch(name) is None:
         return "name part consists of letters, digits, '-', '_' or '.', alphanumeric at both ends"
-    return None
-
-
-def label_value(text: str) -> str | None:
-    """Values of labels: empty, or at most 63 characters."""
-    if len(text) > 63:
-        return "must be no more than 63 characters"
-    if text and _QUALIFIED_PART.fullmatch(text) is None:
-        return "a valid label is empty or consists of letters, digits, '-', '_' or '.', alphanumeric at both ends"
     return None
 
 
