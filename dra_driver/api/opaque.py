@@ -282,9 +282,7 @@ def _applying(
     written = kind_of(config.parameters, field=config.field)
     if written == kind.kind:
         return [written_config(config.parameters, kind, field=config.field)]
-    of_class = [
-        listed_config.parameters.get("kind") for listed_config in covering if listed_config.source == "FromClass"
-    ]
+    of_class = [other.parameters.get("kind") for other in covering if other.source == "FromClass"]
     if not config.requests or (config.source == "FromClass" and kind.kind in of_class):
         return []
     raise InvalidConfig(

@@ -194,11 +194,8 @@ class _Checker:
             )
         if node.target is not None and node.function in LAZY_METHODS:
             return self._lazy(node, node.target)
-        candidates = [
-            overload
-            for overload in self._functions.get(node.function, ())
-            if overload.is_method == (node.target is not None)
-        ]
+        is_method = node.target is not None
+        candidates = [each for each in self._functions.get(node.function, ()) if each.is_method == is_method]
         if not candidates:
             raise self._unknown(node)
         operands = ((node.target,) if node.target else ()) + node.arguments

@@ -40,19 +40,12 @@ class PeerUpdate(StrEnum):
 def peers_of(status: ComputeDomainStatus, node: str, address: str) -> Peers | None:
     """None until the status has `node` with this `address`: a daemon that its peers cannot find must not report that it
     is ready."""
-    own = next(
-        (domain_node for domain_node in status.nodes if domain_node.name == node and domain_node.ip_address == address),
-        None,
-    )
+    own = next((item for item in status.nodes if (item.name, item.ip_address) == (node, address)), None)
     if own is None:
         return None
     if not own.clique_id:
         return Peers("", own.index, ((own.index, address),))
-    members = sorted(
-        (domain_node.index, domain_node.ip_address)
-        for domain_node in status.nodes
-        if domain_node.clique_id == own.clique_id
-    )
+    members = sorted((item.index, item.ip_address) for item in status.nodes if item.clique_id == own.clique_id)
     return Peers(own.clique_id, own.index, tuple((index, ip) for index, ip in members if ip))
 
 

@@ -3,11 +3,12 @@
 Whether they help is asked of the allocator by `dra_driver.explain.suggest`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 from dra_driver.allocation.amounts import amount
+from dra_driver.allocation.nodes import untolerated
 from dra_driver.allocation.world import World
 from dra_driver.api.resource import CelSelector, DeviceRequest, ResourceClaim, Selector, Taint, Toleration
 from dra_driver.cel.device import CelDevice
@@ -110,16 +111,9 @@ def _plain(literal: str) -> str:
 
 def size_difference(verdict: NodeVerdict, device: DeviceVerdict) -> float:
     """How much smaller or larger it is than what is asked for, by memory, where such a device exists."""
-    meant = [
-        device_verdict
-        for device_verdict in verdict.devices
-        if device_verdict.wanted is device.wanted and device_verdict.is_meant
-    ]
-    sizes = [
-        amount(device_verdict.candidate.device.capacity["memory"].value)
-        for device_verdict in meant
-        if "memory" in device_verdict.candidate.device.capacity
-    ]
+    meant = [item for item in verdict.devices if item.wanted is device.wanted and item.is_meant]
+    capacities = [item.candidate.device.capacity for item in meant]
+    sizes = [amount(capacity["memory"].value) for capacity in capacities if "memory" in capacity]
     own = device.candidate.device.capacity.get("memory")
     if not sizes or own is None or not max(sizes):
         return 0.0
@@ -169,14 +163,16 @@ def _stepped_down(left: Fraction, policy: dict[str, Any]) -> Fraction:
 # -- taints
 
 
-def toleration_of(taint: Taint) -> Toleration:
+def missing_tolerations(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> tuple[str, list[Toleration]]:
+    """The taints that these do not tolerate, as `key=value`, and what would tolerate them."""
+    hard = [(taint, text) for taint in taints if (text := untolerated([taint], tolerations)) is not None]
+    return " and ".join(text for _, text in hard), [_toleration_of(taint) for taint, _ in hard]
+
+
+def _toleration_of(taint: Taint) -> Toleration:
     if taint.value:
         return Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
     return Toleration(key=taint.key, operator="Exists", effect=taint.effect)
-
-
-def taint_text(taint: Taint) -> str:
-    return f"{taint.key}={taint.value}" if taint.value else taint.key
 
 
 def flow(value: Any) -> str:

@@ -266,33 +266,23 @@ class NodeJudge:
         self, node: NodeView, requests: Sequence[Alternatives], view: "_View", result: NotAllocatable
     ) -> NodeVerdict:
         """Each request alone would find enough, together they do not."""
-        verdicts = [
-            device_verdict
-            for alternatives in requests
-            for wanted in alternatives
-            for device_verdict in view.request(wanted)
-        ]
+        verdicts = view.all_of(requests)
         text = result.reason
         code = next((code for cause, code in _TOGETHER if cause in result.causes), ReasonCode.COMBINATION)
-        device_verdicts = [verdict for verdict in verdicts if verdict.is_meant and verdict.holders]
-        holders = [holder for device_verdict in device_verdicts for holder in device_verdict.holders]
+        meant = [verdict for verdict in verdicts if verdict.is_meant]
+        holders = [holder for verdict in meant for holder in verdict.holders]
         if code is ReasonCode.COUNTERS and not holders:
-            holders = [holder for verdict in verdicts if verdict.is_meant for holder in view.sharers(verdict.candidate)]
+            holders = [holder for verdict in meant for holder in view.sharers(verdict.candidate)]
         sentence = Sentence(f"{text}; in use: {HELD}", (tuple(holders),)) if holders else Sentence(text)
         wanted = requests[0][0]
-        return NodeVerdict(node.name, code, sentence, wanted.claim.metadata.name, str(wanted.name), tuple(verdicts))
+        return NodeVerdict(node.name, code, sentence, wanted.claim.metadata.name, str(wanted.name), verdicts)
 
     def devices(self, node: NodeView) -> tuple[DeviceVerdict, ...]:
         """What every device of the node is to every request, fit or not. Raises InvalidInput for claims that no node
         can serve."""
         view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
-        return tuple(
-            verdict
-            for claim in self._world.snapshot.requests(unallocated(self._claims))
-            for alternatives in claim
-            for wanted in alternatives
-            for verdict in view.request(wanted)
-        )
+        requests = self._world.snapshot.requests(unallocated(self._claims))
+        return view.all_of(alternatives for claim in requests for alternatives in claim)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -329,15 +319,10 @@ def _without_devices(site: Site, slices: Sequence[PublishedSlice]) -> NodeVerdic
     newest: dict[PoolId, int] = {}
     for slice_ in slices:
         newest[slice_.pool] = max(slice_.generation, newest.get(slice_.pool, 0))
-    old = sorted(
-        {
-            "/".join(published_slice.pool)
-            for published_slice in slices
-            if published_slice.generation < newest[published_slice.pool] and published_slice.is_for(site.node)
-        }
-    )
+    outdated = (slice_ for slice_ in slices if slice_.generation < newest[slice_.pool])
+    old = {"/".join(slice_.pool) for slice_ in outdated if slice_.is_for(site.node)}
     if old:
-        text = f"pool {', '.join(old)} has a newer generation of slices, and none of them is for this node"
+        text = f"pool {', '.join(sorted(old))} has a newer generation of slices, and none of them is for this node"
         return NodeVerdict(site.node.name, ReasonCode.POOL, Sentence(text))
     return NodeVerdict(site.node.name, ReasonCode.NO_DEVICES, Sentence("no devices are published for it"))
 
@@ -367,6 +352,9 @@ class _View:
         if wanted not in self._known:
             self._known[wanted] = tuple(self._device(wanted, candidate) for candidate in self.site.candidates)
         return self._known[wanted]
+
+    def all_of(self, requests: Iterable[Alternatives]) -> tuple[DeviceVerdict, ...]:
+        return tuple(verdict for each in requests for wanted in each for verdict in self.request(wanted))
 
     def sharers(self, candidate: Candidate) -> tuple[ClaimHolder, ...]:
         return self._holders.of_counters(candidate, self._pools[candidate.pool])

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dra_driver.allocation.nodes import untolerated
 from dra_driver.allocation.offline import placement_of
 from dra_driver.allocation.requests import Wanted
 from dra_driver.allocation.search import Limit
@@ -20,11 +19,10 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.explain.claim_changes import (
     flow,
     mended_expressions,
+    missing_tolerations,
     relaxed,
     selector,
     size_difference,
-    taint_text,
-    toleration_of,
     what_is_left,
     with_devices,
     with_request,
@@ -219,23 +217,16 @@ class _Asked:
         spec = self._pod.spec
         for verdict in nodes:
             if verdict.code is ReasonCode.NODE_TAINT:
-                taints = self._world.nodes[verdict.node].taints
-                hard = [taint for taint in taints if untolerated([taint], spec.tolerations) is not None]
-                added = [toleration_of(taint) for taint in hard]
+                names, added = missing_tolerations(self._world.nodes[verdict.node].taints, spec.tolerations)
                 changed = self._pod.with_spec(tolerations=[*spec.tolerations, *added])
-                names = " and ".join(taint_text(taint) for taint in hard)
-                change = (
-                    f"Pod {self._pod}: spec.tolerations: add {flow([toleration.to_wire() for toleration in added])}"
-                )
+                change = f"Pod {self._pod}: spec.tolerations: add {flow([item.to_wire() for item in added])}"
                 text = f"It fits with a toleration of the pod for the node's taint {names}."
                 yield self._idea(SuggestionKind.POD, names, text, change, 2.0, None, pod=changed)
             if verdict.code is ReasonCode.NODE_SELECTOR and spec.node_selector:
                 changed = self._pod.with_spec(node_selector={})
                 written = ", ".join(f"{key}={value}" for key, value in spec.node_selector.items())
-                text, change = (
-                    f"It fits without the pod's nodeSelector ({written}).",
-                    f"Pod {self._pod}: spec.nodeSelector: remove",
-                )
+                text = f"It fits without the pod's nodeSelector ({written})."
+                change = f"Pod {self._pod}: spec.nodeSelector: remove"
                 yield self._idea(SuggestionKind.POD, "selector", text, change, 3.0, None, pod=changed)
 
     # -- the claim as a whole
@@ -285,18 +276,14 @@ class _Asked:
 
     def _tolerations(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         for verdict in nodes:
-            for device in _with_code(verdict, ReasonCode.TAINT):
-                taints = self._world.snapshot.taints(device.candidate)
-                hard = [taint for taint in taints if untolerated([taint], device.wanted.tolerations) is not None]
-                added = [toleration_of(taint) for taint in hard]
-                names = " and ".join(taint_text(taint) for taint in hard)
-                changed = self._with_wanted(device.wanted, tolerations=[*device.wanted.tolerations, *added])
+            for device in [device for device in verdict.devices if device.code is ReasonCode.TAINT][:_MOST_PER_IDEA]:
+                wanted = device.wanted
+                names, added = missing_tolerations(self._world.snapshot.taints(device.candidate), wanted.tolerations)
+                changed = self._with_wanted(wanted, tolerations=[*wanted.tolerations, *added])
                 if changed is None:
                     continue
-                request = f'request "{device.wanted.name}"'
-                text = f"It fits with a toleration for {names} in {request}, if the taint is acceptable."
-                tolerations = flow([toleration.to_wire() for toleration in added])
-                change = f"{self._place(device.wanted)}.tolerations: add {tolerations}"
+                text = f'It fits with a toleration for {names} in request "{wanted.name}", if the taint is acceptable.'
+                change = f"{self._place(wanted)}.tolerations: add {flow([item.to_wire() for item in added])}"
                 yield self._idea(SuggestionKind.TOLERATION, names, text, change, 1.5, changed)
 
     def _selectors(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
@@ -395,10 +382,6 @@ class _Asked:
             number for number, alternative in enumerate(alternatives) if alternative.name == wanted.name.alternative
         )
         return f"{self._path(claim)}.requests[{index}].firstAvailable[{inner}]"
-
-
-def _with_code(verdict: NodeVerdict, code: ReasonCode) -> list[DeviceVerdict]:
-    return [device for device in verdict.devices if device.code is code][:_MOST_PER_IDEA]
 
 
 def _is_of_other_use(class_name: str) -> bool:

@@ -27,6 +27,7 @@ from dra_driver.api.inventory import MOST_GPUS, GpuFacts, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of, selects, settings_of
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
+from dra_driver.grouping import grouped
 from dra_driver.slices.describe import Description
 
 _MOST_CLAIMS = 8
@@ -83,14 +84,8 @@ def _name(rules: PublishingPolicy, rule: object) -> str:
 
 
 def _grouped(gpus: Mapping[str, GpuDecision]) -> list[GpuDecisions]:
-    groups: list[tuple[GpuDecision, list[str]]] = []
-    for uuid, decision in gpus.items():
-        known = next((uuids for other, uuids in groups if other == decision), None)
-        if known is None:
-            groups.append((decision, [uuid]))
-        else:
-            known.append(uuid)
-    return [GpuDecisions(**dict(decision), uuids=uuids) for decision, uuids in groups]
+    groups = grouped(gpus, lambda uuid: gpus[uuid].model_dump_json())
+    return [GpuDecisions(**dict(gpus[uuids[0]]), uuids=uuids) for uuids in groups.values()]
 
 
 def _by_gpu(groups: Iterable[GpuDecisions]) -> dict[str, GpuDecision]:

@@ -30,6 +30,7 @@ from enum import Enum, auto
 
 from pydantic_core import from_json, to_json
 
+from dra_driver.api.core import moment
 from dra_driver.api.inventory import MOST_READ_BYTES, NodeInventorySpec, NodeInventoryStatus, confirmation_annotation
 from dra_driver.api.meta import NODES, JsonObject
 from dra_driver.errors import InvalidInput
@@ -155,8 +156,5 @@ class Life:
 
 
 def _is_fresh(registration: str, now: datetime) -> bool:
-    try:
-        time = datetime.fromisoformat(registration)
-    except ValueError:
-        return False
-    return time.tzinfo is not None and abs(now - time) < FRESH
+    time = moment(registration)
+    return time is not None and abs(now - time) < FRESH
