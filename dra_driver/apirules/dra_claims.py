@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules import dra_fields as fields
@@ -50,24 +51,10 @@ def problems_of_claim_spec(spec: JsonObject, path: str, cel: CelCheck, *, consum
     """`consumable`: the gate DRAConsumableCapacity is on, so a constraint may also be about distinct values."""
     devices, names = spec.get("devices") or {}, request_names(spec)
     where = f"{path}.devices"
-    problems = fields.unique_list(
-        devices.get("requests"),
-        32,
-        f"{where}.requests",
-        lambda item, at: _request(item, at, cel),
-        "name",
-    )
-    problems += fields.listed(
-        devices.get("constraints"),
-        32,
-        f"{where}.constraints",
-        lambda item, at: _constraint(item, at, names, consumable),
-    )
-
-    def config(item: JsonObject, at: str) -> list[FieldProblem]:
-        return _references(item, at, names) + fields.opaque_config(item, at)
-
-    return problems + fields.listed(devices.get("config"), 32, f"{where}.config", config)
+    constraint = partial(_constraint, names=names, consumable=consumable)
+    problems = fields.unique_list(devices.get("requests"), 32, f"{where}.requests", partial(_request, cel=cel), "name")
+    problems += fields.listed(devices.get("constraints"), 32, f"{where}.constraints", constraint)
+    return problems + fields.listed(devices.get("config"), 32, f"{where}.config", partial(_config, names=names))
 
 
 def _request(request: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem]:
@@ -80,14 +67,13 @@ def _request(request: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem
     elif exactly is not None:
         problems += _exact(exactly, f"{path}.exactly", cel)
     else:
-        problems += fields.unique_list(
-            alternatives,
-            8,
-            f"{path}.firstAvailable",
-            lambda item, at: fields.label(item.get("name", ""), f"{at}.name") + _exact(item, at, cel),
-            "name",
-        )
+        alternative = partial(_alternative, cel=cel)
+        problems += fields.unique_list(alternatives, 8, f"{path}.firstAvailable", alternative, "name")
     return problems
+
+
+def _alternative(request: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem]:
+    return fields.label(request.get("name", ""), f"{path}.name") + _exact(request, path, cel)
 
 
 def _exact(request: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem]:
@@ -107,7 +93,7 @@ def _exact(request: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem]:
 
 
 def _selectors(items: list[JsonObject] | None, path: str, cel: CelCheck) -> list[FieldProblem]:
-    return fields.listed(items, 32, path, lambda item, at: _selector(item, at, cel))
+    return fields.listed(items, 32, path, partial(_selector, cel=cel))
 
 
 def _selector(selector: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem]:
@@ -134,10 +120,13 @@ def _constraint(constraint: JsonObject, path: str, names: RequestNames, consumab
     return problems
 
 
+def _config(config: JsonObject, path: str, names: RequestNames) -> list[FieldProblem]:
+    return _references(config, path, names) + fields.opaque_config(config, path)
+
+
 def _references(value: JsonObject, path: str, names: RequestNames) -> list[FieldProblem]:
-    return fields.unique_list(
-        value.get("requests"), 32, f"{path}.requests", lambda item, at: _reference(item, at, names), lambda item: item
-    )
+    reference = partial(_reference, names=names)
+    return fields.unique_list(value.get("requests"), 32, f"{path}.requests", reference, lambda item: item)
 
 
 def _reference(name: str, path: str, names: RequestNames) -> list[FieldProblem]:
@@ -175,13 +164,8 @@ def problems_of_status(status: JsonObject, old: JsonObject, spec: JsonObject, *,
     path = "status.reservedFor"
     problems = fields.unique_list(reserved, 256, path, _consumer, "uid")
     allocated = {_device_key(item) for item in ((allocation or {}).get("devices") or {}).get("results") or ()}
-    problems += fields.unique_list(
-        status.get("devices"),
-        None,
-        "status.devices",
-        lambda item, at: _device_status(item, at, allocated),
-        _device_key,
-    )
+    device_status = partial(_device_status, allocated=allocated)
+    problems += fields.unique_list(status.get("devices"), None, "status.devices", device_status, _device_key)
     if reserved and allocation is None:
         problems.append(forbidden(path, "may not be specified when `allocated` is not set"))
     elif deleting and any(item not in (old.get("reservedFor") or ()) for item in reserved):
@@ -205,10 +189,8 @@ def _device_key(value: JsonObject) -> tuple[str, str, str, str]:
 
 def _allocation(allocation: JsonObject, names: RequestNames) -> list[FieldProblem]:
     devices, path = allocation.get("devices") or {}, "status.allocation.devices"
-    problems = fields.listed(devices.get("results"), 32, f"{path}.results", lambda item, at: _result(item, at, names))
-    problems += fields.listed(
-        devices.get("config"), 64, f"{path}.config", lambda item, at: _allocated_config(item, at, names)
-    )
+    problems = fields.listed(devices.get("results"), 32, f"{path}.results", partial(_result, names=names))
+    problems += fields.listed(devices.get("config"), 64, f"{path}.config", partial(_allocated_config, names=names))
     selector = allocation.get("nodeSelector")
     return problems + ([] if selector is None else fields.node_selector(selector, "status.allocation.nodeSelector"))
 
@@ -233,7 +215,7 @@ def _allocated_config(value: JsonObject, path: str, names: RequestNames) -> list
         problems.append(required(f"{path}.source"))
     elif source not in ("FromClaim", "FromClass"):
         problems.append(not_supported(f"{path}.source", source, ("FromClaim", "FromClass")))
-    return problems + _references(value, path, names) + fields.opaque_config(value, path)
+    return problems + _config(value, path, names)
 
 
 def _device_status(value: JsonObject, path: str, allocated: set[tuple[str, str, str, str]]) -> list[FieldProblem]:

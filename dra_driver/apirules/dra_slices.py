@@ -60,13 +60,9 @@ def problems_of_slice(spec: JsonObject, old: JsonObject | None, limits: SliceLim
         problems.append(invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed"))
     before = {item["name"]: item for item in (old or {}).get("devices") or ()}
     per_device = spec.get("perDeviceNodeSelection") is True
-    problems += fields.unique_list(
-        devices,
-        limits.advanced_devices if _is_advanced(devices or ()) else limits.devices,
-        "spec.devices",
-        lambda item, path: _device(item, before.get(item["name"]), path, per_device, limits),
-        "name",
-    )
+    most = limits.advanced_devices if _is_advanced(devices or ()) else limits.devices
+    device = partial(_device, before=before, per_device=per_device, limits=limits)
+    problems += fields.unique_list(devices, most, "spec.devices", device, "name")
     if not limits.counters_apart:
         return problems + problems_beside_devices(devices or [], counters or [])
     problems += fields.unique_list(counters, 8, "spec.sharedCounters", counter_set, "name")
@@ -157,8 +153,9 @@ def _is_advanced(devices: Iterable[JsonObject]) -> bool:
 
 
 def _device(
-    device: JsonObject, old: JsonObject | None, path: str, per_device: bool, limits: SliceLimits
+    device: JsonObject, path: str, before: Mapping[str, JsonObject], per_device: bool, limits: SliceLimits
 ) -> list[FieldProblem]:
+    old = before.get(device["name"])
     problems = fields.label(device["name"], f"{path}.name")
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     if len(attributes) + len(capacity) > 32:
