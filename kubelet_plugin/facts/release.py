@@ -29,6 +29,7 @@ from dra_driver.api.meta import JsonObject, Model, wire_time
 from dra_driver.errors import DriverError, HardwareError, InvalidInput
 from dra_driver.names import RELEASE_GPUS as KEY
 from dra_driver.runtime.files import read_if_present, remove, write_durably
+from dra_driver.runtime.inotify import replacements
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts
@@ -46,6 +47,9 @@ _MIG_WORKS = ("pending", "rebooting")
 _MIG_LIMIT = timedelta(minutes=30)
 """It waits up to 5 minutes for each of its four clients of GPUs. Source: mig-parted, reconfigure-mig.sh."""
 _TICK_S = 1.0
+"""How soon a failed attempt is repeated, and how often the file is looked for if the kernel gives no notices."""
+_LOOK_S = 10.0
+"""How often the file is looked for otherwise, in case it was written in place or the clock was set."""
 
 type Source = Literal["file", "node", "mig-manager"]
 
@@ -188,27 +192,36 @@ class GpuRelease:
         _log.info("the GPUs are still released", why=state.release.message)
 
     async def run(self) -> None:
-        while True:
-            await self.settle()
-            await until(self.wake, _TICK_S)
-            self.wake.clear()
+        with replacements(self._request, self.wake.set) as are_noticed:
+            while True:
+                settled = await self.settle()
+                await until(self.wake, self._pause_s() if settled and are_noticed else _TICK_S)
+                self.wake.clear()
 
-    async def settle(self) -> None:
-        """Do what is asked for now. What fails is tried again at the next call."""
+    async def settle(self) -> bool:
+        """Do what is asked for now; whether it is in force. What fails is tried again at the next call."""
         try:
             wanted = self._wanted()
             if wanted == self._current:
-                return
+                return True
             if wanted is None:
                 await self._take_back()
             else:
                 await self._let_go(wanted)
         except DriverError as error:
             _log.warning("the GPUs cannot be released or taken back now", error=str(error))
+            return False
+        return True
+
+    def _pause_s(self) -> float:
+        """Until the next look; a release ends at its time."""
+        if self._current is None or self._current.until is None:
+            return _LOOK_S
+        return min(_LOOK_S, (self._current.until - self._now()).total_seconds())
 
     def _wanted(self) -> Release | None:
         now = self._now()
-        content = read_if_present(self._request)  # a small file, and rarely there: a thread would cost more each second
+        content = read_if_present(self._request)  # a small file, and rarely there: a thread would cost more
         releases = [self._checked("file", lambda: asked_by_file(content)), *self._of_node(now)]
         return next((release for release in releases if release is not None and not release.is_over(now)), None)
 

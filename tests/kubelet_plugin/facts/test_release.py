@@ -20,6 +20,7 @@ from dra_driver.devices.health import taints
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.names import RELEASE_GPUS as KEY
+from dra_driver.runtime.files import write_durably
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import RELEASED, Hardware
 from kubelet_plugin.facts.health_file import HealthFile
@@ -249,6 +250,50 @@ async def test_a_release_ends_with_its_time_though_nobody_takes_it_back(tmp_path
         await plugin.taken_back()
 
 
+async def test_the_plugin_waits_for_the_end_of_a_release_and_otherwise_for_notices(
+    tmp_path: Path, cluster: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing looks each second: with looks an hour apart, requests are heard and a release ends at its time."""
+    monkeypatch.setattr("kubelet_plugin.facts.release._LOOK_S", 3600.0)
+    async with Plugin(tmp_path, cluster).running() as plugin:
+        await plugin.opened()
+        write_durably(plugin.folder / REQUEST, b"{}")
+        await plugin.released()
+        (plugin.folder / REQUEST).unlink()
+        await plugin.taken_back()
+        plugin.now = NOON + timedelta(minutes=29, seconds=59)
+        await plugin.annotate("2026-11-24T12:30:00Z")
+        await plugin.released()
+        plugin.now += timedelta(seconds=1)
+        await plugin.taken_back()
+
+
+async def test_what_fails_is_tried_again_though_nobody_asks_again(
+    tmp_path: Path, cluster: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubelet_plugin.facts.watcher._PAUSE_PATIENCE_S", 0.01)
+    monkeypatch.setattr("kubelet_plugin.facts.release._LOOK_S", 3600.0)
+    async with Plugin(tmp_path, cluster).running() as plugin:
+        await plugin.opened()
+        with monkeypatch.context() as patched:
+            patched.setattr(EventWatcher, "is_open", property(lambda _: True))
+            write_durably(plugin.folder / REQUEST, b"{}")
+            await asyncio.sleep(0.3)
+            assert not (plugin.folder / STATE).exists()
+        await plugin.released()
+
+
+async def test_without_notices_the_plugin_looks_often(
+    tmp_path: Path, cluster: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_driver.runtime.inotify._watching", lambda _: None)
+    monkeypatch.setattr("kubelet_plugin.facts.release._LOOK_S", 3600.0)
+    async with Plugin(tmp_path, cluster).running() as plugin:
+        await plugin.opened()
+        write_durably(plugin.folder / REQUEST, b"{}")
+        await plugin.released()
+
+
 async def test_a_plugin_that_starts_meanwhile_opens_nothing_and_knows_the_gpus(tmp_path: Path, cluster: Kube) -> None:
     async with Plugin(tmp_path, cluster, "gb200").running() as plugin:
         await plugin.opened()
@@ -273,7 +318,7 @@ async def test_a_request_that_makes_no_sense_changes_nothing_and_is_told_once(tm
     async with Plugin(tmp_path, cluster).running() as plugin:
         await plugin.opened()
         await plugin.annotate("30m")
-        (plugin.folder / REQUEST).write_text("30m")
+        write_durably(plugin.folder / REQUEST, b"30m")
         await plugin.until(lambda: len(plugin.refused) == 2)
         for _ in range(3):
             await plugin.release.settle()
