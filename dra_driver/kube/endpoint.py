@@ -33,7 +33,8 @@ class Endpoint:
     """`token` returns the value of the Authorization header, or None; it is called for every request, because tokens
     expire.
 
-    `tls` is None for plain HTTP; `TlsFiles` for certificates that may be replaced. `proxy` is the URL of an HTTP proxy.
+    `tls` is None if neither the server nor the proxy uses TLS; `TlsFiles` for certificates that may be replaced.
+    `proxy` is the URL of an HTTP proxy.
     `server_name` is the required name in the server's certificate; None for the host of the address.
     """
 
@@ -182,8 +183,8 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
     try:
         context = context or _current(files)
         config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
-        tls = _tls_of_package(configuration) if configuration.host.startswith("https:") else None
         proxy = proxy_of(configuration.proxy)
+        tls = _tls_of_package(configuration) if _uses_tls(configuration.host, proxy) else None
     except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
         raise InvalidInput(str(error) or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
     except (KeyError, TypeError, AttributeError) as error:
@@ -236,8 +237,8 @@ def _plain_endpoint(path: Path, context: str | None) -> Endpoint | None:
             return None
         server = str(cluster["server"])
         files = [path.parent / entry[field] for entry in (cluster, user) for field in _FILES if entry.get(field)]
-        tls = TlsFiles(files, lambda: _tls(path.parent, cluster, user)) if server.startswith("https:") else None
         proxy, name = proxy_of(cluster.get("proxy-url")), cluster.get("tls-server-name") or None
+        tls = TlsFiles(files, lambda: _tls(path.parent, cluster, user)) if _uses_tls(server, proxy) else None
         if "tokenFile" in user:
             return Endpoint(server, tls, TokenFile(path.parent / user["tokenFile"]), proxy, name)
         header = f"Bearer {user['token']}" if user.get("token") else None
@@ -253,6 +254,11 @@ def proxy_of(url: str | None) -> str | None:
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"proxy-url {url!r} is not supported; name a proxy with http:// or https://")
     return url
+
+
+def _uses_tls(server: str, proxy: str | None) -> bool:
+    """Whether the server or the proxy in front of it does: one context is for both."""
+    return server.startswith("https:") or (proxy or "").startswith("https:")
 
 
 def _named(config: Any, kind: str, field: str, name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ a service's memory is libraries; its daily work fits into the memory that start-
 
 import ctypes
 import gc
-from pathlib import Path
+import mmap
 
 _ARENA_MAX = -8
 _TRIM_THRESHOLD = -1
@@ -12,6 +12,9 @@ _ARENAS = 2
 _TRIM_BYTES = 256 * 1024
 _DONT_NEED = 4
 """MADV_DONTNEED, madvise(2)."""
+_PT_LOAD = 1
+_PF_W = 2
+"""elf(5)."""
 
 
 def limit_allocator() -> None:
@@ -32,20 +35,54 @@ def settle() -> None:
     malloc_trim = getattr(library, "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
-    _let_go_of_code(library)
+    _let_go_of_libraries(library)
 
 
-def _let_go_of_code(library: ctypes.CDLL) -> None:
-    """Unmaps the pages of libraries' code. Most ran only at start-up; the others return when they are used. Only
-    executable mappings of files, which are never written, so the page cache has them. Other read-only mappings contain
-    relocated addresses, which are in no file.
+def _let_go_of_libraries(library: ctypes.CDLL) -> None:
+    """Unmaps the pages of loaded libraries that come from their files: code, constants, symbols. Most were used only at
+    start-up; the others return when they are used. Segments that are written, also by relocation, are left alone: their
+    pages are in no file. A library that another thread loads meanwhile has the same segments.
     """
-    try:
-        mappings = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
+    iterate = getattr(library, "dl_iterate_phdr", None)
+    if iterate is None:
         return
-    for mapping in mappings:
-        addresses, permissions, _, _, inode, *_ = mapping.split(maxsplit=5)
-        if permissions == "r-xp" and inode != "0":
-            start, end = (int(address, 16) for address in addresses.split("-"))
-            library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
+
+    def let_go(info: "ctypes._Pointer[_LoadedObject]", size: int, data: int | None) -> int:
+        loaded = info.contents
+        for header in loaded.headers[: loaded.count]:
+            if header.type == _PT_LOAD and not header.flags & _PF_W:
+                start = (loaded.base + header.address) & -mmap.PAGESIZE
+                end = loaded.base + header.address + header.file_bytes
+                library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
+        return 0
+
+    iterate(_CALLBACK(let_go), None)
+
+
+class _ProgramHeader(ctypes.Structure):
+    """Elf64_Phdr, elf(5)."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("offset", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("physical_address", ctypes.c_uint64),
+        ("file_bytes", ctypes.c_uint64),
+        ("memory_bytes", ctypes.c_uint64),
+        ("alignment", ctypes.c_uint64),
+    )
+
+
+class _LoadedObject(ctypes.Structure):
+    """The beginning of struct dl_phdr_info, dl_iterate_phdr(3)."""
+
+    _fields_ = (
+        ("base", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.POINTER(_ProgramHeader)),
+        ("count", ctypes.c_uint16),
+    )
+
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p)

@@ -306,6 +306,23 @@ async def test_https_goes_through_a_proxy_that_sees_nothing_of_it(tmp_path: Path
     assert all(f"Proxy-Authorization: Basic {login}" in head and "Bearer" not in head for head in requests)
 
 
+@pytest.mark.parametrize("user", [{}, PASSWORD])
+@pytest.mark.parametrize(
+    ("server", "proxy", "uses_tls"),
+    [
+        ("http://api", "http://proxy", False),
+        ("http://api", "https://proxy", True),
+        ("https://api", "http://proxy", True),
+    ],
+)
+def test_the_certificates_of_a_proxy_are_checked_also_if_the_server_has_none(
+    tmp_path: Path, user: dict[str, Any], server: str, proxy: str, uses_tls: bool
+) -> None:
+    context = endpoint_from(kubeconfig(tmp_path, user, server=server, **{"proxy-url": proxy})).context()
+    assert (context is not None) == uses_tls
+    assert context is None or (context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname)
+
+
 async def test_a_proxy_that_refuses_is_named(tmp_path: Path) -> None:
     async with a_tunnel(1, [], "403 Forbidden") as tunnel:
         proxy = {"proxy-url": f"http://127.0.0.1:{tunnel}"}
