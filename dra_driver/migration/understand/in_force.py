@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.documents import Document
+from dra_driver.grouping import grouped
 from dra_driver.migration import codes
 from dra_driver.migration.model import MigrationFinding, Options, Path, finding, map_in, title_of
 from dra_driver.migration.understand.labels import restored_profile
@@ -28,19 +29,24 @@ class Given[T]:
 
 
 def settled[T](
-    what: str, given: Sequence[Given[T]], documents: Collection[Document]
-) -> tuple[Given[T] | None, tuple[MigrationFinding, ...]]:
-    """The one that counts; None where there is none. `what` they are about, at the beginning of a sentence."""
+    what: str, given: Sequence[Given[T]], documents: Collection[Document], findings: list[MigrationFinding]
+) -> Given[T] | None:
+    """The one that counts; None where there is none. `what` they are about, at the beginning of a sentence; `findings`
+    get one that names the others."""
     taken = _preferred(given, documents)
     if not taken:
-        return None, ()
+        return None
     last = taken[-1]
-    return last, tuple(_others(what, last, [item for item in given if item.says != last.says]))
+    findings += _others(what, last, [item for item in given if item.says != last.says])
+    return last
 
 
 def configs_in_force(
-    given: Sequence[Given[PluginConfig]], operator: tuple[str, str | None] | None, documents: Collection[Document]
-) -> tuple[dict[str, Given[PluginConfig]], str | None, tuple[MigrationFinding, ...]]:
+    given: Sequence[Given[PluginConfig]],
+    operator: tuple[str, str | None] | None,
+    documents: Collection[Document],
+    findings: list[MigrationFinding],
+) -> tuple[dict[str, Given[PluginConfig]], str | None]:
     """By name, and the name of the one for nodes that name none. Of several ConfigMaps, the one that the operator or
     Helm names; if neither names one, all of them. Of configurations with one name the last one counts."""
     default = None
@@ -49,24 +55,15 @@ def configs_in_force(
         given = [item for item in given if (item.document.name or item.document.file) == where] or given
     taken = _preferred(given, documents)
     named: dict[str, Given[PluginConfig]] = {item.says.name: item for item in taken}
-    findings = [
-        finding
-        for name, last in named.items()
-        for finding in _others(
-            _title(name),
-            last,
-            [item for item in given if item.says.name == name and _meant(item.says) != _meant(last.says)],
-        )
-    ]
-    findings += [
-        finding
-        for item in given
-        if item not in taken and item.says.name not in named
-        for finding in _others(_title(item.says.name), taken[-1], [item])
-    ]
+    for name, last in named.items():
+        alike = (item for item in given if item.says.name == name)
+        findings += _others(_title(name), last, [item for item in alike if _meant(item.says) != _meant(last.says)])
+    for item in given:
+        if item not in taken and item.says.name not in named:
+            findings += _others(_title(item.says.name), taken[-1], [item])
     if default not in named:
         default = "default" if "default" in named else next(iter(named)) if len(named) == 1 else default
-    return named, default, tuple(findings)
+    return named, default
 
 
 def _title(name: str) -> str:
@@ -107,22 +104,18 @@ class MigLayout:
 
 
 def layouts_in_force(
-    given: Sequence[Given[MigLayout]], documents: Collection[Document]
-) -> tuple[tuple[MigLayout, ...], tuple[MigrationFinding, ...]]:
+    given: Sequence[Given[MigLayout]], documents: Collection[Document], findings: list[MigrationFinding]
+) -> tuple[MigLayout, ...]:
     """By name, sorted. If several with one name differ, the last one counts, and a finding names the others."""
     taken: list[MigLayout] = []
-    findings: list[MigrationFinding] = []
-    for name in sorted({item.says.name for item in given}):
-        alike = [item for item in given if item.says.name == name]
-        last, of_others = settled(f"layout {name}", alike, documents)
-        findings += of_others
-        if last is None:
-            continue
-        taken.append(last.says)
-        if last.says.profiles:
-            message = f"layout {name} has MIG devices: {', '.join(last.says.profiles)}"
-            findings.append(finding(codes.MIG_LAYOUT, last.document, last.at, message))
-    return tuple(taken), tuple(findings)
+    for name, alike in sorted(grouped(given, lambda item: item.says.name).items()):
+        last = settled(f"layout {name}", alike, documents, findings)
+        if last is not None:
+            taken.append(last.says)
+            if last.says.profiles:
+                message = f"layout {name} has MIG devices: {', '.join(last.says.profiles)}"
+                findings.append(finding(codes.MIG_LAYOUT, last.document, last.at, message))
+    return tuple(taken)
 
 
 def uniform_profile(name: str, layouts: Sequence[MigLayout]) -> str | None:
@@ -152,12 +145,8 @@ def is_assumed_whole(
 ) -> bool:
     """Whether GPUs count as whole although the GPU Operator has the MIG strategy `single`: that is its default, and on
     nodes without MIG devices it offers whole GPUs. Other settings, and layouts, say it on purpose."""
-    if (
-        strategy.says != "single"
-        or "migStrategy" in strategy.document.obj
-        or options.mig_strategy
-        or options.mig_profile
-    ):
+    decided = options.mig_strategy or options.mig_profile
+    if strategy.says != "single" or "migStrategy" in strategy.document.obj or decided:
         return False
     if usual is None:
         return not any(layout.profiles for layout in layouts)

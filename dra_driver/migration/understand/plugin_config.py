@@ -13,7 +13,7 @@ from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration import codes
 from dra_driver.migration.codes import FindingCode
-from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, value_at
+from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, map_in, path_text, value_at
 
 type Strategy = Literal["TimeSlicing", "MPS"]
 
@@ -71,7 +71,7 @@ _NEED = "Give these devices to the containers that need them in another way."
 class _NotCarried:
     """A setting with an effect on workloads that is not carried over. `message` can name its {value}."""
 
-    path: str
+    path: Path
     message: str
     advice: str | None = None
     only: object = None
@@ -81,26 +81,26 @@ class _NotCarried:
 
 _NOT_CARRIED = (
     *(
-        _NotCarried(f"flags.{key}", f"every container with a GPU got {nodes}; with claims none does", _NEED, True)
+        _NotCarried(("flags", key), f"every container with a GPU got {nodes}; with claims none does", _NEED, True)
         for key, nodes in (
             ("gdrcopyEnabled", "/dev/gdrdrv"), ("gdsEnabled", "/dev/nvidia-fs*"), ("mofedEnabled", "/dev/infiniband"),
         )
     ),
     _NotCarried(
-        "flags.deviceDiscoveryStrategy", "is tegra, for integrated GPUs",
+        ("flags", "deviceDiscoveryStrategy"), "is tegra, for integrated GPUs",
         "Keep the device plugin on these nodes.", "tegra",
     ),
     _NotCarried(
-        "flags.deviceDiscoveryStrategy", "is vfio, for GPUs of virtual machines",
+        ("flags", "deviceDiscoveryStrategy"), "is vfio, for GPUs of virtual machines",
         "See passthrough in the policy.", "vfio",
     ),
     _NotCarried(
-        "flags.plugin.sharedDevicesAllocationPolicy",
+        ("flags", "plugin", "sharedDevicesAllocationPolicy"),
         "is {value}; the order in which the scheduler takes shares of several GPUs cannot be set",
         code=codes.NO_COUNTERPART,
     ),
     _NotCarried(
-        "imex.channelIDs", "every container with a GPU got an IMEX channel; with claims none does",
+        ("imex", "channelIDs"), "every container with a GPU got an IMEX channel; with claims none does",
         "Request one with a ComputeDomain in the workloads that use NVLink across nodes.",
     ),
 )  # fmt: skip
@@ -117,7 +117,7 @@ class _Reader:
     def config(self) -> PluginConfig:
         flags = self._section("flags")
         for setting in _NOT_CARRIED:
-            value = value_at(self._obj, _path(setting.path))
+            value = value_at(self._obj, setting.path)
             if value not in (None, [], "") and setting.only in (None, value):
                 message = setting.message.replace("{value}", str(value))
                 self._say(setting.code, setting.path, message, advice=setting.advice)
@@ -130,22 +130,20 @@ class _Reader:
             tuple(self._findings),
         )
 
-    def _say(self, code: FindingCode, where: str, message: str, *, advice: str | None = None) -> None:
-        title = f"{where} of configuration {self._name}" if self._name else where
-        path = self._at or _path(where)
-        self._findings.append(finding(code, self._document, path, f"{title}: {message}", advice=advice))
+    def _say(self, code: FindingCode, path: Path, message: str, *, advice: str | None = None) -> None:
+        title = f"{path_text(path)}{f' of configuration {self._name}' if self._name else ''}"
+        self._findings.append(finding(code, self._document, self._at or path, f"{title}: {message}", advice=advice))
 
-    def _section(self, where: str) -> JsonObject:
-        value = value_at(self._obj, _path(where))
+    def _section(self, *path: str) -> JsonObject:
+        value = value_at(self._obj, path)
         if value is not None and not isinstance(value, dict):
-            self._say(codes.UNREADABLE, where, "is not a mapping; it is ignored")
-            return {}
-        return value or {}
+            self._say(codes.UNREADABLE, path, "is not a mapping; it is ignored")
+        return map_in(value)
 
     def _mig_strategy(self, flags: Mapping[str, Any]) -> str | None:
         value = flags.get("migStrategy")
         if value is not None and value not in MIG_STRATEGIES:
-            self._say(codes.UNREADABLE, "flags.migStrategy", f"{value!r} is none of {', '.join(MIG_STRATEGIES)}")
+            self._say(codes.UNREADABLE, ("flags", "migStrategy"), f"{value!r} is none of {', '.join(MIG_STRATEGIES)}")
             return None
         return value
 
@@ -154,87 +152,65 @@ class _Reader:
     def _resources(self, resources: Mapping[str, Any]) -> None:
         for kind, standard in (("gpus", GPU_RESOURCE), ("mig", "nvidia.com/mig-<profile>")):
             for index, entry in enumerate(list_in(resources.get(kind))):
-                where = f"resources.{kind}[{index}]"
+                path = ("resources", kind, index)
                 name, pattern = _text(value_at(entry, ("name",))), _text(value_at(entry, ("pattern",)))
                 if name is None or pattern is None:
-                    self._say(codes.UNREADABLE, where, "is not a mapping with pattern and name; it is ignored")
+                    self._say(codes.UNREADABLE, path, "is not a mapping with pattern and name; it is ignored")
                 elif _qualified(name) != GPU_RESOURCE:
-                    self._say(
-                        codes.IGNORED_BY_PLUGIN, where,
-                        f"{pattern!r} has the name {name}, but the device plugin still calls it {standard}",
-                    )  # fmt: skip
+                    message = f"{pattern!r} has the name {name}, but the device plugin still calls it {standard}"
+                    self._say(codes.IGNORED_BY_PLUGIN, path, message)
 
     def _sharing(self) -> Mapping[str, PluginSharing] | None:
         sharing = self._section("sharing")
         ways: list[tuple[str, Strategy]] = [("timeSlicing", "TimeSlicing"), ("mps", "MPS")]
         given = [(key, strategy) for key, strategy in ways if sharing.get(key)]
         if len(given) == 2:
-            self._say(codes.UNREADABLE, "sharing", "timeSlicing and mps exclude each other; neither is taken")
+            self._say(codes.UNREADABLE, ("sharing",), "timeSlicing and mps exclude each other; neither is taken")
             return None
         if not given:
             return None
         key, strategy = given[0]
-        return dict(self._shared(self._section(f"sharing.{key}"), key, strategy))
+        return dict(self._shared(self._section("sharing", key), key, strategy))
 
     def _shared(self, section: JsonObject, key: str, strategy: Strategy) -> Iterator[tuple[str, PluginSharing]]:
         by_default = section.get("renameByDefault") is True
         # With MPS, requests for several replicas are refused by default.
         one_only = section.get("failRequestsGreaterThanOne", strategy == "MPS") is True
         for index, entry in enumerate(list_in(section.get("resources"))):
-            where = f"sharing.{key}.resources[{index}]"
+            path = ("sharing", key, "resources", index)
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-                self._say(codes.UNREADABLE, where, "is not a mapping with a name; it is ignored")
+                self._say(codes.UNREADABLE, path, "is not a mapping with a name; it is ignored")
                 continue
             name = _qualified(entry["name"])
             replicas = entry.get("replicas")
             if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 2:
-                self._say(codes.INVALID_AMOUNT, f"{where}.replicas", f"{replicas!r} is not a whole number above 1")
+                self._say(codes.INVALID_AMOUNT, (*path, "replicas"), f"{replicas!r} is not a whole number above 1")
                 continue
             if replicas > MOST_REPLICAS:
                 message = f"{replicas} replicas; the driver offers a device to {MOST_REPLICAS} claims"
                 advice = "Offer it by memory instead (`capacity: [memory]`), or without a limit (`unlimited: true`)."
-                self._say(codes.PLUGIN_SETTING, where, message, advice=advice)
+                self._say(codes.PLUGIN_SETTING, path, message, advice=advice)
             of_mig = name.startswith(MIG_RESOURCE)
             if not of_mig and name != GPU_RESOURCE:
-                self._say(
-                    codes.IGNORED_BY_PLUGIN,
-                    f"{where}.name",
-                    f"no device is called {name}, so the device plugin ignores it",
-                )
+                message = f"no device is called {name}, so the device plugin ignores it"
+                self._say(codes.IGNORED_BY_PLUGIN, (*path, "name"), message)
                 continue
-            self._entry(entry, where, name, by_default)
+            if entry.get("devices") not in (None, "all"):
+                message = "the device plugin ignores this and shares all devices"
+                self._say(codes.IGNORED_BY_PLUGIN, (*path, "devices"), message)
+            rename = entry.get("rename")
+            if rename is not None and not (by_default and _qualified(str(rename)) == f"{name}.shared"):
+                message = f"{rename!r}: the device plugin knows no names but its own"
+                self._say(codes.IGNORED_BY_PLUGIN, (*path, "rename"), message)
             if strategy == "MPS" and of_mig:
-                self._say(
-                    codes.PLUGIN_SETTING, where, f"{name} by MPS: the device plugin does not share MIG devices by MPS"
-                )
-                continue
-            yield name, PluginSharing(strategy, replicas, by_default, one_only)
-
-    def _entry(self, entry: JsonObject, where: str, name: str, by_default: bool) -> None:
-        if entry.get("devices") not in (None, "all"):
-            self._say(
-                codes.IGNORED_BY_PLUGIN, f"{where}.devices", "the device plugin ignores this and shares all devices"
-            )
-        rename = entry.get("rename")
-        if rename is not None and not (by_default and _qualified(str(rename)) == f"{name}.shared"):
-            self._say(
-                codes.IGNORED_BY_PLUGIN, f"{where}.rename", f"{rename!r}: the device plugin knows no names but its own"
-            )
+                message = f"{name} by MPS: the device plugin does not share MIG devices by MPS"
+                self._say(codes.PLUGIN_SETTING, path, message)
+            else:
+                yield name, PluginSharing(strategy, replicas, by_default, one_only)
 
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _path(where: str) -> Path:
-    """Of `a.b[0].c`."""
-    parts: list[str | int] = []
-    for part in where.split("."):
-        name, _, rest = part.partition("[")
-        parts.append(name)
-        if rest:
-            parts.append(int(rest.rstrip("]")))
-    return tuple(parts)
 
 
 def _qualified(name: str) -> str:

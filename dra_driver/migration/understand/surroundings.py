@@ -58,8 +58,7 @@ def read(documents: Sequence[Document], options: Options, beside: Collection[Doc
     sources = _Sources(beside=frozenset(beside))
     for document in documents:
         sources.take(document)
-    own = own_names(sources.classes, options)
-    return replace(_meaning(sources, options), own=own, purposes=Purposes.of(documents))
+    return _meaning(sources, documents, options)
 
 
 @dataclass
@@ -165,10 +164,9 @@ class _Sources:
         plugin: JsonObject = inner if isinstance(inner, dict) else obj
         config = plugin.get("config")
         if isinstance(config, dict):
-            texts = map_in(config.get("map") or config.get("data"))
             base: Path = ("devicePlugin", "config") if inner is plugin else ("config",)
             key = "map" if config.get("map") else "data"
-            for name, text in texts.items():
+            for name, text in map_in(config.get(key)).items():
                 at = (*base, key, str(name))
                 if isinstance(text, str):
                     self._inner(document, str(name), text, at)
@@ -235,7 +233,7 @@ class _Sources:
         known: dict[str, Any] = {
             field: str(obj[key]) for field, keys in _HAMI_NAMES.items() for key in reversed(keys) if obj.get(key)
         }
-        known |= {field: number for field, key in _HAMI_NUMBERS.items() if (number := _whole(obj.get(key)))}
+        known |= {field: obj[key] for field, key in _HAMI_NUMBERS.items() if type(obj.get(key)) is int and obj[key]}
         hami = Hami(**known, installed=True)
         self.hamis.append(Given(document, hami, at))
         for key in ("deviceMemoryScaling", "deviceCoreScaling"):
@@ -283,47 +281,24 @@ def _is_helm_values(obj: Mapping[str, Any]) -> bool:
     return "apiVersion" not in obj and (own or operator or "migStrategy" in obj)
 
 
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 # -- together
 
 
-def _meaning(sources: _Sources, options: Options) -> Meaning:
-    operator, of_operator = settled("the name of the configuration", sources.operator_configs, sources.beside)
-    by_flags, of_flags = settled("the MIG strategy of the device plugin", sources.flag_strategies, sources.beside)
-    by_values, of_values = settled("the MIG strategy", sources.mig_strategies, sources.beside)
-    hami, of_hami = settled("the names of HAMi's resources", sources.hamis, sources.beside)
-    named, default, of_configs = configs_in_force(sources.configs, operator.says if operator else None, sources.beside)
+def _meaning(sources: _Sources, documents: Sequence[Document], options: Options) -> Meaning:
+    findings, beside = list(sources.findings), sources.beside
+    operator = settled("the name of the configuration", sources.operator_configs, beside, findings)
+    by_flags = settled("the MIG strategy of the device plugin", sources.flag_strategies, beside, findings)
+    by_values = settled("the MIG strategy", sources.mig_strategies, beside, findings)
+    hami = settled("the names of HAMi's resources", sources.hamis, beside, findings)
+    named, default = configs_in_force(sources.configs, operator.says if operator else None, beside, findings)
     configs = {name: given.says for name, given in named.items()}
-    layouts, of_layouts = layouts_in_force(sources.layouts, sources.beside)
-    usual, of_usual = settled("the default layout", sources.default_layouts, sources.beside)
+    layouts = layouts_in_force(sources.layouts, beside, findings)
+    usual = settled("the default layout", sources.default_layouts, beside, findings)
+    findings += labels_of_nodes(sources.nodes)
     strategy = options.mig_strategy or next((given.says for given in (by_flags, by_values) if given is not None), None)
     if by_flags is not None:
         configs = {name: replace(config, mig_strategy=by_flags.says) for name, config in configs.items()}
     used = [*named.values(), *(item for item in (operator, by_flags, by_values, hami) if item is not None)]
-    plain = Meaning(
-        configs=tuple(configs.values()),
-        default_config=default,
-        hami=hami.says if hami is not None else Hami(),
-        read_from=tuple(dict.fromkeys(place(item.document) for item in used)),
-        layouts=layouts,
-        strategy=strategy,
-        driver_roots=frozenset(sources.driver_roots),
-        findings=(
-            *sources.findings,
-            *of_operator,
-            *of_flags,
-            *of_values,
-            *of_hami,
-            *of_configs,
-            *of_layouts,
-            *of_usual,
-            *labels_of_nodes(sources.nodes),
-        ),
-        cut_on_demand=sources.cut_on_demand,
-    )
     nodes = [view_of_node(node, configs, default, strategy, layouts) for node in sources.nodes]
     views = [view for view in nodes if view is not None]
     if not views:
@@ -331,12 +306,25 @@ def _meaning(sources: _Sources, options: Options) -> Meaning:
         unsaid = not configs or any(config.mig_strategy is None for config in configs.values())
         if by_values and not by_flags and unsaid and is_assumed_whole(by_values, usual, layouts, options):
             strategy = "none"
-            plain = replace(plain, strategy=strategy, findings=(*plain.findings, assumed_whole(by_values, usual)))
+            findings.append(assumed_whole(by_values, usual))
         views = [view_of_config(config, strategy, len(configs) > 1) for config in configs.values()]
         if not views and (strategy is not None or options.replicas is not None):
             views = [View("the cluster", mig_strategy=strategy)]
         views = [replace(view, mig_profile=profile) for view in views]
         if usual is not None and profile is not None and any(view.mig_strategy == "single" for view in views):
-            plain = replace(plain, findings=(*plain.findings, by_default_layout(usual, profile)))
+            findings.append(by_default_layout(usual, profile))
     memory = sources.slice_memory.pop() if len(sources.slice_memory) == 1 else None
-    return replace(plain, views=tuple(as_said(view, options, memory) for view in views))
+    return Meaning(
+        views=tuple(as_said(view, options, memory) for view in views),
+        configs=tuple(configs.values()),
+        default_config=default,
+        own=own_names(sources.classes, options),
+        hami=hami.says if hami is not None else Hami(),
+        layouts=layouts,
+        strategy=strategy,
+        driver_roots=frozenset(sources.driver_roots),
+        read_from=tuple(dict.fromkeys(place(item.document) for item in used)),
+        findings=tuple(findings),
+        cut_on_demand=sources.cut_on_demand,
+        purposes=Purposes.of(documents),
+    )
