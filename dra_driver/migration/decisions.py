@@ -209,7 +209,7 @@ def wanted_decisions(migration: Migration) -> dict[str, list[str]]:
     for workload in migration.workloads:
         if workload.choice.target is MigrationTarget.LEAVE:
             for _, line in lines_in(workload.choice.reason):
-                wanted.setdefault(line, []).append(_place(workload.pod.document))
+                wanted.setdefault(line, []).append(_place(workload.document))
     return {line: list(dict.fromkeys(wanted[line])) for line in sorted(wanted)}
 
 

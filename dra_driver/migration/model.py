@@ -88,6 +88,11 @@ class ObjectRef:
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
+    @classmethod
+    def of(cls, obj: JsonObject) -> "ObjectRef":
+        """Of an object that is complete."""
+        return cls(obj["kind"], obj["metadata"].get("namespace"), obj["metadata"]["name"])
+
 
 @dataclass(frozen=True, slots=True)
 class MigrationFinding:
@@ -388,9 +393,13 @@ class MigratedWorkload:
     """ResourceClaimTemplates that it names now."""
 
     @property
+    def document(self) -> Document:
+        """Its object, which may have several of them."""
+        return self.pod.document
+
+    @property
     def ref(self) -> ObjectRef:
-        """Of its object, which may have several of them."""
-        return ref_of(self.pod.document)
+        return ref_of(self.document)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -415,8 +424,7 @@ class NewObject:
 
     @property
     def ref(self) -> ObjectRef:
-        metadata = self.obj.get("metadata") or {}
-        return ObjectRef(str(self.obj.get("kind")), metadata.get("namespace"), str(metadata.get("name")))
+        return ObjectRef.of(self.obj)
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,11 +238,11 @@ def _refuse_unmatched(result: Migration, options: Options) -> None:
     named_ones = [("workloads", name) for name, _ in options.strategy_of]
     named_ones += [("sharedClaims", name) for names in options.shared_claims for name in names]
     for decision, name in named_ones:
-        if not any(is_named(workload.pod.document, name) for workload in result.workloads):
+        if not any(is_named(workload.document, name) for workload in result.workloads):
             raise InvalidInput(f"no workload that asks for GPUs is called {name!r}", about=decision)
     for names in options.shared_claims:
         members = [
-            workload for workload in result.workloads if any(is_named(workload.pod.document, name) for name in names)
+            workload for workload in result.workloads if any(is_named(workload.document, name) for name in names)
         ]
         _refuse_apart(members, names)
 

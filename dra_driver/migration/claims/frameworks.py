@@ -55,7 +55,7 @@ def after_claims(
             numbers = ", ".join(map(str, sorted(counts)))
             message = f"the framework reads the number of processes from limits, which differ ({numbers})"
             advice = f"write a number into {path_text(path)}"
-            findings.append(finding(codes.INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
+            findings.append(finding(codes.INFERRED_COUNT, converted[0].document, path, message, advice=advice))
     findings += _uncounted_processes(converted[0])
     findings += _autoscaled(converted[0])
     return tuple(edits), tuple(findings)
@@ -73,7 +73,7 @@ def gpus(workload: MigratedWorkload) -> int:
 
 
 def _inferred_count(workload: MigratedWorkload, path: Path, message: str) -> MigrationFinding:
-    return finding(codes.INFERRED_COUNT, workload.pod.document, path, message, advice="", fixed=True)
+    return finding(codes.INFERRED_COUNT, workload.document, path, message, advice="", fixed=True)
 
 
 def _ray_counts(workload: MigratedWorkload) -> Iterator[tuple[Path, int]]:
@@ -103,7 +103,7 @@ def _process_counts(pod: PodSpecAt) -> Iterator[Path]:
 
 def _uncounted_processes(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     """Of a runtime of Trainer 2.2 and newer, whose number of processes only a TrainJob says."""
-    document = workload.pod.document
+    document = workload.document
     path: Path = ("spec", "mlPolicy", "torch")
     if kind_of(document.obj)[0] != "trainer.kubeflow.org" or value_at(document.obj, path) is None:
         return
@@ -114,7 +114,7 @@ def _uncounted_processes(workload: MigratedWorkload) -> Iterator[MigrationFindin
 
 
 def _autoscaled(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
-    document = workload.pod.document
+    document = workload.document
     for path in (
         ("spec", "enableInTreeAutoscaling"),
         ("spec", "rayClusterSpec", "enableInTreeAutoscaling"),
@@ -141,7 +141,7 @@ def _kept_by_kai(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     if workload.choice.target is MigrationTarget.EXTENDED and _is_of_kai(workload):
         message = "KAI before 0.17 keeps pods with extended resources away from nodes of a DRA driver"
         advice = "Check that the cluster has KAI 0.17 or newer, or give the pod claims."
-        yield finding(codes.OTHER_SCHEDULER, workload.pod.document, workload.pod.path, message, advice=advice)
+        yield finding(codes.OTHER_SCHEDULER, workload.document, workload.pod.path, message, advice=advice)
 
 
 # -- definitions that drop claims

@@ -90,7 +90,7 @@ def takers_of_the_rest(workloads: Sequence[MigratedWorkload]) -> tuple[Migration
     return tuple(
         finding(
             TAKES_THE_REST,
-            workload.pod.document,
+            workload.document,
             demand.removes[0] if demand.removes else workload.pod.path,
             f"no amount of {' and '.join(sorted(offered - names))}: others ask for it, so this claim takes all of it",
         )

@@ -167,7 +167,7 @@ _OF_THE_CLUSTER = ("ClusterTrainingRuntime", "ClusterWorkflowTemplate")
 
 def of_the_cluster(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     """Objects of no namespace, whose pods are made in any, name templates of each."""
-    document = workload.pod.document
+    document = workload.document
     if workload.choice.target is MigrationTarget.CLAIMS and document.kind in _OF_THE_CLUSTER:
         message = f"a {document.kind} is for all namespaces; the template that it names now must be in each of them"
         advice = "Apply the ResourceClaimTemplate in every namespace where pods are created from this."

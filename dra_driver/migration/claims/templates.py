@@ -55,8 +55,7 @@ class Claims:
 
     @property
     def ref(self) -> ObjectRef:
-        metadata = self.template["metadata"]
-        return ObjectRef(self.template["kind"], metadata.get("namespace"), metadata["name"])
+        return ObjectRef.of(self.template)
 
 
 def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:

@@ -71,7 +71,7 @@ class Workloads:
         self.all = workloads
         self.meaning = meaning
         self.options = options
-        self._documents = {workload.pod.document for workload in workloads}
+        self._documents = {workload.document for workload in workloads}
         self._anywhere = replace(options, unknown_kinds=True)
 
     def contain(self, document: Document) -> bool:
@@ -98,7 +98,7 @@ class Workloads:
 
     def _demands(self, resource: str, namespace: str | None) -> Iterator[tuple[MigrationTarget, Demand]]:
         for workload in self.all:
-            if namespace is None or (workload.pod.document.namespace or "default") == namespace:
+            if namespace is None or (workload.document.namespace or "default") == namespace:
                 for demand in workload.reading.demands:
                     if demand.resource == resource:
                         yield workload.choice.target, demand
@@ -329,7 +329,7 @@ def _mapping(classes: Iterable[str]) -> str:
 def not_admitted(workloads: Workloads) -> Iterator[MigrationFinding]:
     """Workloads with claims in queues of Kueue."""
     for workload in workloads.all:
-        labels = map_in(value_at(workload.pod.document.obj, ("metadata", "labels")))
+        labels = map_in(value_at(workload.document.obj, ("metadata", "labels")))
         if workload.choice.target is MigrationTarget.CLAIMS and _QUEUE_LABEL in labels:
             classes = {class_name(demand.want, workloads.options) for demand in workload.reading.demands}
             listed = " and ".join(sorted(classes))
@@ -339,7 +339,7 @@ def not_admitted(workloads: Workloads) -> Iterator[MigrationFinding]:
                 "0.18, with a config or constraints 0.19, with admin access 0.20."
             )
             path: Path = ("metadata", "labels", _QUEUE_LABEL)
-            yield finding(codes.QUOTA, workload.pod.document, path, message, advice=advice, paste=_mapping(classes))
+            yield finding(codes.QUOTA, workload.document, path, message, advice=advice, paste=_mapping(classes))
 
 
 def _resource_flavor(changes: Changes, _workloads: Workloads) -> None:

@@ -76,7 +76,7 @@ class Applying:
         changed |= {file.file: file.text for file in migration.new_files}
         self._new_files = {file.file for file in migration.new_files}
         self._texts = changed
-        units = [_Unit(file, tuple(claim for claim in claims if claim.pod.document.file == file)) for file in changed]
+        units = [_Unit(file, tuple(claim for claim in claims if claim.document.file == file)) for file in changed]
         waiting = [unit for unit in units if unit.workloads]
         # What kustomize builds together is applied with the workloads, not before them.
         built = any(self._is_kustomized(unit) for unit in waiting)
@@ -133,7 +133,7 @@ class Applying:
         return any(folder in PurePosixPath(unit.file).parents for folder in self._folders)
 
     def _has_no_command(self, unit: _Unit, once: Sequence[MigratedWorkload], *, back: bool, certain: bool) -> bool:
-        nameless = any(not workload.pod.document.name for workload in unit.workloads)
+        nameless = any(not workload.document.name for workload in unit.workloads)
         several = bool(once) and len(unit.workloads) > 1 and not certain
         lost = back and not self._results.originals_exist
         return nameless or several or lost or not _MANIFEST.search(self._texts[unit.file])
@@ -148,7 +148,7 @@ class Applying:
         # First: that is refused as soon as one object of the file is gone.
         lines = [] if back else [self._recorded(unit, workload) for workload in unit.workloads if workload not in once]
         lines.append(_all_but_done(once, apply) if once else apply)
-        lines += [_unstuck(workload) for workload in unit.workloads if workload.pod.document.kind == "StatefulSet"]
+        lines += [_unstuck(workload) for workload in unit.workloads if workload.document.kind == "StatefulSet"]
         if certain:
             yield from lines
             return
@@ -158,7 +158,7 @@ class Applying:
     def _recorded(self, unit: _Unit, workload: MigratedWorkload) -> str:
         """Records the old form for `kubectl apply`, if it did not create the object."""
         several = len(unit.workloads) > 1
-        job = f"{_resource(workload)} {workload.pod.document.name}"
+        job = f"{_resource(workload)} {workload.document.name}"
         known = f"{_kubectl(workload)} get {job} -o jsonpath='{_LAST_APPLIED}' | grep -q ."
         if not self._results.originals_exist:
             missing = f"{job} was not created with kubectl apply: apply its old manifest first, from version control."
@@ -184,7 +184,7 @@ class Applying:
 def _makes(workload: MigratedWorkload, owner: ObjectRef) -> bool:
     """Whether pods of `owner` are those of the workload. Operators' kinds have pods that something else of their name
     owns; a CronJob's Jobs have its name, and the minute."""
-    document = workload.pod.document
+    document = workload.document
     if document.namespace is not None and document.namespace != owner.namespace:
         return False
     if document.kind == "CronJob" and owner.kind == "Job":
@@ -198,32 +198,32 @@ _CHANGEABLE_JOBS = ("CronJob", "ScaledJob")
 
 def _is_made_once(workload: MigratedWorkload) -> bool:
     """Whether its pods stay what they were when its template changes, or the template cannot be changed."""
-    kind = workload.pod.document.kind
+    kind = workload.document.kind
     return kind in _ONCE or (kind.endswith("Job") and kind not in _CHANGEABLE_JOBS)
 
 
 def _kubectl(workload: MigratedWorkload) -> str:
-    namespace = workload.pod.document.namespace
+    namespace = workload.document.namespace
     return f"kubectl -n {namespace}" if namespace else "kubectl"
 
 
 def _resource(workload: MigratedWorkload) -> str:
     """Kinds of others have names that Kubernetes has, too: there is a Job of Volcano's."""
-    document = workload.pod.document
+    document = workload.document
     group = document.api_version.rpartition("/")[0]
     return f"{document.kind.lower()}{f'.{group}' * bool(group)}"
 
 
 def _named(workload: MigratedWorkload) -> str:
-    return f"{workload.pod.document.kind} {workload.pod.document.name}"
+    return f"{workload.document.kind} {workload.document.name}"
 
 
 def _deleted(workload: MigratedWorkload) -> str:
-    return f"{_kubectl(workload)} delete {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
+    return f"{_kubectl(workload)} delete {_resource(workload)} {workload.document.name} --ignore-not-found"
 
 
 def _state_of(workload: MigratedWorkload) -> str:
-    command = f"{_kubectl(workload)} get {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
+    command = f"{_kubectl(workload)} get {_resource(workload)} {workload.document.name} --ignore-not-found"
     return f"state=$({command} -o jsonpath='{_STATE}')"
 
 
@@ -232,7 +232,7 @@ def _all_but_done(once: Sequence[MigratedWorkload], apply: str) -> str:
     where the only such objects may be those that are done."""
     asked = [
         f"{_state_of(workload)} && case $state in "
-        f'{_DONE}) done="$done {workload.pod.document.name}";; *) {_deleted(workload)};; esac'
+        f'{_DONE}) done="$done {workload.document.name}";; *) {_deleted(workload)};; esac'
         for workload in once
     ]
     echo = 'echo "These are finished and stay unchanged:$done."'
@@ -241,7 +241,7 @@ def _all_but_done(once: Sequence[MigratedWorkload], apply: str) -> str:
 
 def _unstuck(workload: MigratedWorkload) -> str:
     """A StatefulSet waits for a pod to be ready before it changes the next, even if the pod fits no node."""
-    name = workload.pod.document.name
+    name = workload.document.name
     theirs = f'{{.items[?(@.metadata.ownerReferences[0].name=="{name}")].metadata.name}}'
     kubectl = _kubectl(workload)
     listed = f"{kubectl} get pods --field-selector status.phase=Pending -o jsonpath='{theirs}'"

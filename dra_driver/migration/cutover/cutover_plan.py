@@ -351,7 +351,7 @@ class _Way:
 
     def _stays(self, owner: ObjectRef) -> bool:
         return any(
-            workload.pod.document.name == owner.name and workload.choice.target is MigrationTarget.EXTENDED
+            workload.document.name == owner.name and workload.choice.target is MigrationTarget.EXTENDED
             for workload in self.migration.workloads
         )
 

@@ -251,12 +251,12 @@ def workloads_of(workloads: Sequence[MigratedWorkload]) -> Iterator[str]:
 
 
 def _key(workload: MigratedWorkload) -> tuple[str, str, int]:
-    document = workload.pod.document
+    document = workload.document
     return document.namespace or "", document.file, document.line
 
 
 def _row(workload: MigratedWorkload) -> tuple[str, str]:
-    document = workload.pod.document
+    document = workload.document
     return named(workload), at(document.file, document.line)
 
 
@@ -411,7 +411,7 @@ def _shell(commands: Sequence[str]) -> Iterator[str]:
 
 def named(workload: MigratedWorkload) -> str:
     """`Deployment search/embedder`, and the role or group where it has several pods."""
-    title = title_of(workload.pod.document)
+    title = title_of(workload.document)
     return f"{title} ({workload.pod.group})" if workload.pod.group else title
 
 

@@ -155,17 +155,14 @@ class Meaning:
         ruled out by the label that chooses configurations."""
         asked = tuple(requirements)
         chosen = [requirement for requirement in asked if requirement.key == CONFIG_LABEL]
-        views = []
-        for view in self.views:
-            labels = view.labels
-            if labels is None:
-                own = {CONFIG_LABEL: view.config} if view.config and view.config != self.default_config else {}
-                fits = all(requirement.holds({k: v for k, v in own.items() if v}) for requirement in chosen)
-            else:
-                fits = all(requirement.holds(labels) for requirement in asked)
-            if fits:
-                views.append(view)
-        return tuple(views)
+
+        def fits(view: View) -> bool:
+            if view.labels is not None:
+                return all(requirement.holds(view.labels) for requirement in asked)
+            own = {CONFIG_LABEL: view.config} if view.config and view.config != self.default_config else {}
+            return all(requirement.holds(own) for requirement in chosen)
+
+        return tuple(filter(fits, self.views))
 
     def meanings(self, resource: str, requirements: Iterable[Requirement], hints: Hints) -> dict[Stands, list[str]]:
         """What a resource can stand for on the nodes that a pod can run on, with places. Empty: no source says it."""
@@ -235,8 +232,9 @@ def _sharing_of_node(
 ) -> Mapping[str, PluginSharing] | None:
     """As its labels say; the configuration says the rest. None: neither says anything."""
     sharing = dict(config.sharing or {}) if config is not None else {}
-    for resource, prefix in _with_labels(labels):
-        strategy, replicas = labels.get(f"{prefix}.sharing-strategy"), whole_number(labels.get(f"{prefix}.replicas"))
+    for resource in _with_labels(labels):
+        strategy = labels.get(f"{resource}.sharing-strategy")
+        replicas = whole_number(labels.get(f"{resource}.replicas"))
         if strategy in ("time-slicing", "mps") and replicas is not None and replicas > 1:
             known = sharing.get(resource)
             sharing[resource] = PluginSharing(
@@ -251,13 +249,13 @@ def _sharing_of_node(
     return sharing if sharing or is_known else None
 
 
-def _with_labels(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Resources of which labels say how they are shared, with the beginning of the labels."""
-    yield GPU_RESOURCE, GPU_RESOURCE
+def _with_labels(labels: Mapping[str, str]) -> Iterator[str]:
+    """Resources of which labels say how they are shared; the labels begin with their names."""
+    yield GPU_RESOURCE
     for key in labels:
-        name, dot, _ = key.removesuffix(".sharing-strategy").partition(".sharing")
-        if key.startswith("nvidia.com/mig-") and key.endswith(".sharing-strategy") and not dot:
-            yield name, name
+        name = key.removesuffix(".sharing-strategy")
+        if key.startswith(MIG_RESOURCE) and name != key and ".sharing" not in name:
+            yield name
 
 
 def as_said(view: View, options: Options, memory: Quantity | None) -> View:

@@ -120,9 +120,14 @@ def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[s
         if gpu_node.resources or gpu_node.driver or gpu_node.begun or labels.get("nvidia.com/gpu.present") == "true":
             gpu_nodes.append(gpu_node)
     policies = [item for item in by_kind["ClusterPolicy"] if str(item.get("apiVersion", "")).startswith("nvidia.com/")]
+    operators = (
+        DevicePlugin(Installed.OPERATOR, "", policy["metadata"]["name"])
+        for policy in policies
+        if _enabled(policy, "devicePlugin")
+    )
     return Offering(
         tuple(sorted(gpu_nodes, key=lambda node: node.name)),
-        tuple(sorted({*_operators(policies), *_daemon_sets(by_kind["DaemonSet"], bool(policies))})),
+        tuple(sorted({*operators, *_daemon_sets(by_kind["DaemonSet"], bool(policies))})),
         any(_enabled(policy, "migManager") for policy in policies),
         tuple(_other_drivers(by_kind["GPUCluster"], by_kind["DaemonSet"])),
         bool(by_kind["ResourceSlice"]),
@@ -136,8 +141,8 @@ def is_plugin_resource(name: str, others: Collection[str] = ()) -> bool:
 
 def _resources(allocatable: Mapping[str, Any], others: Collection[str]) -> dict[str, int]:
     known = [name for name in sorted(allocatable) if is_plugin_resource(name, others)]
-    amounts = {name: _number(allocatable[name]) for name in known}
-    return {name: amount for name, amount in amounts.items() if amount}
+    amounts = {name: Quantity.read(allocatable[name]) for name in known}
+    return {name: int(amount.value) for name, amount in amounts.items() if amount is not None and int(amount.value)}
 
 
 def _beside(allocatable: Mapping[str, Any], others: Collection[str]) -> tuple[str, ...]:
@@ -146,11 +151,6 @@ def _beside(allocatable: Mapping[str, Any], others: Collection[str]) -> tuple[st
         for name in sorted(allocatable)
         if _PLUGIN_RESOURCE.fullmatch(name) and not is_plugin_resource(name, others)
     )
-
-
-def _number(amount: Any) -> int:
-    quantity = Quantity.read(amount)
-    return int(quantity.value) if quantity is not None else 0
 
 
 # -- pods
@@ -195,12 +195,6 @@ def _owner(metadata: JsonObject, namespace: str) -> ObjectRef | None:
 # -- device plugins
 
 
-def _operators(policies: Sequence[JsonObject]) -> Iterable[DevicePlugin]:
-    for policy in policies:
-        if _enabled(policy, "devicePlugin"):
-            yield DevicePlugin(Installed.OPERATOR, "", policy["metadata"]["name"])
-
-
 def _enabled(policy: JsonObject, part: str) -> bool:
     """Parts of a ClusterPolicy are on unless it says otherwise."""
     return value_at(policy, ("spec", part, "enabled")) is not False
@@ -218,18 +212,15 @@ def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[
             yield DevicePlugin(installed, metadata.get("namespace") or "default", metadata["name"])
 
 
-def _offers_gpus(cluster: JsonObject) -> bool:
-    """A GPUCluster may be there for ComputeDomains alone, in versions that can switch its part for GPUs off."""
-    gpus = value_at(cluster, ("spec", "draDriver", "gpus", "enabled"))
-    return _enabled(cluster, "draDriver") and gpus is not False
-
-
 def _other_drivers(clusters: Sequence[JsonObject], daemon_sets: Sequence[JsonObject]) -> Iterable[str]:
-    """NVIDIA's operator brings its driver by a GPUCluster; its chart has a container `gpus` where it offers GPUs."""
+    """NVIDIA's operator brings its driver by a GPUCluster, in some versions for ComputeDomains alone; its chart has a
+    container `gpus` where it offers GPUs."""
     named = [
         f"GPUCluster {cluster['metadata']['name']}"
         for cluster in clusters
-        if str(cluster.get("apiVersion", "")).startswith("nvidia.com/") and _offers_gpus(cluster)
+        if str(cluster.get("apiVersion", "")).startswith("nvidia.com/")
+        and _enabled(cluster, "draDriver")
+        and value_at(cluster, ("spec", "draDriver", "gpus", "enabled")) is not False
     ]
     yield from named
     for daemon_set in () if named else daemon_sets:

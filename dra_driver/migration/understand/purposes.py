@@ -48,10 +48,8 @@ _DOMAIN_CLASSES = "compute-domain-"
 """How the classes of ComputeDomains begin, in this driver's chart and in NVIDIA's."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    purpose: Purpose
-    why: str
+type _Verdict = tuple[Purpose, str]
+"""With why, as in `Held`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Purposes:
     def held(self, pod: PodSpecAt, options: Options) -> tuple[Held, ...]:
         """All claims that the pod names, whether or not a container uses them."""
         looking = _Looking(self, pod.document.namespace or None, options)
-        return tuple(Held(name, path, verdict.purpose, verdict.why) for name, path, verdict in looking.entries(pod))
+        return tuple(Held(name, path, *verdict) for name, path, verdict in looking.entries(pod))
 
 
 # -- one pod
@@ -111,16 +109,16 @@ class _Looking:
             name = entry.get(key)
             if isinstance(name, str):
                 return self._named(kind, name)
-        return _Verdict(Purpose.UNKNOWN, "it names neither a ResourceClaimTemplate nor a ResourceClaim")
+        return Purpose.UNKNOWN, "it names neither a ResourceClaimTemplate nor a ResourceClaim"
 
     def _named(self, kind: str, name: str) -> _Verdict:
         if kind == _TEMPLATE and self._here(self.known.channels.get(name, ()), lambda text: text):
-            return _Verdict(Purpose.OTHERS, "the channel of a ComputeDomain")
+            return Purpose.OTHERS, "the channel of a ComputeDomain"
         specs = self._here(self.known.specs.get((kind, name), ()), lambda item: item[0])
         if not specs:
             elsewhere = (kind, name) in self.known.specs or name in self.known.channels
             where = f" of namespace {self.namespace}" if elsewhere else ""
-            return _Verdict(Purpose.UNKNOWN, f"{kind} {name}{where} was not given")
+            return Purpose.UNKNOWN, f"{kind} {name}{where} was not given"
         return _worst([self._spec(spec) for _, spec in specs])
 
     def _here[T](self, results: Sequence[T], namespace_of: Callable[[T], str | None]) -> list[T]:
@@ -134,7 +132,7 @@ class _Looking:
             wanted = (request.get("exactly"), *list_in(request.get("firstAvailable")), request)
             named = [each for each in wanted if isinstance(each, dict) and "deviceClassName" in each]
             verdicts += [self._request(each) for each in named] or [_UNREADABLE]
-        return _worst(verdicts or [_UNREADABLE])
+        return _worst(verdicts)
 
     def _request(self, request: Mapping[str, Any]) -> _Verdict:
         name = str(request["deviceClassName"])
@@ -145,30 +143,28 @@ class _Looking:
         options = self.options
         own_classes = (options.gpu_class, options.mig_class, options.shared_class, options.vfio_class)
         if name in _GPU_CLASSES or name.endswith(_CLASS_OF_A_PROFILE) or name in own_classes:
-            return _Verdict(Purpose.GPUS, f"of class {name}")
+            return Purpose.GPUS, f"of class {name}"
         if name.startswith(_DOMAIN_CLASSES):
-            return _Verdict(Purpose.OTHERS, f"of class {name}")
-        selected = self._selected(name, own)
-        if selected.purpose is Purpose.UNKNOWN:
-            return _Verdict(Purpose.UNKNOWN, f"DeviceClass {name} was not given")
-        return selected
+            return Purpose.OTHERS, f"of class {name}"
+        purpose, why = self._selected(name, own)
+        return purpose, f"DeviceClass {name} was not given" if purpose is Purpose.UNKNOWN else why
 
     def _selected(self, name: str, expressions: Sequence[str]) -> _Verdict:
         drivers = (self.options.driver, GPU_DRIVER)
         if any(driver in expression for expression in expressions for driver in drivers):
-            return _Verdict(Purpose.GPUS, f"of class {name}")
+            return Purpose.GPUS, f"of class {name}"
         if any(_OF_OTHER_DRIVERS.fullmatch(expression) for expression in expressions):
-            return _Verdict(Purpose.OTHERS, f"of class {name}")
-        return _Verdict(Purpose.UNKNOWN, f"the selectors of DeviceClass {name} do not name a driver")
+            return Purpose.OTHERS, f"of class {name}"
+        return Purpose.UNKNOWN, f"the selectors of DeviceClass {name} do not name a driver"
 
 
-_UNREADABLE = _Verdict(Purpose.UNKNOWN, "it has no request that can be read")
+_UNREADABLE: _Verdict = (Purpose.UNKNOWN, "it has no request that can be read")
 _ORDER = (Purpose.GPUS, Purpose.UNKNOWN, Purpose.OTHERS)
 
 
 def _worst(verdicts: Sequence[_Verdict]) -> _Verdict:
     """What is of GPUs by one request is of GPUs."""
-    return min(verdicts, key=lambda item: _ORDER.index(item.purpose), default=_UNREADABLE)
+    return min(verdicts, key=lambda verdict: _ORDER.index(verdict[0]), default=_UNREADABLE)
 
 
 def _listed(pod: PodSpecAt) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:

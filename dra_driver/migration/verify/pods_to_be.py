@@ -169,7 +169,7 @@ def _pairs(migration: Migration, after: Mapping[str, Sequence[Document]]) -> dic
     ours = {new.ref for new in migration.objects}
     old: dict[str, dict[int, Document]] = {}
     for workload in migration.workloads:
-        document = workload.pod.document
+        document = workload.document
         old.setdefault(document.file, {})[id(document)] = document
     pairs: dict[int, Document] = {}
     for file, documents in old.items():
