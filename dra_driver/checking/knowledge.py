@@ -170,7 +170,7 @@ def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] =
         for model in models
     ]
     makers += [
-        partial(site_of_inventory, shared, _own_policies()[0], behavior, GPU_DRIVER)
+        partial(site_of_inventory, shared, _own_policies()[0], None, behavior, GPU_DRIVER)
         for model in models
         if (shared := with_shared_switches(inventory_of_model(model))) is not None
     ]
@@ -212,23 +212,17 @@ def _own_policies() -> tuple[PublishingPolicy, ...]:
     return tuple(map(PublishingPolicy.of, _POLICIES))
 
 
-def _first_gpus(model: str, gpus: int | None) -> NodeInventorySpec:
-    whole = inventory_of_model(model)
-    return whole.model_copy(update={"gpus": whole.gpus[:gpus]})
-
-
 def site_of_model(
     policy: PublishingPolicy, model: str, gpus: int | None, behavior: Behavior, driver: str
 ) -> SampleNode:
-    """`gpus` is of how many of its GPUs the node is made; None for all."""
-    return site_of_inventory(_first_gpus(model, gpus), policy, behavior, driver)
+    return site_of_inventory(inventory_of_model(model), policy, gpus, behavior, driver)
 
 
 def site_of_inventory(
-    inventory: NodeInventorySpec, policy: PublishingPolicy, behavior: Behavior, driver: str
+    inventory: NodeInventorySpec, policy: PublishingPolicy, gpus: int | None, behavior: Behavior, driver: str
 ) -> SampleNode:
-    """A node of that name, without labels."""
-    return _site(inventory.node_name, _published(inventory, policy, driver), behavior)
+    """A node of that name, without labels. `gpus` is of how many of its GPUs it is made; None for all."""
+    return _site(inventory.node_name, _published(inventory, policy, gpus, driver), behavior)
 
 
 def _site_by_own_policy(number: int, model: str, gpus: int | None, behavior: Behavior, driver: str) -> SampleNode:
@@ -238,14 +232,17 @@ def _site_by_own_policy(number: int, model: str, gpus: int | None, behavior: Beh
 @cache
 def _published_by_own_policy(number: int, model: str, gpus: int | None, driver: str) -> Sequence[PublishedSlice]:
     """Described once for all that a process checks. What a `Catalog` remembers of its questions is not kept."""
-    return _published(_first_gpus(model, gpus), _own_policies()[number], driver)
+    return _published(inventory_of_model(model), _own_policies()[number], gpus, driver)
 
 
 def _site(node: str, published: Sequence[PublishedSlice], behavior: Behavior) -> SampleNode:
     return SampleNode(node, NodeView(node), Catalog(published, behavior))
 
 
-def _published(inventory: NodeInventorySpec, policy: PublishingPolicy, driver: str) -> Sequence[PublishedSlice]:
+def _published(
+    inventory: NodeInventorySpec, policy: PublishingPolicy, gpus: int | None, driver: str
+) -> Sequence[PublishedSlice]:
+    inventory = inventory.model_copy(update={"gpus": inventory.gpus[:gpus]})
     gpus_of = described_devices(inventory, policy, {}, driver, ALL_FEATURES)
     channels = domain_devices(inventory, policy, {}, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES)
     published = [*_slices(inventory.node_name, driver, gpus_of)]

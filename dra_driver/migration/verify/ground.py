@@ -1,7 +1,7 @@
 """Nodes on which the result of a migration is tried: those of a cluster, or of GPU models that we know. Pure."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceSlice
-from dra_driver.checking.knowledge import SampleNode, everywhere, model_names, site_of_inventory, site_of_model
+from dra_driver.checking.knowledge import SampleNode, Sites, everywhere, model_names, site_of_inventory, site_of_model
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.understand.offering import is_plugin_resource
 from dra_driver.names import GPU_DRIVER, model_label
@@ -27,7 +27,7 @@ _DYNAMIC: JsonObject = {"mig": [{"mode": "Dynamic"}]}
 class GroundPublication:
     """Nodes with what they would publish under one policy. `needs` None: as it is, or as this report's policy says."""
 
-    sites: tuple[Callable[[], SampleNode], ...]
+    sites: Iterable[SampleNode]
     needs: JsonObject | None = None
     """Rules of a PublishingPolicy without which these devices would not be there."""
 
@@ -69,12 +69,12 @@ def ground_of_models(
         typed = everywhere(PublishingPolicy.of(rules, about="the policy of this migration"))
         written = json.dumps(typed.to_wire(), sort_keys=True)
         makers = (
-            partial(_site_of_record, recorded[model], typed, gpus, behavior, driver)
+            partial(site_of_inventory, recorded[model], typed, gpus, behavior, driver)
             if model in recorded
             else partial(_site, model, written, gpus, behavior, driver)
             for model in models
         )
-        return GroundPublication(tuple(makers), needs)
+        return GroundPublication(Sites(tuple(makers), 0), needs)
 
     shared = {"strategy": "MPS", "capacity": ["memory", "cores"]}
     extras: tuple[JsonObject, ...] = (
@@ -112,27 +112,15 @@ def _site(model: str, rules: str, gpus: int | None, behavior: Behavior, driver: 
     return site_of_model(PublishingPolicy.of(json.loads(rules)), model, gpus, behavior, driver)
 
 
-def _site_of_record(
-    inventory: NodeInventorySpec, policy: PublishingPolicy, gpus: int | None, behavior: Behavior, driver: str
-) -> SampleNode:
-    return site_of_inventory(inventory.model_copy(update={"gpus": inventory.gpus[:gpus]}), policy, behavior, driver)
-
-
 def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Ground:
     """The nodes and ResourceSlices that a cluster has; devices that are in use now count as free."""
     behavior = Behavior.of(minor, partitionable=True, consumable=True, taints=True)
     catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], behavior)
     views = [NodeView.read(node) for node in nodes]
     sites = [SampleNode(view.name, _without_plugin(view), catalog) for view in views]
-    with_devices = tuple(
-        partial(_given, site) for site in sites if any(pool.candidates for pool in catalog.pools(site.node))
-    )
+    with_devices = tuple(site for site in sites if any(pool.candidates for pool in catalog.pools(site.node)))
     title = "the nodes of the cluster"
     return Ground(title, (GroundPublication(with_devices),), minor, certain=True, real_nodes=True)
-
-
-def _given(site: SampleNode) -> SampleNode:
-    return site
 
 
 def _without_plugin(view: NodeView) -> NodeView:

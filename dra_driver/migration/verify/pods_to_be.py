@@ -5,7 +5,7 @@ by `dra_driver.migration.verify.trial`. Pure.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.errors import InvalidInput
+from dra_driver.grouping import grouped
 from dra_driver.migration.claims.publishing import kept_resources
 from dra_driver.migration.model import (
     ClaimForm,
     ContainerAt,
-    Demand,
     MigratedWorkload,
     Migration,
     MigrationTarget,
@@ -73,11 +73,8 @@ class PodToBe:
 class PodsToBe:
     """Of one migration. `classes` are those there will be, besides those that the controller makes of MIG profiles."""
 
-    def __init__(
-        self, migration: Migration, ground: Ground, classes: Mapping[str, DeviceClass], *, real_nodes: bool
-    ) -> None:
-        """`real_nodes`: labels and taints of the nodes are known; others are asked for nothing but their devices."""
-        self._real_nodes = real_nodes
+    def __init__(self, migration: Migration, ground: Ground, classes: Mapping[str, DeviceClass]) -> None:
+        self._real_nodes = ground.real_nodes
         self._templates: dict[tuple[str, str], JsonObject] = {}
         self._claims: dict[tuple[str, str], JsonObject] = {}
         self.classes = dict(classes)
@@ -107,7 +104,8 @@ class PodsToBe:
         """Raises NotLookedAt."""
         at = workload.pod
         if workload.choice.target is MigrationTarget.EXTENDED:
-            wanted = {text for demand in workload.reading.demands for text in (demand.resource, *_names(demand))}
+            asked = ((demand.resource, *(path[-1] for path in demand.removes)) for demand in workload.reading.demands)
+            wanted = {name for names in asked for name in names}
             shell = self._shell(at, at.spec, lambda name: self._real_nodes or name in wanted)
             return PodToBe(shell, {}, {}, at.spec)
         document = self._results.get(id(at.document))
@@ -130,7 +128,7 @@ class PodsToBe:
     ) -> JsonObject:
         """The parts of a pod that a scheduler reads for its devices. Nodes of GPU models are asked for GPUs only: they
         have no network cards or other devices."""
-        containers = [_container(container, index, is_asked) for index, container in enumerate(at.containers)]
+        containers = [(_container(item, index, is_asked), item.role) for index, item in enumerate(at.containers)]
         fields = ("nodeSelector", "affinity", "tolerations") if self._real_nodes else ()
         init = (Role.INIT, Role.SIDECAR)
         name = at.document.name or "pod"
@@ -139,8 +137,8 @@ class PodsToBe:
             "spec": {
                 **{key: spec[key] for key in fields if key in spec},
                 **({} if self._real_nodes else {"tolerations": [{"operator": "Exists"}]}),
-                "containers": [item for item, own in containers if own.role not in (*init, Role.EPHEMERAL)],
-                "initContainers": [item for item, own in containers if own.role in init],
+                "containers": [item for item, role in containers if role not in (*init, Role.EPHEMERAL)],
+                "initContainers": [item for item, role in containers if role in init],
             },
         }
 
@@ -173,34 +171,22 @@ def _pairs(migration: Migration, after: Mapping[str, Sequence[Document]]) -> dic
         old.setdefault(document.file, {})[id(document)] = document
     pairs: dict[int, Document] = {}
     for file, documents in old.items():
-        left = _by_ref(document for document in after.get(file, ()) if ref_of(document) not in ours)
-        for ref, twins in _by_ref(documents.values()).items():
+        left = grouped((document for document in after.get(file, ()) if ref_of(document) not in ours), ref_of)
+        for ref, twins in grouped(documents.values(), ref_of).items():
             same = left.get(ref, [])
             if len(same) >= len(twins):
                 pairs |= {id(was): now for was, now in zip(twins, same, strict=False)}
     return pairs
 
 
-def _by_ref(documents: Iterable[Document]) -> dict[ObjectRef, list[Document]]:
-    by_ref: dict[ObjectRef, list[Document]] = {}
-    for document in documents:
-        by_ref.setdefault(ref_of(document), []).append(document)
-    return by_ref
-
-
-def _container(at: ContainerAt, index: int, is_asked: Callable[[str], bool]) -> tuple[JsonObject, ContainerAt]:
+def _container(at: ContainerAt, index: int, is_asked: Callable[[str], bool]) -> JsonObject:
     amounts: JsonObject = {}
     for key in ("limits", "requests"):
         given = map_in(at.resources.get(key))
         asked = {name: str(amount) for name, amount in given.items() if "/" in str(name) and is_asked(str(name))}
         amounts |= {key: asked} if asked else {}
     always = {"restartPolicy": "Always"} if at.role is Role.SIDECAR else {}
-    return {"name": name_of(at, index), "resources": amounts, **always}, at
-
-
-def _names(demand: Demand) -> Iterator[str]:
-    """Under which it was asked for."""
-    return (str(path[-1]) for path in demand.removes)
+    return {"name": name_of(at, index), "resources": amounts, **always}
 
 
 def _named(

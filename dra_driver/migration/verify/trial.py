@@ -83,7 +83,7 @@ def _problems_of(name: str, demands: Sequence[Demand], pieces: Sequence[Piece]) 
             yield f"{name} takes GPUs from other pods, although it only monitors them"
         return
     rest = list(pieces)
-    for demand in sorted(demands, key=lambda item: -_strictness(item.want)):
+    for demand in sorted(demands, key=lambda item: (item.want.profile is None, item.want.share is None)):
         fitting = [piece for piece in rest if _differs(piece, demand.want) is None][: demand.want.count]
         if len(fitting) < demand.want.count:
             yield _lacking(name, demand.want, rest)
@@ -91,10 +91,6 @@ def _problems_of(name: str, demands: Sequence[Demand], pieces: Sequence[Piece]) 
         rest = [piece for piece in rest if piece not in fitting]
     if rest:
         yield f"{name} gets {', '.join(map(shown, rest))}, which it did not ask for"
-
-
-def _strictness(want: Want) -> int:
-    return 2 * (want.profile is not None) + (want.share is not None)
 
 
 def _differs(piece: Piece, want: Want) -> str | None:
@@ -114,7 +110,12 @@ def _differs(piece: Piece, want: Want) -> str | None:
         return "not shared"
     amounts, whole = piece.amounts, piece.whole
     for name, asked in (("memory", want.share.memory), ("cores", want.share.cores)):
-        if asked is None and want.share.number is None and name in amounts and _is_all(amounts[name], whole.get(name)):
+        if (
+            asked is None
+            and want.share.number is None
+            and name in amounts
+            and _NOTHING < whole.get(name, _NOTHING) <= amounts[name]
+        ):
             return f"with all {name} of it, so no other claim gets a share"
     if want.share.memory is not None and amounts.get("memory", _NOTHING) < want.share.memory:
         return "with less memory"
@@ -127,10 +128,6 @@ def _differs(piece: Piece, want: Want) -> str | None:
     if want.share.number is not None and "shares" in amounts and amounts["shares"].value < want.share.number:
         return "with fewer shares"
     return None
-
-
-def _is_all(amount: Quantity, whole: Quantity | None) -> bool:
-    return whole is not None and bool(whole.value) and amount >= whole
 
 
 def _all_of_it(piece: Piece) -> bool:
@@ -276,7 +273,7 @@ type _Found = tuple[tuple[SampleNode, Placement] | None, tuple[str, ...]]
 class _Trial:
     def __init__(self, migration: Migration, ground: Ground, classes: Mapping[str, DeviceClass]) -> None:
         self._ground = ground
-        self._pods = PodsToBe(migration, ground, classes, real_nodes=ground.real_nodes)
+        self._pods = PodsToBe(migration, ground, classes)
         self._known: dict[tuple[str, int], _Found] = {}
         """Hundreds of workloads ask for a few things."""
 
@@ -317,8 +314,7 @@ class _Trial:
         most = highest_score(list(pod.claims.values()))
         best: tuple[SampleNode, Placement] | None = None
         reasons: dict[str, None] = {}
-        for make in publication.sites:
-            site = make()
+        for site in publication.sites:
             placed = self._placed(pod, site)
             if not isinstance(placed, Placement):
                 reasons.setdefault(f"{site.title}: {placed}")

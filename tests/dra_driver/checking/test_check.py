@@ -640,7 +640,9 @@ def in_cluster(*inventories: NodeInventorySpec) -> Knowledge:
     policy = PublishingPolicy.of(
         {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", "passthrough": [{}]}, about="test"
     )
-    makers = [partial(site_of_inventory, inventory, policy, CURRENT, "gpu.nvidia.com") for inventory in inventories]
+    makers = [
+        partial(site_of_inventory, inventory, policy, None, CURRENT, "gpu.nvidia.com") for inventory in inventories
+    ]
     return Knowledge(36, Sites(makers, len(makers)), CLASSES, certain=True, existing={})
 
 
