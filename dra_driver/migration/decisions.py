@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from dra_driver.api.documents import Document
 from dra_driver.api.meta import Model
 from dra_driver.checking.codes import Severity
 from dra_driver.errors import InvalidInput
@@ -209,12 +208,9 @@ def wanted_decisions(migration: Migration) -> dict[str, list[str]]:
     for workload in migration.workloads:
         if workload.choice.target is MigrationTarget.LEAVE:
             for _, line in lines_in(workload.choice.reason):
-                wanted.setdefault(line, []).append(_place(workload.document))
+                document = workload.document
+                wanted.setdefault(line, []).append(f"{document.title}, {document.file}:{document.line}")
     return {line: list(dict.fromkeys(wanted[line])) for line in sorted(wanted)}
-
-
-def _place(document: Document) -> str:
-    return f"{document.title}, {document.file}:{document.line}"
 
 
 def proposal(wanted: Mapping[str, list[str]], given: Decisions | None = None) -> str:

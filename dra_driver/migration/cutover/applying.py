@@ -61,6 +61,10 @@ class _Unit:
     workloads: tuple[MigratedWorkload, ...]
     """Those that get claims."""
 
+    def makes(self, owner: ObjectRef) -> bool:
+        """Whether pods of `owner` are those of a workload."""
+        return any(_makes(workload, owner) for workload in self.workloads)
+
 
 class Applying:
     """Each changed file has its place: the first node, in the order of `nodes`, where a workload of it has pods; the
@@ -83,20 +87,14 @@ class Applying:
         self._settings = [unit for unit in units if not unit.workloads and not (built and self._is_kustomized(unit))]
         self._at: dict[str, list[_Unit]] = {}
         for node in nodes:
-            owners = [holder.owner or ObjectRef("Pod", holder.namespace, holder.name) for holder in node.holders]
-            here = [
-                unit
-                for unit in waiting
-                if any(_makes(workload, owner) for workload in unit.workloads for owner in owners)
-            ]
+            here = [unit for unit in waiting if any(unit.makes(holder.made_by) for holder in node.holders)]
             self._at[node.name] = here
             waiting = [unit for unit in waiting if unit not in here]
         self._rest = waiting
 
     def knows(self, owner: ObjectRef) -> bool:
         """Whether it gets claims, on any node."""
-        units = (*(unit for units in self._at.values() for unit in units), *self._rest)
-        return any(_makes(workload, owner) for unit in units for workload in unit.workloads)
+        return any(unit.makes(owner) for units in (*self._at.values(), self._rest) for unit in units)
 
     def settings(self, *, back: bool = False) -> Applied:
         """Quotas, queues and classes, and what stands beside files. What is new is not taken away."""
@@ -124,7 +122,7 @@ class Applying:
                 by_hand.append(self._new(unit.file))
             else:
                 commands += self._commands(unit, once, back=back, certain=certain)
-                anew += [_named(workload) for workload in once]
+                anew += [f"{workload.document.kind} {workload.document.name}" for workload in once]
         commands += [f"kubectl apply -k {folder}" for folder in folders]
         whole = any(len(item.workloads) > 1 for item in units)
         return Applied(tuple(commands), tuple(anew), tuple(by_hand), whole and bool(commands))
@@ -212,10 +210,6 @@ def _resource(workload: MigratedWorkload) -> str:
     document = workload.document
     group = document.api_version.rpartition("/")[0]
     return f"{document.kind.lower()}{f'.{group}' * bool(group)}"
-
-
-def _named(workload: MigratedWorkload) -> str:
-    return f"{workload.document.kind} {workload.document.name}"
 
 
 def _deleted(workload: MigratedWorkload) -> str:

@@ -145,13 +145,10 @@ def _look_at_driver(node: str) -> str:
 
 def has_no_holders(node: GpuNode) -> str:
     amounts = r"s/^  *\(nvidia.com[^ ]*\|volcano.sh[^ ]*\|aliyun.com[^ ]*\|tencent.com[^ ]*\)  *[1-9].*/\1/p"
-    read = f"echo \"$now\" | sed -n '/^Allocated/,$p' | sed -n '{_without(node)}{amounts}'"
+    # Without lines about what stays, such as network cards, whose names are like those of GPUs.
+    others = "".join(rf"\#^  *{_escaped(name)} #d; " for name in node.beside)
+    read = f"echo \"$now\" | sed -n '/^Allocated/,$p' | sed -n '{others}{amounts}'"
     return f'now=$(kubectl describe node {node.name}) && test -z "$({read})"'
-
-
-def _without(node: GpuNode) -> str:
-    """Lines about what stays, such as network cards, whose names are like those of GPUs."""
-    return "".join(rf"\#^  *{_escaped(name)} #d; " for name in node.beside)
 
 
 def _escaped(resource: str) -> str:

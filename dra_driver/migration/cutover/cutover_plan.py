@@ -41,7 +41,6 @@ from dra_driver.migration.understand.offering import (
     DRIVER_RUNS,
     OFFERED_BY,
     DevicePlugin,
-    GpuHolder,
     GpuNode,
     Installed,
     Offering,
@@ -65,7 +64,10 @@ def cutover(offering: Offering, migration: Migration, driver: str, results: Resu
     values = values_for_cutover(migration)
     if offering.other_drivers:
         return CutoverPlan((), (), (), values, _refusal(offering.other_drivers))
-    todo = sorted((node for node in offering.nodes if node.resources or _is_halfway(node, offering)), key=_order)
+    # An earlier plan may have taken a node from the device plugin, and stopped before the driver got it.
+    halfway = [node for node in offering.nodes if node.begun and not node.driver and offering.plugins]
+    todo = [node for node in offering.nodes if node.resources or node in halfway]
+    todo.sort(key=lambda node: (not node.driver, len(node.holders), node.name))
     done = [node for node in offering.nodes if not node.resources and node.driver]
     way = _Way(offering, migration, driver, results, Applying(migration, results, todo))
     if not todo:
@@ -92,15 +94,6 @@ def _refusal(others: Sequence[str]) -> str:
         "`spec.draDriver.gpus.enabled: false` if its version has that field), check that its slices and claims are "
         "gone, and read the cluster again."
     )
-
-
-def _is_halfway(node: GpuNode, offering: Offering) -> bool:
-    """An earlier plan took it from the device plugin and stopped before the driver got it."""
-    return node.begun and not node.driver and bool(offering.plugins)
-
-
-def _order(node: GpuNode) -> tuple[bool, int, str]:
-    return not node.driver, len(node.holders), node.name
 
 
 @dataclass(frozen=True)
@@ -134,8 +127,8 @@ class _Way:
         for node in todo:
             if node.resources and node.driver_label and not node.driver:
                 yield self._clean(node.name)
-        both = [gpu_node for gpu_node in todo if gpu_node.driver]
-        yield from self._who_offers_now(todo, done, [gpu_node.name for gpu_node in both])
+        both = [node for node in todo if node.driver]
+        yield from self._who_offers_now(todo, done, [node.name for node in both])
         for plugin in self._plugins(Installed.DAEMON_SET):
             yield Step(
                 Act.FENCE_PLUGIN,
@@ -154,11 +147,7 @@ class _Way:
             yield Step(
                 Act.AWAIT_PLUGIN_GONE,
                 "On nodes where both offered GPUs, wait until the kubelet reports no resources of the device plugin.",
-                tuple(
-                    until_allocatable(gpu_node.name, resource, "= 0")
-                    for gpu_node in both
-                    for resource in gpu_node.resources
-                ),
+                tuple(until_allocatable(node.name, resource, "= 0") for node in both for resource in node.resources),
                 "The chart refuses to install earlier.",
             )
         yield Step(
@@ -339,7 +328,7 @@ class _Way:
         yield from _apply_steps(
             self.applying.at(node.name), "Apply the new manifests of the workloads that had pods here."
         )
-        owners = [holder.owner or _pod(holder) for holder in node.holders if not holder.by_claim]
+        owners = [holder.made_by for holder in node.holders if not holder.by_claim]
         unknown = sorted({str(owner) for owner in owners if not self.applying.knows(owner) and not self._stays(owner)})
         if unknown:
             yield Step(
@@ -376,16 +365,8 @@ class _Way:
             (until_no_claims(name, self.driver), has_no_holders(node)),
             "MIG devices that were made on demand are gone with their claims.",
         )
-        yield Step(
-            Act.STOP_DRIVER,
-            "The driver leaves.",
-            (f"kubectl label node {name} {DRIVER_RUNS}-",),
-        )
-        yield Step(
-            Act.AWAIT_DRIVER_GONE,
-            "Wait until its pod is gone.",
-            (until_driver_is_gone(name),),
-        )
+        yield Step(Act.STOP_DRIVER, "The driver leaves.", (f"kubectl label node {name} {DRIVER_RUNS}-",))
+        yield Step(Act.AWAIT_DRIVER_GONE, "Wait until its pod is gone.", (until_driver_is_gone(name),))
         yield Step(
             Act.START_PLUGIN,
             "Give the node to the device plugin.",
@@ -436,9 +417,9 @@ class _Way:
     def _evict(self, node: GpuNode, what: str, *, by_name: bool = True) -> Step:
         listed = node.holders if by_name else ()
         lost = [holder for holder in node.holders if holder.owner is None]
-        commands = list(
-            dict.fromkeys(deleted(holder, node.name) for holder in node.holders if _drain_passes_over(holder))
-        )
+        # `kubectl drain` passes over these.
+        alone = [holder for holder in node.holders if holder.made_by.kind in ("Pod", "DaemonSet")]
+        commands = list(dict.fromkeys(deleted(holder, node.name) for holder in alone))
         drain = f"--pod-selector {LEAVES}=yes --ignore-daemonsets --delete-emptydir-data"
         commands += [marked(node), f"kubectl drain {node.name} {drain} {WAIT}"]
         notes = [
@@ -446,17 +427,10 @@ class _Way:
             "It stops at new pods that no controller creates again: keep their manifests, and delete them.",
         ]
         if lost:
-            notes.append(
-                f"No controller creates {_names([f'{holder.namespace}/{holder.name}' for holder in lost])} again: "
-                "keep the manifest."
-            )
+            notes.append(f"No controller creates {_names(list(map(str, lost)))} again: keep the manifest.")
         if listed:
-            what = f"{what} Currently: {_names([f'{holder.namespace}/{holder.name}' for holder in listed])}."
+            what = f"{what} Currently: {_names(list(map(str, listed)))}."
         return Step(Act.EVICT, what, tuple(commands), " ".join(notes))
-
-
-def _pod(holder: GpuHolder) -> ObjectRef:
-    return ObjectRef("Pod", holder.namespace, holder.name)
 
 
 def _apply_steps(applied: Applied, what: str, note: str = "") -> Iterator[Step]:
@@ -477,10 +451,6 @@ def _apply_steps(applied: Applied, what: str, note: str = "") -> Iterator[Step]:
         files = _names(applied.by_hand)
         more = "with kustomize, by deleting and creating what cannot be changed, or from your own copies"
         yield Step(Act.APPLY, f"{what} There is no command for {files}: do it by hand, {more}.", (), note)
-
-
-def _drain_passes_over(pod: GpuHolder) -> bool:
-    return pod.owner is None or pod.of_daemon_set
 
 
 def _names(names: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import yaml
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.codes import Severity
+from dra_driver.grouping import grouped
 from dra_driver.migration.claims.publishing import final_values, gpu_policies, policy_objects
 from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.cutover.commands import CutoverPlan, Stage
@@ -153,16 +154,11 @@ _NO_ADVICE = ("", "Nothing to do.")
 
 def findings_of(findings: Sequence[MigrationFinding], severity: Severity) -> Iterator[str]:
     """Those of one severity, in the order of codes."""
-    by_code: dict[str, list[MigrationFinding]] = defaultdict(list)
-    codes: dict[str, FindingCode] = {}
-    for finding in findings:
-        if finding.severity is severity:
-            by_code[finding.code.name].append(finding)
-            codes[finding.code.name] = finding.code
-    for index, name in enumerate(sorted(by_code)):
+    by_code = grouped((item for item in findings if item.severity is severity), lambda item: item.code)
+    for index, code in enumerate(sorted(by_code, key=lambda code: code.name)):
         if index:
             yield ""
-        yield from _of_code(codes[name], by_code[name])
+        yield from _of_code(code, by_code[code])
 
 
 def _of_code(code: FindingCode, findings: Sequence[MigrationFinding]) -> Iterator[str]:
@@ -172,10 +168,8 @@ def _of_code(code: FindingCode, findings: Sequence[MigrationFinding]) -> Iterato
     yield ""
     common = {item.advice for item in findings}
     together = len(common) == 1
-    alike: dict[tuple[str, str, bool, str], list[MigrationFinding]] = {}
-    for finding in sorted(findings, key=lambda item: (item.place.file, item.place.line, item.message)):
-        alike.setdefault((finding.message, finding.advice, finding.fixed, finding.paste), []).append(finding)
-    for some in alike.values():
+    ordered = sorted(findings, key=lambda item: (item.place.file, item.place.line, item.message))
+    for some in grouped(ordered, lambda item: (item.message, item.advice, item.fixed, item.paste)).values():
         if len(some) > _FEW:
             yield _in_all_places(some, together)
         else:
@@ -195,21 +189,18 @@ def _to_paste(text: str) -> Iterator[str]:
 
 def _in_one_place(finding: MigrationFinding, together: bool) -> str:
     path = f" `{finding.place.path}`" if finding.place.path else ""
-    about = (
-        (f", {finding.object}" if finding.object.name else f", {finding.object.kind}") if finding.object.kind else ""
-    )
+    named = finding.object if finding.object.name else finding.object.kind
+    about = f", {named}" if finding.object.kind else ""
     advice = "" if together else _own_advice(finding)
     return f"- {at(finding.place.file, finding.place.line)}{about}{path}: {_message(finding)}{advice}"
 
 
 def _in_all_places(alike: Sequence[MigrationFinding], together: bool) -> str:
     """One sentence, and the lines of each file."""
-    lines: dict[str, dict[int, None]] = defaultdict(dict)
-    for finding in alike:
-        lines[finding.place.file].setdefault(finding.place.line)
-    places = "; ".join(f"{file_title(file)}:{','.join(map(str, numbers))}" for file, numbers in lines.items())
+    lines = grouped(dict.fromkeys((item.place.file, item.place.line) for item in alike), lambda place: place[0])
+    of_files = (f"{file_title(file)}:{','.join(str(line) for _, line in places)}" for file, places in lines.items())
     advice = "" if together else _own_advice(alike[0])
-    return f"- {_message(alike[0])}{advice} In {len(alike)} places: {places}"
+    return f"- {_message(alike[0])}{advice} In {len(alike)} places: {'; '.join(of_files)}"
 
 
 def _message(finding: MigrationFinding) -> str:
@@ -236,9 +227,7 @@ _IN_GENERAL = (
 
 def workloads_of(workloads: Sequence[MigratedWorkload]) -> Iterator[str]:
     """A table for each way and reason; the reason stands once."""
-    by_reason: dict[tuple[MigrationTarget, str], list[MigratedWorkload]] = defaultdict(list)
-    for workload in workloads:
-        by_reason[workload.choice.target, workload.choice.reason].append(workload)
+    by_reason = grouped(workloads, lambda workload: (workload.choice.target, workload.choice.reason))
     order = list(_TARGETS)
     for index, (target, reason) in enumerate(sorted(by_reason, key=lambda key: (order.index(key[0]), key[1]))):
         some = by_reason[target, reason]
@@ -246,18 +235,14 @@ def workloads_of(workloads: Sequence[MigratedWorkload]) -> Iterator[str]:
             yield ""
         yield f"### {_TARGETS[target]}: {escaped(reason)} ({len(some)})"
         yield ""
-        yield from table(("Workload", "File"), (_row(item) for item in sorted(some, key=_key)))
+        rows = ((named(item), at(item.document.file, item.document.line)) for item in sorted(some, key=_key))
+        yield from table(("Workload", "File"), rows)
     yield from _cannot(workloads)
 
 
 def _key(workload: MigratedWorkload) -> tuple[str, str, int]:
     document = workload.document
     return document.namespace or "", document.file, document.line
-
-
-def _row(workload: MigratedWorkload) -> tuple[str, str]:
-    document = workload.document
-    return named(workload), at(document.file, document.line)
 
 
 def _cannot(workloads: Sequence[MigratedWorkload]) -> Iterator[str]:
@@ -292,24 +277,21 @@ def tried(verification: Verification | None) -> Iterator[str]:
     yield f"Each workload alone, with nothing else in use, on {verification.title}."
     yield ""
     yield from table(("Devices", "On", "Workload", "Gets"), _results(verification))
-    needs: dict[str, tuple[JsonObject, list[str]]] = {}
-    for checked in verification.checked:
-        if checked.needs is not None:
-            needs.setdefault(str(checked.needs), (checked.needs, []))[1].append(named(checked.workload))
-    for rules, names in needs.values():
+    needing = grouped((item for item in verification.checked if item.needs is not None), lambda item: str(item.needs))
+    for alike in needing.values():
+        names = [named(item.workload) for item in alike]
         yield ""
         yield f"Only with GpuPolicies like these does the driver offer what is asked for by {listed(names)}:"
         yield ""
-        yield from yaml_block(*policy_objects(rules, "needed"))
+        yield from yaml_block(*policy_objects(alike[0].needs or {}, "needed"))
 
 
 def _results(verification: Verification) -> Iterator[tuple[str, ...]]:
     """Workloads with which it went alike have one row."""
     order = list(_VERDICTS)
-    alike: dict[tuple[TrialVerdict, str, str], list[str]] = {}
-    for checked in sorted(verification.checked, key=lambda item: order.index(item.verdict)):
-        alike.setdefault((checked.verdict, checked.node, _gets(checked)), []).append(named(checked.workload))
-    for (verdict, node, gets), names in alike.items():
+    ordered = sorted(verification.checked, key=lambda item: order.index(item.verdict))
+    for (verdict, node, gets), alike in grouped(ordered, lambda item: (item.verdict, item.node, _gets(item))).items():
+        names = [named(item.workload) for item in alike]
         word = _VERDICTS[verdict]
         if verdict is TrialVerdict.NOWHERE and not verification.certain:
             word = "on none of these"

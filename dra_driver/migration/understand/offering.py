@@ -54,9 +54,13 @@ class GpuHolder:
     """What creates it again after deletion: a Deployment rather than its ReplicaSet. None: nothing does."""
     by_claim: bool
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
     @property
-    def of_daemon_set(self) -> bool:
-        return self.owner is not None and self.owner.kind == "DaemonSet"
+    def made_by(self) -> ObjectRef:
+        """Its owner, or the pod itself if it has none."""
+        return self.owner or ObjectRef("Pod", self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
