@@ -4,7 +4,6 @@ Every object is planned for itself; then plans that must agree are made to, and 
 not allow is taken back as a whole: a pod is converted entirely or not at all.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -12,6 +11,7 @@ from pathlib import PurePosixPath
 from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.authoring.writing import Noted, written
 from dra_driver.checking.codes import Severity
+from dra_driver.grouping import grouped
 from dra_driver.migration.claims.plans import DocumentPlan, refused, wanted_plans
 from dra_driver.migration.claims.publishing import publishing
 from dra_driver.migration.codes import NOT_EDITABLE
@@ -53,10 +53,7 @@ class Output:
 
     def take(self, plans: Sequence[DocumentPlan]) -> None:
         self._present |= {(plan.document.file, ref_of(plan.document)) for plan in plans}
-        by_text: dict[tuple[str, int], list[DocumentPlan]] = defaultdict(list)
-        for plan in plans:
-            by_text[plan.document.file, plan.document.written.start].append(plan)
-        for together in by_text.values():
+        for together in grouped(plans, lambda plan: (plan.document.file, plan.document.written.start)).values():
             self._take_text(together)
 
     @property

@@ -13,10 +13,11 @@ from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.checking.codes import Severity
+from dra_driver.grouping import grouped
 from dra_driver.kubernetes import GATES, OLDEST
 from dra_driver.migration import codes
 from dra_driver.migration.demands.placement import placed, requirements_of, unused_labels
-from dra_driver.migration.demands.pod_settings import bypasses, sees_all, settings, variables
+from dra_driver.migration.demands.pod_settings import VISIBLE, bypasses, sees_all, settings, variables
 from dra_driver.migration.demands.resources import (
     Amounts,
     Ask,
@@ -187,11 +188,8 @@ class _Pod:
 
     def _demanded(self, asks: Sequence[Ask]) -> list[Demand]:
         results: list[Demand] = []
-        kinds: dict[Want, list[Ask]] = {}
-        for ask in asks:
-            kinds.setdefault(replace(ask.want, count=1), []).append(ask)
-        for want, alike in kinds.items():
-            results += list(demands_of_kind(want, alike))
+        for want, alike in grouped(asks, lambda ask: replace(ask.want, count=1)).items():
+            results += demands_of_kind(want, alike)
             if want.distinct:
                 path = alike[0].removes[0] if alike[0].removes else alike[0].container.path
                 message = f"{alike[0].want.count} shares are of {alike[0].want.count} different GPUs, by a constraint"
@@ -199,13 +197,11 @@ class _Pod:
         brief = [ask for ask in asks if ask.container.role is Role.INIT]
         if brief:
             names = ", ".join(dict.fromkeys(ask.container.name for ask in brief))
-            alone = {ask.container.path for ask in brief} - handed_on(results)
+            shared = handed_on(results)
+            alone = ", ".join(dict.fromkeys(ask.container.name for ask in brief if ask.container.path not in shared))
             message = f"{names} and the containers after it use the same GPUs, as before"
             if alone:
-                names_alone = ", ".join(
-                    dict.fromkeys(ask.container.name for ask in brief if ask.container.path in alone)
-                )
-                message = f"{names_alone} asks for other GPUs than the containers after it, and the pod holds both"
+                message = f"{alone} asks for other GPUs than the containers after it, and the pod holds both"
             path = brief[0].removes[0] if brief[0].removes else brief[0].container.path
             self._notes.say_with_claims(codes.GPU_INIT_CONTAINER, path, message)
             message = f"{names}: Kubernetes before 1.36 gives init containers GPUs of their own"
@@ -254,20 +250,16 @@ class _Pod:
         if any("NVIDIA_MIG_CONFIG_DEVICES" in variables(container) for container in self._pod.containers):
             return None
         seeing = [container for container in self._pod.containers if sees_all(container)]
-        if not seeing or any(
-            variables(container_at)["NVIDIA_VISIBLE_DEVICES"].value != "all" for container_at in seeing
-        ):
+        visible = [variables(container)[VISIBLE] for container in seeing]
+        if not seeing or any(variable.value != "all" for variable in visible):
             return None
-        removes = tuple(variables(container_at)["NVIDIA_VISIBLE_DEVICES"].path for container_at in seeing)
+        removes = tuple(variable.path for variable in visible)
         message = f"{seeing[0].name} sees all GPUs of its node and asks for none"
         if stays := self._options.dynamic_mig or self._meaning.cut_on_demand:
             message += "; where MIG devices are made on demand a claim may get nothing, so it stays as it is"
         note = finding(codes.ADMIN_ACCESS, self._pod.document, removes[0], message)
-        rest = tuple(
-            bypass
-            for bypass in bypasses(self._pod, seeing)
-            if bypass.place.path not in {path_text(path) for path in removes}
-        )
+        said = {path_text(path) for path in removes}
+        rest = (bypass for bypass in bypasses(self._pod, seeing) if bypass.place.path not in said)
         findings = (*self._notes.findings, note, *rest, *unused_labels(self._pod))
         if stays:
             return PodReading(findings=findings)
@@ -301,14 +293,10 @@ class _Pod:
             message = "KServe creates claims for this, which would be added to the GPUs in its limits"
             self._notes.say(codes.ALREADY_DRA, native, message, severity=Severity.ERROR)
             self._notes.leave.append("KServe creates claims for it already; remove one of the two")
-        source = value_at(self._pod.document.obj, ("metadata", "annotations", "kubernetes.io/config.source"))
-        if source in ("file", "http"):
-            path: Path = ("metadata", "annotations", "kubernetes.io/config.source")
-            self._notes.say(
-                codes.PAST_THE_SCHEDULER,
-                path,
-                "a static pod can use neither claims nor extended resources of a DeviceClass",
-            )
+        path: Path = ("metadata", "annotations", "kubernetes.io/config.source")
+        if value_at(self._pod.document.obj, path) in ("file", "http"):
+            message = "a static pod can use neither claims nor extended resources of a DeviceClass"
+            self._notes.say(codes.PAST_THE_SCHEDULER, path, message)
             self._notes.leave.append("it is a static pod")
 
     def _server(self, results: Sequence[Demand]) -> None:

@@ -16,6 +16,7 @@ from typing import Unpack
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document
 from dra_driver.checking.codes import Severity
+from dra_driver.grouping import grouped
 from dra_driver.migration import codes
 from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import (
@@ -242,7 +243,7 @@ def demands_of_kind(want: Want, asks: Sequence[Ask]) -> Iterator[Demand]:
             spans.append((ask, units))
     for ask in asks:
         if ask.container.role is Role.INIT:
-            free = [unit for unit, owner in owners.items() if not _runs_beside(owner, ask)]
+            free = [unit for unit, owner in owners.items() if not _starts_before(owner.container, ask.container)]
             missing = max(0, ask.want.count - len(free))
             spans.append((ask, [*free, *range(len(owners), len(owners) + missing)][: ask.want.count]))
     users = _users_of_units(spans)
@@ -258,27 +259,18 @@ def demands_of_kind(want: Want, asks: Sequence[Ask]) -> Iterator[Demand]:
             )
 
 
-def _runs_beside(owner: Ask, init: Ask) -> bool:
-    """Sidecars that start before an init container run beside it; everything else starts after it."""
-    return owner.container.role is Role.SIDECAR and _position(owner.container) < _position(init.container)
-
-
-def _position(container: ContainerAt) -> int:
-    """Among init containers."""
-    return next((part for part in reversed(container.path) if isinstance(part, int)), 0)
+def _starts_before(owner: ContainerAt, init: ContainerAt) -> bool:
+    """Whether it is a sidecar that runs beside an init container; everything else starts after it."""
+    own, other = (next((part for part in reversed(at.path) if isinstance(part, int)), 0) for at in (owner, init))
+    return owner.role is Role.SIDECAR and own < other
 
 
 def _users_of_units(spans: Iterable[tuple[Ask, list[int]]]) -> list[tuple[tuple[Ask, ...], list[int]]]:
     """Units with the same users together; lasting containers come first among users."""
-    by_unit: dict[int, list[Ask]] = {}
-    for ask, units in spans:
-        for unit in units:
-            by_unit.setdefault(unit, []).append(ask)
-    by_users: dict[tuple[Path, ...], tuple[tuple[Ask, ...], list[int]]] = {}
-    for unit, asks in sorted(by_unit.items()):
-        key = tuple(ask.container.path for ask in asks)
-        by_users.setdefault(key, (tuple(asks), []))[1].append(unit)
-    return list(by_users.values())
+    of_units = grouped(((unit, ask) for ask, units in spans for unit in units), lambda pair: pair[0])
+    users = {unit: tuple(ask for _, ask in pairs) for unit, pairs in sorted(of_units.items())}
+    together = grouped(users, lambda unit: tuple(ask.container.path for ask in users[unit]))
+    return [(users[units[0]], units) for units in together.values()]
 
 
 def handed_on(demands: Iterable[Demand]) -> set[Path]:
@@ -356,9 +348,7 @@ class ResourceMeaning:
             refused = "; the device plugin refused more than one" if sharing.one_only else ""
             self._notes.say(codes.SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
         count, shares = (number, 1) if several else (1, number)
-        selectors: tuple[str, ...] = ()
-        if sharing.strategy == "MPS":
-            selectors = (f"{self._options.attributes}.sharing == 'mps'",)
+        selectors = (f"{self._options.attributes}.sharing == 'mps'",) if sharing.strategy == "MPS" else ()
         return Want(
             stands.what, count, stands.profile, DeviceShare(number=shares), selectors, distinct=several and number > 1
         )

@@ -46,7 +46,8 @@ def template_findings(source: ManifestText) -> Iterator[MigrationFinding]:
     lines = [
         number for number, line in enumerate(normalized(source.text).split("\n"), 1) if _GPU.search(line) is not None
     ]
-    more = f"; it mentions GPUs in {_in_lines(lines)}" if lines else ""
+    where = and_more(list(map(str, lines)), _MOST_PLACES)
+    more = f"; it mentions GPUs in line{'s' if len(lines) > 1 else ''} {where}" if lines else ""
     advice = (
         "Migrate the rendered manifests (helm template … | dractl migrate -), then change the chart in the same way."
     )
@@ -164,10 +165,6 @@ def _of_others(value: object) -> int:
     if not isinstance(value, str):
         return 0
     return len((_HELM if "\n" in value else _OF_ALERTS).findall(value))
-
-
-def _in_lines(lines: list[int]) -> str:
-    return f"line{'s' if len(lines) > 1 else ''} {and_more(list(map(str, lines)), _MOST_PLACES)}"
 
 
 def _of_file(

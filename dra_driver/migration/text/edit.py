@@ -11,6 +11,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document, SourceText, read_documents
 from dra_driver.api.meta import JsonObject
+from dra_driver.grouping import grouped
 from dra_driver.migration.model import Edit
 from dra_driver.migration.text.edited import EditRefused, Items, changed, plain, same
 from dra_driver.migration.text.tree import NotATree, Splice, joined, trees, value_of
@@ -54,13 +55,10 @@ def _of_yaml(text: str, wanted: Mapping[SourceText, JsonObject]) -> list[Splice]
     roots = trees(text)
     whole = text if text.endswith("\n") else f"{text}\n"
     writer = Writer(whole, style_of(whole, roots))
-    by_number: dict[int, dict[tuple[int, ...], JsonObject]] = {}
-    for where, obj in wanted.items():
-        by_number.setdefault(where.number, {})[where.items] = obj
-    for number, objects in by_number.items():
+    for number, places in grouped(wanted, lambda where: where.number).items():
         root = roots[number]
         old = value_of(root)
-        writer.rewrite(root, old, _with_objects(old, objects))
+        writer.rewrite(root, old, _with_objects(old, {where.items: wanted[where] for where in places}))
     return writer.splices if text.endswith("\n") else _unended(writer.splices, text)
 
 
@@ -79,19 +77,14 @@ def _with_objects(old: Any, objects: Mapping[tuple[int, ...], JsonObject]) -> An
     if () in objects:
         return objects[()]
     items = list(old["items"])
-    inner: dict[int, dict[tuple[int, ...], JsonObject]] = {}
-    for (index, *rest), obj in objects.items():
-        inner.setdefault(index, {})[tuple(rest)] = obj
-    for index, below in inner.items():
-        items[index] = _with_objects(items[index], below)
-        if () in below:
-            items[index] = _as_written(old["items"][index], items[index])
+    for index, places in grouped(objects, lambda place: place[0]).items():
+        was = items[index]
+        now = _with_objects(was, {place[1:]: objects[place] for place in places})
+        if (index,) in objects:
+            # Without what an item has from its list: `PodList` says what its items are.
+            now = {key: value for key, value in now.items() if key in was or key not in ("apiVersion", "kind")}
+        items[index] = now
     return {**old, "items": Items(items, range(len(items)))}
-
-
-def _as_written(old: JsonObject, new: JsonObject) -> JsonObject:
-    """Without what an item has from its list: `PodList` says what its items are."""
-    return {key: value for key, value in new.items() if key in old or key not in ("apiVersion", "kind")}
 
 
 def _check(before: str, after: str, wanted: Mapping[SourceText, JsonObject]) -> None:

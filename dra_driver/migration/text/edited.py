@@ -142,12 +142,8 @@ def differences(was: Any, now: Any, path: Path = ()) -> Iterator[tuple[Path, Any
     if was and isinstance(was, dict) and isinstance(now, dict):
         for key in {**was, **now}:
             yield from differences(was.get(key), now.get(key), (*path, key))
-    elif was and isinstance(was, list) and isinstance(now, Items) and _kept_all(was, now):
+    elif was and isinstance(was, list) and isinstance(now, Items) and now.origin[: len(was)] == tuple(range(len(was))):
         for index, value in enumerate(now):
             yield from differences(was[index] if index < len(was) else None, value, (*path, index))
     else:
         yield path, was, now
-
-
-def _kept_all(was: list[Any], now: Items) -> bool:
-    return now.origin[: len(was)] == tuple(range(len(was)))

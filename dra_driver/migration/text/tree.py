@@ -226,13 +226,9 @@ class _Builder:
     def _finish(self, event: Any) -> None:
         node = self._open.pop()
         self._keys.pop()
-        node.end = event.end_mark.index if node.flow else self._end_of(node)
+        inner = node.items if isinstance(node, ListNode) else [value for _, value in node.pairs]
+        node.end = event.end_mark.index if node.flow else inner[-1].end if inner else node.body
         self._add(node)
-
-    def _end_of(self, node: ListNode | MapNode) -> int:
-        if isinstance(node, ListNode):
-            return node.items[-1].end if node.items else node.body
-        return node.pairs[-1][1].end if node.pairs else node.body
 
     def _add(self, tree: Tree) -> None:
         if not self._open:

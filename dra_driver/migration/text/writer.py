@@ -59,11 +59,8 @@ def style_of(text: str, roots: Sequence[Tree]) -> Style:
                 if not tree.flow and isinstance(value, MapNode | ListNode) and not value.flow:
                     step = column_of(text, value.body) - column_of(text, key.start)
                     (dashes if isinstance(value, ListNode) else steps)[step] += 1
-    return Style(
-        _most(steps, 2, lowest=1),
-        _most(dashes, 0, lowest=0),
-        '"' if quotes['"'] > quotes["'"] else "'",
-    )
+    quote = '"' if quotes['"'] > quotes["'"] else "'"
+    return Style(_most(steps, 2, lowest=1), _most(dashes, 0, lowest=0), quote)
 
 
 def _most(counted: Counter[int], default: int, *, lowest: int) -> int:
@@ -114,11 +111,8 @@ _LIKE_A_NUMBER = re.compile(r"[-+.]?[0-9][0-9_:.,xob+-]*[eE]?[-+]?[0-9]*$|[0-9]{
 def inline(value: Any, style: Style) -> str:
     """In one line, in flow style."""
     if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(f"{scalar(key, style, flow=True)}: {inline(item, style)}" for key, item in value.items())
-            + "}"
-        )
+        pairs = (f"{scalar(key, style, flow=True)}: {inline(item, style)}" for key, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list):
         return f"[{', '.join(inline(item, style) for item in value)}]"
     return scalar(value, style, flow=True)
@@ -318,9 +312,10 @@ class Writer:
             self._replace_all(children, lines)
             return
         start = 0
-        if staying[0] > 0 and not self._begins_line(children[0].begin):
+        begin = children[0].begin
+        if staying[0] > 0 and self.text[line_start(self.text, begin) : begin].strip():
             # `- first: …` goes; the next one takes its place behind the dash.
-            self._cut(children[0].begin, children[staying[0]].begin, children[: staying[0]], column, leading=True)
+            self._cut(begin, children[staying[0]].begin, children[: staying[0]], column, leading=True)
             start = staying[0]
         for index in removed:
             if index >= start:
@@ -330,9 +325,6 @@ class Writer:
         if lines:
             position = self._past_own_comments(next_line(self.text, children[staying[-1]].end), column)
             self.splices.append(Splice(position, position, "".join(f"{line}\n" for line in lines)))
-
-    def _begins_line(self, position: int) -> bool:
-        return not self.text[line_start(self.text, position) : position].strip()
 
     def _new_child(self, key: str | None, value: Any, column: int) -> Iterable[str]:
         if key is not None:
@@ -348,13 +340,10 @@ class Writer:
         self.splices.append(Splice(begin, end, "\n".join(new)[column:]))
 
     def _cut(self, start: int, end: int, children: list[_Child], column: int, *, leading: bool) -> None:
-        comments = self._comments_of(start, end, children)
         indent = " " * column
-        if leading:
-            comments_text = "".join(f"{comment}\n{indent}" for comment in comments)
-        else:
-            comments_text = "".join(f"{indent}{comment}\n" for comment in comments)
-        self.splices.append(Splice(start, end, comments_text))
+        before, after = ("", indent) if leading else (indent, "")
+        comments = (f"{before}{comment}\n{after}" for comment in self._comments_of(start, end, children))
+        self.splices.append(Splice(start, end, "".join(comments)))
 
     def _past_own_comments(self, position: int, column: int) -> int:
         """Behind comment lines that are indented deeper than `column`: they are about what stands above."""
