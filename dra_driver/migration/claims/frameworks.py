@@ -115,12 +115,8 @@ def _uncounted_processes(workload: MigratedWorkload) -> Iterator[MigrationFindin
 
 def _autoscaled(workload: MigratedWorkload) -> Iterator[MigrationFinding]:
     document = workload.document
-    for path in (
-        ("spec", "enableInTreeAutoscaling"),
-        ("spec", "rayClusterSpec", "enableInTreeAutoscaling"),
-        ("spec", "rayClusterConfig", "enableInTreeAutoscaling"),
-        ("spec", "jobTemplate", "rayClusterSpec", "enableInTreeAutoscaling"),
-    ):
+    for at in ((), ("rayClusterSpec",), ("rayClusterConfig",), ("jobTemplate", "rayClusterSpec")):
+        path: Path = ("spec", *at, "enableInTreeAutoscaling")
         if value_at(document.obj, path) is True:
             message = "Ray's autoscaler counts GPUs in limits, and does not see those of claims"
             yield finding(codes.AUTOSCALER, document, path, message)

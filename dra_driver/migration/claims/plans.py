@@ -28,7 +28,7 @@ from dra_driver.migration.model import (
     title_of,
     value_at,
 )
-from dra_driver.migration.read.kind_table import Kind, is_known, kind_of
+from dra_driver.migration.read.kind_table import KSERVE, Kind, is_known, kind_of
 from dra_driver.migration.read.kinds import is_part_of_an_object, pods_by_shape, pods_of
 from dra_driver.migration.read.kustomize import OverlayChange, Overlays, is_kustomization
 from dra_driver.migration.read.unrendered import (
@@ -80,7 +80,9 @@ def drafted(document: Document, meaning: Meaning, options: Options) -> Draft:
         draft.findings += _of_unknown_kind(document, meaning, options)
     if is_known(document.obj):
         draft.findings += _outside_of_pods(document, [pod.path for pod in pods_of(document, options)])
-    draft.findings += [_left_text(document, path) for path in gpu_texts(document.obj)]
+    for path in gpu_texts(document.obj):
+        message = "is a text that mentions GPUs; it stays unchanged"
+        draft.findings.append(finding(codes.NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS))
     return draft
 
 
@@ -89,11 +91,6 @@ def _of_a_patch(document: Document) -> Iterator[MigrationFinding]:
         message = "is a part of an object (its containers have no image), so it stays unchanged"
         advice = "Render, then migrate: `kubectl kustomize FOLDER | dractl migrate -`."
         yield finding(codes.NOT_EDITABLE, document, path, message, advice=advice)
-
-
-def _left_text(document: Document, path: Path) -> MigrationFinding:
-    message = "is a text that mentions GPUs; it stays unchanged"
-    return finding(codes.NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS)
 
 
 _ABOUT_TEXTS = (
@@ -115,9 +112,8 @@ def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[Migra
     for path in gpu_keys(document.obj):
         if path[-2:-1] in (("limits",), ("requests",)) and not any(path[: len(pod)] == pod for pod in pods):
             message = f"asks for GPUs in a place where no pod of a {document.kind} is known; it stays unchanged"
-            yield finding(
-                codes.NOT_EDITABLE, document, path, message, advice="Check that the cluster still serves this version."
-            )
+            advice = "Check that the cluster still serves this version."
+            yield finding(codes.NOT_EDITABLE, document, path, message, advice=advice)
 
 
 def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> Iterator[MigrationFinding]:
@@ -145,31 +141,21 @@ def _unclaimed(workload: MigratedWorkload, reason: str, options: Options) -> Mig
     return replace(workload, pod=pod, choice=choose(pod, workload.reading, options))
 
 
-_MERGED: tuple[tuple[Kind, tuple[str, ...], Path, bool], ...] = (
-    (
-        ("serving.kserve.io", "InferenceService"),
-        ("ServingRuntime", "ClusterServingRuntime"),
-        ("spec", "predictor", "model", "runtime"),
-        False,
-    ),
-    (("serving.kserve.io", "LLMInferenceService"), ("LLMInferenceServiceConfig",), ("spec", "baseRefs"), False),
-    (
-        ("trainer.kubeflow.org", "TrainJob"),
-        ("TrainingRuntime", "ClusterTrainingRuntime"),
-        ("spec", "runtimeRef", "name"),
-        True,
-    ),
+_MERGED: tuple[tuple[Kind, str, Path, bool], ...] = (
+    (KSERVE, "ServingRuntime", ("spec", "predictor", "model", "runtime"), False),
+    (("serving.kserve.io", "LLMInferenceService"), "LLMInferenceServiceConfig", ("spec", "baseRefs"), False),
+    (("trainer.kubeflow.org", "TrainJob"), "TrainingRuntime", ("spec", "runtimeRef", "name"), True),
 )
-"""Kinds whose pods are made of two objects: the kind, the kinds that it names, the field with the names, and whether it
-is the named object that keeps the extended resource."""
+"""Kinds whose pods are made of two objects: the kind, the kind that it names, also with `Cluster` before it, the field
+with the names, and whether it is the named object that keeps the extended resource."""
 
 
 def agree(drafts: Sequence[Draft], options: Options) -> None:
     """Takes claims back if two documents that make one pod both ask for GPUs: the pod would have both."""
     asking = [draft for draft in drafts if draft.workloads]
-    for user, kinds, path, named_keeps in _MERGED:
+    for user, kind, path, named_keeps in _MERGED:
         for draft in (draft for draft in asking if kind_of(draft.document.obj) == user):
-            for other in (other for other in asking if other.document.kind in kinds):
+            for other in (other for other in asking if other.document.kind.removeprefix("Cluster") == kind):
                 if _may_name(draft.document, path, other.document.name):
                     reason = f"{other.document.title} asks for GPUs, too, and {draft.document.title} is made of both"
                     without_claims(other if named_keeps else draft, reason, options)

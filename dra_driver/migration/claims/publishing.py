@@ -21,7 +21,7 @@ from dra_driver.migration.model import (
     finding,
 )
 from dra_driver.migration.understand.labels import restored_profile
-from dra_driver.migration.understand.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, Meaning, View
+from dra_driver.migration.understand.meaning import CONFIG_LABEL, LAYOUT_LABEL, Meaning, View
 from dra_driver.migration.understand.offering import DRIVER_RUNS, OFFERED_BY
 from dra_driver.migration.understand.plugin_config import (
     GPU_RESOURCE,
@@ -74,8 +74,8 @@ def amounts_asked(demands: Iterable[Demand]) -> tuple[str, ...]:
 
     Offering more than is asked for is wrong: a claim takes all of an amount that it does not name.
     """
-    shares = list(map(_named, demands))
-    return tuple(name for name in ("memory", "cores") if any(name in share for share in shares))
+    asked = set().union(*map(_named, demands))
+    return tuple(name for name in ("memory", "cores") if name in asked)
 
 
 def takers_of_the_rest(workloads: Sequence[MigratedWorkload]) -> tuple[MigrationFinding, ...]:
@@ -114,12 +114,11 @@ def _named(demand: Demand) -> set[str]:
 def _sharing_rules(meaning: Meaning, amounts: Sequence[str]) -> Iterator[JsonObject]:
     """Of several rules that match the last one wins, so those for more nodes come first."""
     if meaning.hami.installed:
-        yield {"nodes": _HAMI_NODES, "strategy": "MPS", "capacity": list(amounts or _of_hami(meaning.hami))}
+        # What all of its pods have, whether or not they say so.
+        capacity = amounts or (("memory", "cores") if meaning.hami.default_cores else ("memory",))
+        yield {"nodes": _HAMI_NODES, "strategy": "MPS", "capacity": list(capacity)}
     if meaning.configs:
-        for config in sorted(
-            meaning.configs,
-            key=lambda plugin_config: (plugin_config.name != meaning.default_config, plugin_config.name),
-        ):
+        for config in sorted(meaning.configs, key=lambda item: (item.name != meaning.default_config, item.name)):
             nodes = _nodes_of(config, meaning)
             single = (config.mig_strategy or meaning.strategy) == "single"
             for resource, shared in sorted((config.sharing or {}).items()):
@@ -129,11 +128,6 @@ def _sharing_rules(meaning: Meaning, amounts: Sequence[str]) -> Iterator[JsonObj
         names = sorted(view.title.removeprefix("node ") for view in views)
         single = views[0].mig_strategy == "single"
         yield _rule({"names": names} if views[0].labels is not None else None, resource, shared, single)
-
-
-def _of_hami(hami: Hami) -> tuple[str, ...]:
-    """What all of its pods have, whether or not they say so."""
-    return ("memory", "cores") if hami.default_cores else ("memory",)
 
 
 def _by_sharing(views: Sequence[View]) -> list[tuple[tuple[str, PluginSharing], list[View]]]:
@@ -147,7 +141,7 @@ def _by_sharing(views: Sequence[View]) -> list[tuple[tuple[str, PluginSharing], 
 
 def _nodes_of(config: PluginConfig, meaning: Meaning) -> JsonObject | None:
     """None: all. The default configuration is for nodes that name none, or one that does not exist."""
-    others = sorted(plugin_config.name for plugin_config in meaning.configs if plugin_config.name != config.name)
+    others = sorted(item.name for item in meaning.configs if item.name != config.name)
     if not others:
         return None
     if config.name == meaning.default_config:

@@ -149,14 +149,10 @@ def of_form(workload: MigratedWorkload, options: Options) -> Iterator[MigrationF
         yield too_old(workload, "this needs feature gate DRAExtendedResource")
     if pod.form is ClaimForm.NONE and target is not MigrationTarget.CLAIMS:
         stays = target is MigrationTarget.EXTENDED
-        yield finding(
-            codes.NO_CLAIMS_HERE,
-            pod.document,
-            pod.path,
-            pod.why_no_claims,
-            advice="Nothing to do: a DeviceClass answers to the extended resource." if stays else None,
-            severity=Severity.INFO if stays else Severity.ERROR,
-        )
+        advice = "Nothing to do: a DeviceClass answers to the extended resource." if stays else None
+        severity = Severity.INFO if stays else Severity.ERROR
+        why = pod.why_no_claims
+        yield finding(codes.NO_CLAIMS_HERE, pod.document, pod.path, why, advice=advice, severity=severity)
         if not stays and not knows_extended_resources(options):
             yield too_old(workload, workload.choice.reason)
 
@@ -192,6 +188,5 @@ def virtual_machines(document: Document) -> Iterator[MigrationFinding]:
         for index, device in enumerate(maps_in(value_at(document.obj, path))):
             name = device.get("deviceName")
             if isinstance(name, str) and name.startswith("nvidia.com/"):
-                yield finding(
-                    codes.VIRTUAL_MACHINE, document, (*path, index, "deviceName"), f"{name} is for a virtual machine"
-                )
+                message = f"{name} is for a virtual machine"
+                yield finding(codes.VIRTUAL_MACHINE, document, (*path, index, "deviceName"), message)

@@ -9,17 +9,18 @@ pods were made with.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.grouping import grouped
 from dra_driver.migration.model import (
     ClaimForm,
-    ContainerAt,
     Demand,
+    DeviceShare,
     Edit,
     ObjectRef,
     Options,
@@ -135,7 +136,7 @@ def _exactly(demand: Demand, options: Options) -> JsonObject:
     if demand.all_gpus:
         return {**exactly, "allocationMode": "All", "adminAccess": True}
     exactly["count"] = want.count
-    if amounts := dict(_amounts(want)):
+    if want.share is not None and (amounts := _amounts(want.share)):
         exactly["capacity"] = {"requests": amounts}
     return exactly
 
@@ -159,16 +160,9 @@ def _selectors(want: Want, options: Options) -> Iterator[str]:
     yield from want.selectors
 
 
-def _amounts(want: Want) -> Iterator[tuple[str, str]]:
-    share = want.share
-    if share is None:
-        return
-    if share.number is not None:
-        yield "shares", str(share.number)
-    if share.memory is not None:
-        yield "memory", str(share.memory)
-    if share.cores is not None:
-        yield "cores", str(share.cores)
+def _amounts(share: DeviceShare) -> dict[str, str]:
+    amounts = {"shares": share.number, "memory": share.memory, "cores": share.cores}
+    return {name: str(amount) for name, amount in amounts.items() if amount is not None}
 
 
 # -- templates
@@ -245,10 +239,14 @@ def _references(pod: PodSpecAt, reading: PodReading, names: Sequence[str], made:
         yield _appended(pod.document, (*pod.path, "draResources"), source)
         return
     yield _appended(pod.document, (*pod.path, "resourceClaims"), entry)
-    for container, requests in _users(reading.demands, names):
-        where = (*container.resources_path, "claims")
-        for index, use in enumerate(_uses(name, requests, names)):
-            yield _appended(pod.document, where, use, index)
+    users = (
+        (container.resources_path, request)
+        for demand, request in zip(reading.demands, names, strict=True)
+        for container in demand.containers
+    )
+    for path, pairs in grouped(users, lambda pair: pair[0]).items():
+        for index, use in enumerate(_uses(name, [request for _, request in pairs], names)):
+            yield _appended(pod.document, (*path, "claims"), use, index)
 
 
 def _entry_name(reading: PodReading) -> str:
@@ -263,17 +261,8 @@ def _appended(document: Document, path: Path, value: Any, index: int = 0) -> Put
     return Put((*path, (len(there) if isinstance(there, list) else 0) + index), value)
 
 
-def _users(demands: Sequence[Demand], names: Sequence[str]) -> Iterator[tuple[ContainerAt, list[str]]]:
-    by_path: dict[Path, tuple[ContainerAt, list[str]]] = {}
-    for demand, name in zip(demands, names, strict=True):
-        for container in demand.containers:
-            by_path.setdefault(container.path, (container, []))[1].append(name)
-    yield from by_path.values()
-
-
-def _uses(entry: str, requests: Sequence[str], names: Sequence[str]) -> Iterator[Mapping[str, str]]:
+def _uses(entry: str, requests: Sequence[str], names: Sequence[str]) -> list[dict[str, str]]:
     """Without the request's name where it is all of them."""
     if len(requests) == len(names):
-        yield {"name": entry}
-        return
-    yield from ({"name": entry, "request": request} for request in requests)
+        return [{"name": entry}]
+    return [{"name": entry, "request": request} for request in requests]

@@ -7,8 +7,8 @@ Cluster Autoscaler 1.36.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 import yaml
 
@@ -21,9 +21,9 @@ from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.demands.node_labels import is_gpu_label
 from dra_driver.migration.demands.resources import is_whole_or_mig
 from dra_driver.migration.model import (
-    Demand,
     DeviceShare,
     Edit,
+    FindingDetails,
     MigratedWorkload,
     MigrationFinding,
     MigrationTarget,
@@ -85,9 +85,15 @@ class Workloads:
 
     def use_of(self, resource: str, namespace: str | None = None) -> ResourceUse:
         """By workloads of a namespace, or of all namespaces."""
-        demands = list(self._demands(resource, namespace))
+        demands = [
+            (workload.choice.target, demand.want)
+            for workload in self.all
+            if namespace is None or (workload.document.namespace or "default") == namespace
+            for demand in workload.reading.demands
+            if demand.resource == resource
+        ]
         targets = {target for target, _ in demands}
-        wants = tuple(dict.fromkeys(demand.want for target, demand in demands if target is MigrationTarget.CLAIMS))
+        wants = tuple(dict.fromkeys(want for target, want in demands if target is MigrationTarget.CLAIMS))
         wants = wants or self._wants(resource)
         return ResourceUse(
             claims=MigrationTarget.CLAIMS in targets or not targets,
@@ -95,13 +101,6 @@ class Workloads:
             classes=tuple(sorted({class_name(want, self.options) for want in wants})),
             wants=wants,
         )
-
-    def _demands(self, resource: str, namespace: str | None) -> Iterator[tuple[MigrationTarget, Demand]]:
-        for workload in self.all:
-            if namespace is None or (workload.document.namespace or "default") == namespace:
-                for demand in workload.reading.demands:
-                    if demand.resource == resource:
-                        yield workload.choice.target, demand
 
     def is_number(self, resource: str) -> bool:
         """Whether it is a number of devices or of shares."""
@@ -132,17 +131,20 @@ class Workloads:
         return tuple(dict.fromkeys(wants)) or (by_name,)
 
 
+@dataclass(slots=True)
 class Changes:
     """What becomes of one document."""
 
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.obj: JsonObject = document.obj
-        self.edits: list[Edit] = []
-        self.findings: list[MigrationFinding] = []
+    document: Document
+    edits: list[Edit] = field(default_factory=list)
+    findings: list[MigrationFinding] = field(default_factory=list)
 
-    def say(self, code: FindingCode, path: Path, message: str, **more: Any) -> None:
-        self.findings.append(finding(code, self.document, path, message, **more))
+    @property
+    def obj(self) -> JsonObject:
+        return self.document.obj
+
+    def say(self, code: FindingCode, path: Path, message: str, **details: Unpack[FindingDetails]) -> None:
+        self.findings.append(finding(code, self.document, path, message, **details))
 
     def say_unchanged(self, path: Path, message: str) -> None:
         """Nothing to do."""
