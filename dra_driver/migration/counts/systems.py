@@ -39,17 +39,16 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.read.kind_table import is_known
 from dra_driver.migration.read.kinds import pods_of
+from dra_driver.migration.read.unrendered import OF_SYSTEMS
 from dra_driver.migration.understand.labels import Hints
-from dra_driver.migration.understand.meaning import Meaning
+from dra_driver.migration.understand.meaning import SYSTEMS, Meaning
 from dra_driver.migration.understand.offering import OFFERED_BY
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
 from dra_driver.names import INVENTORY_GROUP
 
-MENTION = re.compile(
-    r"nvidia\.com/(?:gpu|mig-)|nvidia_com_(?:gpu|mig)|DCGM_FI_|volcano\.sh/v?gpu|aliyun\.com/gpu|tencent\.com/vcuda"
-)
+MENTION = re.compile(rf"nvidia\.com/(?:gpu|mig-)|nvidia_com_(?:gpu|mig)|DCGM_FI_|{OF_SYSTEMS}")
 """Names of GPU resources of device plugins, and of metrics about them."""
-_NUMBERS = ("volcano.sh/vgpu-number", "volcano.sh/gpu-number")
+_NUMBERS = tuple(system.count for system in SYSTEMS if system.count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
-from dra_driver.migration.understand.meaning import Meaning, Stands
+from dra_driver.migration.understand.meaning import SYSTEMS, Meaning, Stands
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, MIG_RESOURCE, PluginSharing
 from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
@@ -93,10 +93,6 @@ class Notes:
         self.extended_findings.append(finding(code, self.document, path, message, **details))
 
 
-_SHARING_SYSTEMS = re.compile(
-    r"volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))"
-    r"|aliyun\.com/gpu-(mem|count|core\.percentage)"
-)
 _FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
 """What Argo, Katib, OpenShift and others put values into."""
 _FILLED_IN_ADVICE = (
@@ -198,10 +194,8 @@ def is_gpu_resource(resource: str, meaning: Meaning, options: Options) -> bool:
     """Whether it is one whose meaning is known here."""
     if resource in options.other_resources:
         return False
-    hami = meaning.hami
-    own = {hami.count, hami.memory, hami.memory_percentage, hami.cores, hami.priority}
-    named = resource in own or resource in meaning.own
-    return is_whole_or_mig(resource) or named or _SHARING_SYSTEMS.fullmatch(resource) is not None
+    known = any(resource in system.resources for system in (*SYSTEMS, meaning.hami.system))
+    return known or resource in meaning.own or is_whole_or_mig(resource)
 
 
 def is_of_virtual_machines(resource: str) -> bool:

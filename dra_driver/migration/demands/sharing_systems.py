@@ -24,54 +24,9 @@ from dra_driver.migration.model import (
     map_in,
 )
 from dra_driver.migration.understand.labels import quoted
-from dra_driver.migration.understand.meaning import Hami, Meaning
+from dra_driver.migration.understand.meaning import ALIYUN, SYSTEMS, Hami, Meaning, SharingSystem
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
 from dra_driver.quantity import Quantity, whole_number
-
-
-@dataclass(frozen=True, slots=True)
-class _System:
-    """Resources of one system. Empty names: it has no such resource."""
-
-    count: str = ""
-    memory: str = ""
-    percent: str = ""
-    cores: str = ""
-    memory_mib: int = 1
-    """What one unit of memory is."""
-    beside: tuple[str, ...] = ()
-    """Resources that go with the others."""
-    without_memory_alone: bool = False
-    """Who names no memory gets all of it, so the GPU alone."""
-    one_gpu: bool = False
-    """All shares of a pod are of one GPU. Source: gpushare-scheduler-extender, pkg/cache/nodeinfo.go; Volcano,
-    pkg/scheduler/api/devices/nvidia/gpushare."""
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        names = (self.count, self.memory, self.percent, self.cores, *self.beside)
-        return tuple(name for name in names if name)
-
-
-_VOLCANO = _System(
-    "volcano.sh/vgpu-number",
-    "volcano.sh/vgpu-memory",
-    "volcano.sh/vgpu-memory-percentage",
-    "volcano.sh/vgpu-cores",
-    without_memory_alone=True,
-)
-_ALIYUN = _System(
-    memory="aliyun.com/gpu-mem",
-    cores="aliyun.com/gpu-core.percentage",
-    beside=("aliyun.com/gpu-count",),
-    one_gpu=True,
-)
-_SYSTEMS = (
-    _VOLCANO,
-    _System("volcano.sh/gpu-number", "volcano.sh/gpu-memory", one_gpu=True),
-    _ALIYUN,
-)
-"""Besides HAMi, whose resources have the names of its configuration."""
 
 
 def parts_of(
@@ -110,11 +65,10 @@ class _Pod:
 
     def _of_container(self, container: ContainerAt, given: Amounts) -> Iterator[Ask]:
         hami = self._hami
-        names = (hami.count, hami.memory, hami.memory_percentage, hami.cores)
-        system = _System(*names, memory_mib=hami.memory_factor, beside=(hami.priority,), without_memory_alone=True)
-        if any(given.number(name) for name in names[1:]) or (self._is_hami(given) and given.number(hami.count)):
-            yield from self._ask(container, given, system)
-        for system in _SYSTEMS:
+        parts = (hami.memory, hami.memory_percentage, hami.cores)
+        if any(map(given.number, parts)) or (self._is_hami(given) and given.number(hami.count)):
+            yield from self._ask(container, given, hami.system)
+        for system in SYSTEMS:
             if any(given.number(name) for name in system.resources):
                 yield from self._ask(container, given, system)
 
@@ -124,7 +78,7 @@ class _Pod:
         scheduler = self._pod.spec.get("schedulerName") == "hami-scheduler"
         return self._hami.installed or annotated or self._hami.priority in given or scheduler
 
-    def _ask(self, container: ContainerAt, given: Amounts, system: _System) -> Iterator[Ask]:
+    def _ask(self, container: ContainerAt, given: Amounts, system: SharingSystem) -> Iterator[Ask]:
         removes = given.paths(*system.resources)
         memory, percent = given.number(system.memory), given.number(system.percent)
         cores, count = given.number(system.cores), given.number(system.count) or 1
@@ -137,11 +91,11 @@ class _Pod:
                 path = given.paths(self._hami.priority)[0]
                 message = f"{self._hami.priority}: a claim has no priority among those that share a GPU"
                 self._notes.say(codes.NO_COUNTERPART, path, message)
-        elif system is _ALIYUN:
+        elif system is ALIYUN:
             self._count_of_aliyun(given, bool(memory or cores))
             if not (memory or cores):
                 return
-        if memory and system is _ALIYUN:
+        if memory and system is ALIYUN:
             amount: Quantity | None = self._amount_of_aliyun(memory, given.paths(system.memory)[0])
         else:
             amount = _mebibytes((memory or 0) * system.memory_mib)
@@ -166,13 +120,13 @@ class _Pod:
         """The unit is a setting of the device plugin; a share of so many GiB is on no GPU."""
         unit = "Mi" if number >= 256 else "Gi"
         severity = Severity.WARNING if unit == "Mi" else Severity.INFO
-        message = f"{_ALIYUN.memory}: {number} is taken as {number} {unit}B"
+        message = f"{ALIYUN.memory}: {number} is taken as {number} {unit}B"
         self._notes.say(codes.UNIT_ASSUMED, path, message, severity=severity)
         return Quantity.parse(f"{number}{unit}")
 
     def _together(self, parts: Sequence[Ask]) -> list[Ask]:
         """Of systems that took all shares of a pod from one GPU."""
-        names = {name for system in _SYSTEMS if system.one_gpu for name in system.resources}
+        names = {name for system in SYSTEMS if system.one_gpu for name in system.resources}
         of_one = [part for part in parts if part.resource in names and part.want.share is not None]
         if len(of_one) < 2:
             return list(parts)

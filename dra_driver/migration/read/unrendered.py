@@ -29,10 +29,9 @@ _HELM = re.compile(
     r"|\{\{-?\s*(?:define|include|template|toYaml|tpl)\b"
 )
 """Actions that only Helm has; braces alone are used by workflows and alerts, too."""
-_GPU = re.compile(
-    r"nvidia\.com(?:/|~1)(?:gpu|mig-|mps-|vgpu)|(?:volcano\.sh|hami\.io|aliyun\.com|tencent\.com)/[a-z-]*(?:gpu|vcuda)"
-    r"|NVIDIA_VISIBLE_DEVICES"
-)
+OF_SYSTEMS = r"volcano\.sh/v?gpu|aliyun\.com/gpu|tencent\.com/vcuda"
+"""How names of resources of systems that share GPUs begin."""
+_GPU = re.compile(rf"nvidia\.com(?:/|~1)(?:gpu|mig-|mps-|vgpu)|{OF_SYSTEMS}|hami\.io/[a-z-]*gpu|NVIDIA_VISIBLE_DEVICES")
 _ASKS = re.compile(r"\b(?:limits|requests|extra_resource_limits|resource_limits)\b")
 _MOST_PLACES = 5
 

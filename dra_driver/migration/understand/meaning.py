@@ -103,6 +103,50 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class SharingSystem:
+    """Resources of a system that shares GPUs. Empty names: it has no such resource."""
+
+    count: str = ""
+    memory: str = ""
+    percent: str = ""
+    cores: str = ""
+    memory_mib: int = 1
+    """What one unit of memory is."""
+    beside: tuple[str, ...] = ()
+    """Resources that go with the others."""
+    without_memory_alone: bool = False
+    """Who names no memory gets all of it, so the GPU alone."""
+    one_gpu: bool = False
+    """All shares of a pod are of one GPU. Source: gpushare-scheduler-extender, pkg/cache/nodeinfo.go; Volcano,
+    pkg/scheduler/api/devices/nvidia/gpushare."""
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        names = (self.count, self.memory, self.percent, self.cores, *self.beside)
+        return tuple(name for name in names if name)
+
+
+ALIYUN = SharingSystem(
+    memory="aliyun.com/gpu-mem",
+    cores="aliyun.com/gpu-core.percentage",
+    beside=("aliyun.com/gpu-count",),
+    one_gpu=True,
+)
+SYSTEMS = (
+    SharingSystem(
+        "volcano.sh/vgpu-number",
+        "volcano.sh/vgpu-memory",
+        "volcano.sh/vgpu-memory-percentage",
+        "volcano.sh/vgpu-cores",
+        without_memory_alone=True,
+    ),
+    SharingSystem("volcano.sh/gpu-number", "volcano.sh/gpu-memory", one_gpu=True),
+    ALIYUN,
+)
+"""Besides HAMi, whose resources have the names of its configuration."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hami:
     """How HAMi's resources are called, and what it does where a pod does not say."""
 
@@ -117,6 +161,11 @@ class Hami:
     """MiB; 0 is all of it."""
     installed: bool = False
     """Whether a configuration of HAMi was given."""
+
+    @property
+    def system(self) -> SharingSystem:
+        names = (self.count, self.memory, self.memory_percentage, self.cores)
+        return SharingSystem(*names, self.memory_factor, (self.priority,), without_memory_alone=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import ObjectRef, maps_in, value_at
+from dra_driver.migration.read.unrendered import OF_SYSTEMS
 from dra_driver.migration.understand.labels import is_other
+from dra_driver.migration.understand.operator_parts import is_plugin_image
 from dra_driver.quantity import Quantity
 
-_PLUGIN_RESOURCE = re.compile(r"nvidia\.com/.+|volcano\.sh/v?gpu-.+|aliyun\.com/gpu-.+|tencent\.com/vcuda-.+")
-_PLUGIN_IMAGE = re.compile(r"(nvidia|gpu|hami|volcano)[^:]*device-plugin|device-plugin[^:]*(nvidia|gpu)")
+_PLUGIN_RESOURCE = re.compile(rf"nvidia\.com/.|{OF_SYSTEMS}")
 _GKE_PLUGIN = re.compile(r"nvidia-gpu-device-plugin")
 _DONE = ("Succeeded", "Failed")
 _OTHER_DRIVER_IMAGE = re.compile(r"k8s-dra-driver-gpu|dra-driver-nvidia-gpu")
@@ -140,7 +141,7 @@ def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[s
 
 def is_plugin_resource(name: str, others: Collection[str] = ()) -> bool:
     """Whether an extended resource is one that device plugins for NVIDIA GPUs give. `others` are no such ones."""
-    return _PLUGIN_RESOURCE.fullmatch(name) is not None and not is_other(name, others)
+    return _PLUGIN_RESOURCE.match(name) is not None and not is_other(name, others)
 
 
 def _resources(allocatable: Mapping[str, Any], others: Collection[str]) -> dict[str, int]:
@@ -151,9 +152,7 @@ def _resources(allocatable: Mapping[str, Any], others: Collection[str]) -> dict[
 
 def _beside(allocatable: Mapping[str, Any], others: Collection[str]) -> tuple[str, ...]:
     return tuple(
-        name
-        for name in sorted(allocatable)
-        if _PLUGIN_RESOURCE.fullmatch(name) and not is_plugin_resource(name, others)
+        name for name in sorted(allocatable) if _PLUGIN_RESOURCE.match(name) and not is_plugin_resource(name, others)
     )
 
 
@@ -210,7 +209,7 @@ def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[
         owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or ()}
         if operator and "ClusterPolicy" in owners:
             continue
-        if any(_PLUGIN_IMAGE.search(str(container.get("image", ""))) for container in _containers(daemon_set)):
+        if any(is_plugin_image(str(container.get("image", ""))) for container in _containers(daemon_set)):
             gke = metadata.get("namespace") == "kube-system" and _GKE_PLUGIN.match(metadata["name"])
             installed = Installed.GKE if gke else Installed.DAEMON_SET
             yield DevicePlugin(installed, metadata.get("namespace") or "default", metadata["name"])

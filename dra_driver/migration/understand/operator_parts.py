@@ -15,11 +15,12 @@ from dra_driver.migration import codes
 from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, map_in, maps_in, value_at
 
-_PLUMBING = re.compile(
-    r"k8s-device-plugin|nvidia[^:@]*device-plugin|gpu[^:@]*device-plugin|gpu-feature-discovery|mig-manager|mig-parted"
-    r"|mps-control-daemon|container-toolkit|gpu-operator|(hami|vgpu|volcano)[^:@]*device-plugin|gpushare[^:@]*plugin"
+_PLUGIN = re.compile(
+    r"k8s-device-plugin|(nvidia|gpu|hami|volcano)[^:@]*device-plugin|device-plugin[^:@]*(nvidia|gpu)|gpushare[^:@]*plugin"
 )
-_PLUGIN = re.compile(r"device-plugin|gpushare[^:@]*plugin")
+_PLUMBING = re.compile(
+    rf"{_PLUGIN.pattern}|gpu-feature-discovery|mig-manager|mig-parted|mps-control-daemon|container-toolkit|gpu-operator"
+)
 _SOCKETS = "/var/lib/kubelet/device-plugins"
 """Where device plugins tell kubelet that they are there; who has this folder of the host is one."""
 
@@ -45,11 +46,16 @@ def is_plumbing(spec: JsonObject) -> bool:
     )
 
 
+def is_plugin_image(image: str) -> bool:
+    """Whether it is a device plugin for GPUs of NVIDIA."""
+    return _PLUGIN.search(image) is not None
+
+
 def plugin_settings(daemon_set: JsonObject) -> PluginSettings | None:
     """None: it is no device plugin."""
     spec = value_at(daemon_set, ("spec", "template", "spec"))
     for number, image in enumerate(_images(map_in(spec))):
-        if _PLUMBING.search(image) and _PLUGIN.search(image):
+        if is_plugin_image(image):
             given = _given(value_at(spec, ("containers", number)))
             root = given.get("nvidia-driver-root")
             return PluginSettings(number, given.get("mig-strategy"), root if root and root.startswith("/") else None)
