@@ -258,8 +258,8 @@ class _Pod:
         if stays := self._options.dynamic_mig or self._meaning.cut_on_demand:
             message += "; where MIG devices are made on demand a claim may get nothing, so it stays as it is"
         note = finding(codes.ADMIN_ACCESS, self._pod.document, removes[0], message)
-        said = {path_text(path) for path in removes}
-        rest = (bypass for bypass in bypasses(self._pod, seeing) if bypass.place.path not in said)
+        removed = {path_text(path) for path in removes}
+        rest = (bypass for bypass in bypasses(self._pod, seeing) if bypass.place.path not in removed)
         findings = (*self._notes.findings, note, *rest, *unused_labels(self._pod))
         if stays:
             return PodReading(findings=findings)
