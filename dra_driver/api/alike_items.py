@@ -33,7 +33,8 @@ _PLAIN = re.compile(rb"[^\\\x00-\x1f]*")
 def read_items(data: bytes, parse: Callable[[bytes], JsonObject | None]) -> tuple[list[JsonObject], bytes] | None:
     """The items of a list, and the list without them. None for what is no list of objects, or none that is valid.
 
-    `parse` reads a whole text, and returns None for one that is not valid.
+    `parse` reads a whole text, and returns None for one that is not valid. Raises UnicodeDecodeError for what is not
+    UTF-8.
     """
     head = _HEAD.match(data)
     if head is None:

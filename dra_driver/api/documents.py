@@ -25,6 +25,7 @@ from dra_driver.api.manifest_nodes import (
     Text,
     TextPlace,
     composed,
+    normalized,
     syntax_error,
     walked,
 )
@@ -122,7 +123,7 @@ class Document:
         return self._text.place_in(node, offset)
 
     def _located(self, path: str) -> tuple[TextPlace, yaml.Node | None]:
-        nodes = self._text.nodes()
+        nodes = self._text.nodes
         if self._number >= len(nodes):
             return (self._line or self._text.lines_before + 1, 1), None
         _, root, _ = walked(nodes[self._number], self._prefix)
@@ -151,6 +152,9 @@ class ReadDocuments:
 def read_documents(text: str | bytes, file: str) -> ReadDocuments:
     """All documents of a text. `file` is its name in messages (`-` for standard input)."""
     if isinstance(text, bytes):
+        in_json = _json_documents(Text(file, text, 0, 0), 0)
+        if in_json is not None:
+            return ReadDocuments(tuple(in_json), ())
         try:
             text = _decoded(text, file)
         except BadDocument as problem:
@@ -166,12 +170,6 @@ def read_documents(text: str | bytes, file: str) -> ReadDocuments:
             if problem.message != TEMPLATE or all(bad_document.message != TEMPLATE for bad_document in problems):
                 problems.append(problem)
     return ReadDocuments(tuple(documents), tuple(problems))
-
-
-def normalized(text: str) -> str:
-    """Without byte order mark, and with `\\n` as line ends."""
-    text = text.removeprefix("\ufeff")
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def together(readings: Iterable[ReadDocuments]) -> ReadDocuments:
@@ -209,9 +207,7 @@ _NOTHING = re.compile(r"(?:[ \t]*(?:#.*)?\n|%.*\n)*[ \t]*(?:#.*|%.*)?")
 def _chunks(text: str) -> Iterator[tuple[int, int, str]]:
     """The text split before each `---` at the beginning of a line, where a document always ends; with the numbers of
     characters and lines before each part. Each part is parsed separately, so that one error affects one document."""
-    # Large files are JSON, in which it takes longer to look for separators than to see that there are none.
-    separators = _SEPARATOR.finditer(text) if "\n---" in text else ()
-    cuts = [0, *(match.start() + 1 for match in separators), len(text)]
+    cuts = [0, *(match.start() + 1 for match in _SEPARATOR.finditer(text)), len(text)]
     lines = 0
     for start, end in pairwise(cuts):
         chunk = text[start:end]
@@ -222,11 +218,9 @@ def _chunks(text: str) -> Iterator[tuple[int, int, str]]:
 
 def _documents(source: Text, first: int) -> list[Document]:
     """The objects of a text, numbered from `first`; empty documents are skipped."""
-    data = _as_json(source.text)
-    if data is not None:
-        # What is wrong with an item of a list has a place as YAML.
-        with suppress(BadDocument):
-            return list(_expanded(_Where(source, 0, "", None), data, first))
+    in_json = _json_documents(source, first)
+    if in_json is not None:
+        return in_json
     try:
         nodes = list(composed(source))
     except yaml.YAMLError as error:
@@ -243,20 +237,28 @@ def _documents(source: Text, first: int) -> list[Document]:
     return documents
 
 
-def _as_json(text: str) -> JsonObject | None:
+def _json_documents(source: Text, first: int) -> list[Document] | None:
+    """None for what must be read as YAML, by which also what is wrong with an item of a list has a place."""
+    data = _as_json(source.raw)
+    with suppress(BadDocument):
+        return None if data is None else list(_expanded(_Where(source, 0, "", None), data, first))
+    return None
+
+
+def _as_json(text: str | bytes) -> JsonObject | None:
     """The object that a JSON text is, with the values that it has as YAML. None for what only YAML describes well: no
     JSON, a key that is given twice, half of a surrogate pair, and what is nested too deep.
 
     Slices of 5,000 nodes are 50 MB of JSON, which takes libyaml half a minute and this a quarter of a second. JSON also
     has escapes that YAML lacks (surrogate pairs); such a document has no places of its fields.
     """
-    if not text.lstrip().startswith("{"):
-        return None
     try:
-        encoded = text.encode()
-    except UnicodeEncodeError:
+        encoded = text.encode() if isinstance(text, str) else text
+        if not encoded.lstrip().startswith(b"{"):
+            return None
+        read = read_items(encoded, _parsed)
+    except UnicodeError:
         return None
-    read = read_items(encoded, _parsed)
     if read is None:
         return _parsed(encoded)
     items, without = read

@@ -5,7 +5,8 @@ text that would crash it is refused first.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -32,28 +33,38 @@ class BadDocument(InvalidInput):
         super().__init__(message, about=f"{file}:{line}:{column}")
 
 
+def normalized(text: str) -> str:
+    """Without byte order mark, and with `\\n` as line ends."""
+    text = text.removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
 _ESCAPES = {"x": 2, "u": 4, "U": 8}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Text:
-    """A part of a file. `start` and `lines_before` are the numbers of characters and lines before it."""
+    """A file, or a part of it. `start` and `lines_before` are the numbers of characters and lines before it."""
 
     file: str
-    text: str
+    raw: str | bytes
+    """Bytes are those of a file, in UTF-8."""
     start: int
     lines_before: int
-    _nodes: list[list[yaml.Node]] = field(default_factory=list)
 
+    @cached_property
+    def text(self) -> str:
+        """Bytes become text at first use: of a large file in JSON, only places need it."""
+        return normalized(self.raw.decode()) if isinstance(self.raw, bytes) else self.raw
+
+    @cached_property
     def nodes(self) -> list[yaml.Node]:
         """The documents of the text as nodes, including empty ones; none if it is not YAML. Parsed again at first use,
         because most documents have no problems, and nodes take some hundred times the memory of their text."""
-        if not self._nodes:
-            try:
-                self._nodes.append(list(composed(self)))
-            except yaml.YAMLError:
-                self._nodes.append([])
-        return self._nodes[0]
+        try:
+            return list(composed(self))
+        except yaml.YAMLError:
+            return []
 
     def place_of(self, node: yaml.Node) -> TextPlace:
         return (node.start_mark.line + 1 + self.lines_before, node.start_mark.column + 1)

@@ -8,8 +8,8 @@ read a ConfigMap may parse it with types that drop claims, or create the pod in 
 import re
 from collections.abc import Iterator
 
-from dra_driver.api.documents import Document, ReadDocuments, normalized
-from dra_driver.api.manifest_nodes import BadDocument
+from dra_driver.api.documents import Document, ReadDocuments
+from dra_driver.api.manifest_nodes import BadDocument, normalized
 from dra_driver.migration import codes
 from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import (

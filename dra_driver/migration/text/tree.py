@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dra_driver.api.documents import normalized
+from dra_driver.api.manifest_nodes import normalized
 from dra_driver.api.plain_values import plain_value
 from dra_driver.migration.text.edited import EditRefused
 

@@ -272,3 +272,18 @@ def test_a_file_of_a_megabyte_is_read_whole() -> None:
     repeated, once = (read_documents(text, "f") for text in ("\n---\n".join([examples] * times), examples))
     assert repeated.problems == ()
     assert len(repeated.documents) == times * len(once.documents)
+
+
+def test_bytes_that_are_no_utf_8_have_a_place_among_objects_that_are_alike() -> None:
+    items = b", ".join(b'{"kind": "Pod", "name": "%d"}' % number for number in range(9))
+    (problem,) = read_documents(
+        b'{"kind": "List",\n"items": [' + items.replace(b'"8"', b'"\xff"') + b"]}", "f"
+    ).problems
+    assert (problem.line, problem.message) == (2, "byte 0xff is not UTF-8; save the file as UTF-8")
+
+
+def test_json_with_windows_line_ends_has_the_places_of_its_fields() -> None:
+    text = json.dumps({"kind": "Pod", "metadata": {"name": "a"}}, indent=1).replace("\n", "\r\n")
+    read, as_text = (read_documents(source, "f").raise_problems()[0] for source in (text.encode(), text))
+    assert read.place("metadata.name") == as_text.place("metadata.name") == (4, 3)
+    assert read.written == as_text.written
