@@ -188,16 +188,20 @@ def _is_same_pool(pool: object, other: JsonObject) -> bool:
 
 
 def _texts_of_device(device: object, known: JsonObject) -> _Texts | None:
-    if not (isinstance(device, dict) and device.keys() == known.keys() and isinstance(device["name"], str)):
+    if not (isinstance(device, dict) and len(device) == len(known)):
         return None
-    for field, value in device.items():
-        if value is not known[field] and field not in ("name", "attributes") and value != known[field]:
-            return None
     own, other = device.get("attributes", _NO_ATTRIBUTES), known.get("attributes", _NO_ATTRIBUTES)
-    if not (isinstance(own, dict) and own.keys() == other.keys()):
+    if not (isinstance(own, dict) and len(own) == len(other)):
         return None
-    texts = {name: value for name, value in own.items() if value is not other[name] and value != other[name]}
-    return texts if all(map(_is_text, texts.values())) else None
+    try:
+        # What was read from one text is mostly the same object, which is seen at once.
+        for field, value in device.items():
+            if value is not known[field] and field not in ("name", "attributes") and value != known[field]:
+                return None
+        texts = {name: value for name, value in own.items() if value is not other[name] and value != other[name]}
+    except KeyError:
+        return None  # it has another field or attribute
+    return texts if isinstance(device["name"], str) and all(map(_is_text, texts.values())) else None
 
 
 _NO_ATTRIBUTES: JsonObject = {}
