@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.background import background
+from support.inventories import gpu_policy
 from support.shipped import create_definitions
 
 from controller.policies import PolicyKeeper
@@ -16,10 +17,6 @@ from dra_driver.errors import NotFound, Rejected
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
-
-
-def policy(name: str, **spec: Any) -> GpuPolicy:
-    return GpuPolicy.read({"metadata": {"name": name}, "spec": spec})
 
 
 @pytest.fixture(autouse=True)
@@ -100,16 +97,16 @@ def conditions(status: GpuPolicyStatus) -> dict[str, str]:
 
 
 async def test_policies_of_the_installation_are_made_changed_and_removed(kube: Kube) -> None:
-    async with keeping(kube, policy("installed-a", publish=False), policy("installed-b", publish=True)):
+    async with keeping(kube, gpu_policy("installed-a", publish=False), gpu_policy("installed-b", publish=True)):
         await has(kube, installed_a={"publish": False}, installed_b={"publish": True})
-    await kube.create(GPU_POLICIES, policy("mine", publish=True).to_object())
-    async with keeping(kube, policy("installed-a", publish=True, priority=-3)):
+    await kube.create(GPU_POLICIES, gpu_policy("mine", publish=True).to_object())
+    async with keeping(kube, gpu_policy("installed-a", publish=True, priority=-3)):
         await has(kube, installed_a={"publish": True, "priority": -3}, mine={"publish": True})
 
 
 async def test_a_policy_of_the_installation_that_somebody_deletes_or_changes_is_made_again(kube: Kube) -> None:
     """The publisher goes by it all the time."""
-    async with keeping(kube, policy("installed-a", publish=False)):
+    async with keeping(kube, gpu_policy("installed-a", publish=False)):
         await has(kube, installed_a={"publish": False})
         await kube.delete(GPU_POLICIES, "installed-a")
         await has(kube, installed_a={"publish": False})
@@ -118,8 +115,8 @@ async def test_a_policy_of_the_installation_that_somebody_deletes_or_changes_is_
 
 
 async def test_a_policy_of_somebody_else_with_that_name_stays(kube: Kube) -> None:
-    await kube.create(GPU_POLICIES, policy("installed-a", publish=True).to_object())
-    async with keeping(kube, policy("installed-a", publish=False), policy("installed-b", publish=False)):
+    await kube.create(GPU_POLICIES, gpu_policy("installed-a", publish=True).to_object())
+    async with keeping(kube, gpu_policy("installed-a", publish=False), gpu_policy("installed-b", publish=False)):
         await has(kube, installed_a={"publish": True}, installed_b={"publish": False})
     async with keeping(kube):
         await has(kube, installed_a={"publish": True})
@@ -139,8 +136,8 @@ LIMIT = {
 
 
 async def test_a_status_adds_up_what_nodes_do(kube: Kube) -> None:
-    await kube.create(GPU_POLICIES, policy("ml", mig={"mode": "Dynamic"}).to_object())
-    await kube.create(GPU_POLICIES, policy("other", publish=True).to_object())
+    await kube.create(GPU_POLICIES, gpu_policy("ml", mig={"mode": "Dynamic"}).to_object())
+    await kube.create(GPU_POLICIES, gpu_policy("other", publish=True).to_object())
     offered = [{"policy": "ml", "kind": "gpu", "devices": 2}]
     events: list[News] = []
     async with keeping(kube, tell=events.append):
@@ -174,7 +171,7 @@ async def test_a_status_adds_up_what_nodes_do(kube: Kube) -> None:
 
 
 async def test_gpus_that_wait_are_named_with_their_claims(kube: Kube) -> None:
-    await kube.create(GPU_POLICIES, policy("ml", publish=False).to_object())
+    await kube.create(GPU_POLICIES, gpu_policy("ml", publish=False).to_object())
     waiting = [{"gpu": "gpu-1", "uuid": "GPU-1", "claims": ["team/one"], "policies": ["ml"]}]
     events: list[News] = []
     async with keeping(kube, tell=events.append):
@@ -193,7 +190,7 @@ async def test_gpus_that_wait_are_named_with_their_claims(kube: Kube) -> None:
 
 
 async def test_what_a_feature_gate_forbids_is_said(kube: Kube) -> None:
-    await kube.create(GPU_POLICIES, policy("ml", passthrough=True, publish=True).to_object())
+    await kube.create(GPU_POLICIES, gpu_policy("ml", passthrough=True, publish=True).to_object())
     async with keeping(kube, gates=Gates.parse("PassthroughSupport=false")):
         status = await until(kube, "ml", lambda status: bool(status.problems))
         (problem,) = status.problems
@@ -206,7 +203,7 @@ async def test_a_policy_that_makes_no_sense_is_named(kube: Kube) -> None:
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = anything
     await kube.replace(CRDS, crd)
-    obj = policy("odd").to_object() | {"spec": {"mig": {"mode": "Sideways"}}}
+    obj = gpu_policy("odd").to_object() | {"spec": {"mig": {"mode": "Sideways"}}}
     await kube.create(GPU_POLICIES, obj)
     events: list[News] = []
     async with keeping(kube, tell=events.append):
@@ -222,7 +219,7 @@ async def test_a_policy_that_makes_no_sense_is_named(kube: Kube) -> None:
 
 
 async def test_nothing_is_written_twice(kube: Kube) -> None:
-    await kube.create(GPU_POLICIES, policy("ml", publish=True).to_object())
+    await kube.create(GPU_POLICIES, gpu_policy("ml", publish=True).to_object())
     async with keeping(kube):
         await until(kube, "ml", lambda status: bool(status.conditions))
     before = await kube.get(GPU_POLICIES, "ml")
@@ -233,7 +230,7 @@ async def test_nothing_is_written_twice(kube: Kube) -> None:
 
 
 async def test_channels_are_known_once_the_policies_are(kube: Kube) -> None:
-    await kube.create(GPU_POLICIES, policy("cd", computeDomains={"channels": 4}).to_object())
+    await kube.create(GPU_POLICIES, gpu_policy("cd", computeDomains={"channels": 4}).to_object())
     async with keeping(kube) as keeper, asyncio.timeout(10):
         assert await keeper.several_channels()
         with pytest.raises(NotFound):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dra_driver.api.gpupolicy import GpuPolicy
 from dra_driver.api.inventory import (
     ComputeInstanceFacts,
     DriverFacts,
@@ -116,3 +117,7 @@ def compute_instance(profile: str, slices: int, *, start: int = 0, number: int =
 def policy(**rules: Any) -> PublishingPolicy:
     """What a policy says of nodes, with these rules."""
     return PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}, about="test")
+
+
+def gpu_policy(name: str = "ml", **spec: Any) -> GpuPolicy:
+    return GpuPolicy.read({"metadata": {"name": name}, "spec": spec})

@@ -1,37 +1,25 @@
 """What excludes what, as the issue and the references have it; and the page shows the same table."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import inventories
 from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, MigFacts, PassthroughFacts
 from dra_driver.devices.exclusion import PAIRS, GpuUse, PlannedUse, conflict, deciding_row, unsupported, without_effect
 from dra_driver.devices.model import DeviceKind, Partition
 
-GPU = "GPU-5a7b8d0e-0000-4000-8000-000000000000"
+GPU = inventories.gpu_uuid(0)
 FIRST, SECOND = Partition("1g.10gb", 0, 1), Partition("1g.10gb", 1, 1)
 HALF = Partition("3g.40gb", 0, 4)
 PARTS = [Partition("3g.40gb", 0, 4, compute_slices=1, compute_start=start) for start in (0, 1)]
 
 
-def gpu(**facts: object) -> GpuFacts:
-    known: dict[str, object] = {
-        "uuid": GPU,
-        "name": "gpu-5a7b8d0e",
-        "minor": 0,
-        "pciBusID": "0000:1b:00.0",
-        "productName": "NVIDIA H100 80GB HBM3",
-        "brand": "Nvidia",
-        "architecture": "Hopper",
-        "cudaComputeCapability": "9.0",
-        "passthrough": PassthroughFacts(iommu_group=7),
-        "mig": MigFacts(enabled=False, pending=False),
-    }
-    return GpuFacts.of(known | facts)
-
-
-OLD = gpu(productName="Tesla P4", architecture="Pascal", cudaComputeCapability="6.1", mig=None)
+gpu = partial(inventories.gpu, passthrough=PassthroughFacts(iommu_group=7), mig=MigFacts(enabled=False, pending=False))
+OLD = gpu(product_name="Tesla P4", architecture="Pascal", cuda_compute_capability="6.1", mig=None)
 
 
 def full(strategy: str | None = None, *, uuid: str = GPU, shared: bool = False, **others: object) -> GpuUse:
@@ -153,7 +141,7 @@ GUEST = gpu(virtualization="VGPUGuest")
     [
         *((gpu(), PlannedUse(FULL, way, True, limits=True, clients=48)) for way in (None, "TimeSlicing", "MPS")),
         *((gpu(), PlannedUse(MIG, way, True, limits=True)) for way in (None, "TimeSlicing", "MPS")),
-        *((gpu(cudaComputeCapability=enough), PlannedUse(FULL, "TimeSlicing")) for enough in ("7.0", "12.1")),
+        *((gpu(cuda_compute_capability=enough), PlannedUse(FULL, "TimeSlicing")) for enough in ("7.0", "12.1")),
         (gpu(), PlannedUse(VFIO)),
         (gpu(virtualization="Passthrough"), PlannedUse(VFIO)),
         (OLD, PlannedUse(FULL, "TimeSlicing", sets_interval=False)),
@@ -176,7 +164,7 @@ def test_what_a_gpu_can_do(facts: GpuFacts, wish: PlannedUse) -> None:
         (OLD, PlannedUse(FULL, "MPS", clients=17), "at most 16"),
         # A GPU that does not tell its capability is promised nothing.
         *(
-            (gpu(cudaComputeCapability=unknown), PlannedUse(FULL, "TimeSlicing"), "(Volta)")
+            (gpu(cuda_compute_capability=unknown), PlannedUse(FULL, "TimeSlicing"), "(Volta)")
             for unknown in ("", "9", "N/A", "9.x", "-1.0")
         ),
         (gpu(), PlannedUse(MIG, "MPS", clients=49), "at most 48"),

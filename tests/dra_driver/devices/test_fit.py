@@ -1,6 +1,7 @@
 """A config that a device cannot honour is refused with the reason; one that has no effect is a warning."""
 
 import pytest
+from support import inventories
 
 from dra_driver.api.config import (
     GpuConfig,
@@ -12,35 +13,24 @@ from dra_driver.api.config import (
     TimeSlicing,
     VfioDeviceConfig,
 )
-from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, MigFacts, MigProfileFacts
+from dra_driver.api.inventory import ComputeInstanceFacts, MigFacts, MigProfileFacts
 from dra_driver.api.policy import SharingRule
 from dra_driver.devices.fit import checked_against, config_kind, identity
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import InvalidConfig
 
 GIB = 2**30
-UUIDS = [f"GPU-{letter * 8}-0000-4000-8000-000000000000" for letter in "ab"]
+UUIDS = [inventories.gpu_uuid(number) for number in (0, 1)]
 
 
 def gpu(number: int = 0, **facts: object) -> Offer:
-    known: dict[str, object] = {
-        "uuid": UUIDS[number],
-        "name": f"gpu-{number}",
-        "minor": number,
-        "pciBusID": f"0000:1{number}:00.0",
-        "productName": "NVIDIA A100-SXM4-80GB",
-        "brand": "Nvidia",
-        "architecture": "Ampere",
-        "cudaComputeCapability": "8.0",
-        "memoryBytes": 80 * GIB,
-        "mig": MigFacts(enabled=False, pending=False),
-    }
-    typed = GpuFacts.of(known | facts)
-    return Offer(typed.name, DeviceKind.GPU, typed)
+    usual = {"memory_bytes": 80 * GIB, "mig": MigFacts(enabled=False, pending=False)}
+    gpu_facts = inventories.gpu(number, **usual | facts)
+    return Offer(f"gpu-{number}", DeviceKind.GPU, gpu_facts)
 
 
 def old() -> Offer:
-    return gpu(productName="Tesla P4", cudaComputeCapability="6.1", mig=None)
+    return gpu(product_name="Tesla P4", cuda_compute_capability="6.1", mig=None)
 
 
 def shared(**rule: object) -> Offer:

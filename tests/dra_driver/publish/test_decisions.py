@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.inventories import gpu, inventory_spec
+from support.inventories import gpu, gpu_policy, inventory_spec
 from support.mig import MODELS, gpu_of
 
 from dra_driver.api.gpu_settings import NodePolicy
@@ -21,10 +21,6 @@ A, B = gpu_of(MODELS[0]), gpu_of(MODELS[0], 1)
 NODE = NodeInventorySpec.of(inventory_spec("node-a", [A, B]))
 DYNAMIC = {"mig": {"mode": "Dynamic"}}
 TWO_SHARES = {"sharing": [{"strategy": "TimeSlicing", "replicas": 2}]}
-
-
-def policy(name: str, **spec: Any) -> GpuPolicy:
-    return GpuPolicy.read({"metadata": {"name": name}, "spec": spec})
 
 
 def decide(*policies: GpuPolicy, labels: Mapping[str, str] | None = None) -> NodePolicy:
@@ -43,7 +39,7 @@ def names(node: NodePolicy) -> list[str]:
 def test_a_policy_for_all_gpus_that_can_be_divided_says_nothing_of_those_that_cannot() -> None:
     node = inventory_spec("node-a", [A, gpu(9)])
     for spec, expected in ((DYNAMIC, []), ({**DYNAMIC, "gpus": {"names": ["*"]}}, ["NoMig"])):
-        policies = [policy("all", **spec)]
+        policies = [gpu_policy("all", **spec)]
         node_offers = offers(node, rules_of(decided(combined(policies), policies, node, {})), {})
         assert [note.cause.reason for note in node_offers.notes] == expected
 
@@ -59,8 +55,10 @@ def test_without_policies_everything_is_published_as_it_is() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_higher_priority_overrides_what_it_sets_and_nothing_else(order: Sequence[int]) -> None:
-    low = policy("z", priority=1, publish=False, mig={"mode": "Dynamic"}, attributes={"a": {"int": 1}, "b": {"int": 1}})
-    high = policy("a", priority=2, publish=True, attributes={"a": {"int": 2}})
+    low = gpu_policy(
+        "z", priority=1, publish=False, mig={"mode": "Dynamic"}, attributes={"a": {"int": 1}, "b": {"int": 1}}
+    )
+    high = gpu_policy("a", priority=2, publish=True, attributes={"a": {"int": 2}})
     both = [(low, high)[index] for index in order]
     rules = of(decide(*both), A)
     assert (rules.publish, rules.mig.mode, rules.policies) == (True, "Dynamic", ["a", "z"])
@@ -69,17 +67,17 @@ def test_a_higher_priority_overrides_what_it_sets_and_nothing_else(order: Sequen
 
 
 def test_of_equal_priorities_the_first_name_overrides() -> None:
-    assert of(decide(policy("b", publish=False), policy("a", publish=True)), A).publish
+    assert of(decide(gpu_policy("b", publish=False), gpu_policy("a", publish=True)), A).publish
 
 
 def test_the_first_entry_of_sharing_that_fits_decides() -> None:
-    shared = policy("p", sharing=[{"strategy": "MPS", "replicas": 3}, {"strategy": "TimeSlicing", "replicas": 2}])
+    shared = gpu_policy("p", sharing=[{"strategy": "MPS", "replicas": 3}, {"strategy": "TimeSlicing", "replicas": 2}])
     rule = rules_of(decide(shared)).sharing_rule("node-a", {}, A)
     assert rule is not None and (rule.strategy, rule.replicas) == ("MPS", 3)
 
 
 def test_policies_select_nodes_and_gpus() -> None:
-    ml = policy("ml", nodes={"labelSelector": {"matchLabels": {"pool": "ml"}}}, gpus={"names": [A.name]}, **DYNAMIC)
+    ml = gpu_policy("ml", nodes={"labelSelector": {"matchLabels": {"pool": "ml"}}}, gpus={"names": [A.name]}, **DYNAMIC)
     assert of(decide(ml), A).mig is None
     chosen = decide(ml, labels={"pool": "ml"})
     assert (of(chosen, A).mig.mode, of(chosen, B).mig) == ("Dynamic", None)
@@ -88,8 +86,8 @@ def test_policies_select_nodes_and_gpus() -> None:
 
 
 def test_passthrough_and_mig_can_be_taken_back() -> None:
-    off = policy("off", priority=1, passthrough=False, mig={"mode": "Static"})
-    on = policy("on", passthrough=True, **DYNAMIC)
+    off = gpu_policy("off", priority=1, passthrough=False, mig={"mode": "Static"})
+    on = gpu_policy("on", passthrough=True, **DYNAMIC)
     rules = of(decide(on, off), A)
     assert (rules.passthrough, rules.mig.mode) == (None, "Static")
 
@@ -111,7 +109,7 @@ def test_passthrough_and_mig_can_be_taken_back() -> None:
 )
 def test_what_makes_no_sense_is_refused_with_its_field(spec: dict[str, Any], mistake: str) -> None:
     with pytest.raises(InvalidInput, match=mistake):
-        policy("p", **spec)
+        gpu_policy("p", **spec)
 
 
 # -- files and objects say the same
@@ -179,7 +177,7 @@ def _offered(rules: PublishingPolicy, labels: Mapping[str, str]) -> list[object]
 
 
 def test_what_was_decided_survives_the_inventory() -> None:
-    node = decide(policy("p", attributes={"a": {"version": "1.0.0"}}, passthrough=True, **DYNAMIC, **TWO_SHARES))
+    node = decide(gpu_policy("p", attributes={"a": {"version": "1.0.0"}}, passthrough=True, **DYNAMIC, **TWO_SHARES))
     node = settled(node, decide(), NODE, {A.name: ["team/one"]})
     assert NodeInventoryStatus.of(NodeInventoryStatus(policy=node).to_wire()).policy == node
 
@@ -188,13 +186,13 @@ def test_what_was_decided_survives_the_inventory() -> None:
 
 
 def test_a_gpu_that_no_claim_uses_changes_at_once() -> None:
-    node = settled(decide(), decide(policy("p", publish=False)), NODE, {})
+    node = settled(decide(), decide(gpu_policy("p", publish=False)), NODE, {})
     assert names(node) == []
     assert node.waiting == []
 
 
 def test_a_gpu_in_use_stays_until_its_claims_are_gone_and_the_other_changes() -> None:
-    before, wanted = decide(), decide(policy("p", **TWO_SHARES))
+    before, wanted = decide(), decide(gpu_policy("p", **TWO_SHARES))
     claims = sorted(f"team/{number}" for number in range(8))
     users = {A.name: list(reversed(claims))}
     node = settled(before, wanted, NODE, users)
@@ -210,13 +208,13 @@ def test_a_gpu_in_use_stays_until_its_claims_are_gone_and_the_other_changes() ->
 
 
 def test_a_gpu_that_is_to_be_withheld_stays_published_while_it_is_used() -> None:
-    node = settled(decide(), decide(policy("p", publish=False)), NODE, {A.name: ["team/one"]})
+    node = settled(decide(), decide(gpu_policy("p", publish=False)), NODE, {A.name: ["team/one"]})
     assert node.publish
     assert names(node) == [A.name]
 
 
 def test_what_leaves_the_claims_device_as_it_is_holds_at_once() -> None:
-    with_more = decide(policy("p", attributes={"rack": {"string": "r1"}}, health={"evict": True}, **DYNAMIC))
+    with_more = decide(gpu_policy("p", attributes={"rack": {"string": "r1"}}, health={"evict": True}, **DYNAMIC))
     node = settled(decide(), with_more, NODE, {A.name: ["team/one"]})
     assert node.waiting == []
     assert node.health.evict
@@ -224,7 +222,7 @@ def test_what_leaves_the_claims_device_as_it_is_holds_at_once() -> None:
 
 
 def test_a_partition_in_use_keeps_its_gpu_divided() -> None:
-    divided = decide(policy("p", **DYNAMIC))
+    divided = decide(gpu_policy("p", **DYNAMIC))
     partition = next(name for name in names(divided) if name.startswith(f"{A.name}-mig"))
     node = settled(divided, decide(), NODE, {partition: ["team/one"]})
     assert partition in names(node)
@@ -233,7 +231,7 @@ def test_a_partition_in_use_keeps_its_gpu_divided() -> None:
 
 def test_a_claim_that_was_allocated_during_the_change_takes_its_gpu_back() -> None:
     """The scheduler chose from the old slices while the new ones were written."""
-    shared, plain = decide(policy("p", **TWO_SHARES)), decide()
+    shared, plain = decide(gpu_policy("p", **TWO_SHARES)), decide()
     changed = settled(shared, plain, NODE, {})
     late = f"{A.name}-share-0"
     assert late not in names(changed)
@@ -247,19 +245,19 @@ def test_a_claim_that_was_allocated_during_the_change_takes_its_gpu_back() -> No
 
 
 def test_a_gpu_does_not_change_back_for_a_claim_that_has_what_holds_now() -> None:
-    shared, plain = decide(policy("p", **TWO_SHARES)), decide()
+    shared, plain = decide(gpu_policy("p", **TWO_SHARES)), decide()
     changed = settled(shared, plain, NODE, {})
     assert settled(changed, plain, NODE, {A.name: ["team/one"]}) == changed
 
 
 def test_a_device_that_only_the_change_offers_changes_nothing_back() -> None:
-    node = settled(decide(), decide(policy("p", **TWO_SHARES)), NODE, {f"{A.name}-share-0": ["team/one"]})
+    node = settled(decide(), decide(gpu_policy("p", **TWO_SHARES)), NODE, {f"{A.name}-share-0": ["team/one"]})
     assert [waiting.gpu for waiting in node.waiting] == [A.name]
 
 
 def test_a_gpu_that_is_lost_keeps_its_decision_while_the_node_is_in_use() -> None:
     """It is the same when it is back, also if other rules hold by then."""
-    shared, less = decide(policy("p", **TWO_SHARES)), NODE.model_copy(update={"gpus": [B]})
+    shared, less = decide(gpu_policy("p", **TWO_SHARES)), NODE.model_copy(update={"gpus": [B]})
     users = {B.name: ["team/one"], f"{A.name}-share-0": ["team/two"]}
     lost = settled(shared, decided(combined(()), (), less, {}), less, users)
     assert of(lost, A).sharing
@@ -272,21 +270,21 @@ def test_a_gpu_that_is_lost_keeps_its_decision_while_the_node_is_in_use() -> Non
 
 
 def test_channels_in_use_stay() -> None:
-    four, single = decide(policy("p", computeDomains={"channels": 4})), decide()
+    four, single = decide(gpu_policy("p", computeDomains={"channels": 4})), decide()
     assert settled(four, single, NODE, {}, 3).channels == 3
     assert settled(four, single, NODE, {}, 0).channels == 1
     assert settled(single, four, NODE, {}, 1).channels == 4
 
 
 def test_devices_of_other_drivers_and_unknown_names_keep_nothing() -> None:
-    node = settled(decide(), decide(policy("p", publish=False)), NODE, {"gpu-unknown": ["team/one"]})
+    node = settled(decide(), decide(gpu_policy("p", publish=False)), NODE, {"gpu-unknown": ["team/one"]})
     assert names(node) == []
 
 
 def test_a_new_gpu_gets_what_is_wanted() -> None:
     less = NODE.model_copy(update={"gpus": [A]})
     before = decided(combined(()), (), less, {})
-    wanted = decide(policy("p", **TWO_SHARES))
+    wanted = decide(gpu_policy("p", **TWO_SHARES))
     node = settled(before, wanted, NODE, {A.name: ["team/one"]})
     assert f"{B.name}-share-0" in names(node)
     assert gpu(2).uuid not in {uuid for group in node.gpus for uuid in group.uuids}

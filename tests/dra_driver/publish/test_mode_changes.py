@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from support.inventories import gpu, inventory_spec, mig
+from support.inventories import gpu, gpu_policy, inventory_spec, mig
 
 from dra_driver.api.gpu_settings import NodePolicy, WaitingGpu
-from dra_driver.api.gpupolicy import GpuPolicy, combined
+from dra_driver.api.gpupolicy import combined
 from dra_driver.api.inventory import GpuFacts, ModeObstacle
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature, Gates
@@ -18,17 +18,13 @@ A100 = gpu(mig=mig().model_copy(update={"switchable": False}))
 FULL, PART = A100.name, f"{A100.name}-mig-1g10gb-0"
 
 
-def policy(**spec: Any) -> GpuPolicy:
-    return GpuPolicy.read({"metadata": {"name": "ml"}, "spec": spec})
-
-
 def a100(**facts: Any) -> GpuFacts:
     assert A100.mig is not None
     return A100.model_copy(update={"mig": A100.mig.model_copy(update=facts)})
 
 
 def decide(chosen: GpuFacts, spec: dict[str, Any], *used: str) -> NodePolicy:
-    policies = [policy(**spec)] if spec else []
+    policies = [gpu_policy(**spec)] if spec else []
     inventory = inventory_spec("node-a", [chosen])
     decision = decided(combined(policies), policies, inventory, {})
     return with_mode_changes(decision, inventory, {name: ["team/a"] for name in used})
@@ -93,7 +89,7 @@ def test_no_claim_gets_a_gpu_whose_change_is_stuck(
 def test_the_first_of_many_claims_are_named_in_order() -> None:
     claims = [f"team/{number:02}" for number in range(20)]
     inventory = inventory_spec("node-a", [a100(**OFF)])
-    policies = [policy(mig=WHEN_IDLE)]
+    policies = [gpu_policy(mig=WHEN_IDLE)]
     decision = decided(combined(policies), policies, inventory, {})
     (waiting,) = with_mode_changes(decision, inventory, {FULL: claims[::-1]}).waiting
     assert waiting.claims == claims[:8]
@@ -132,11 +128,11 @@ def test_what_a_gpu_waits_for_is_said_in_words() -> None:
 
 def test_a_policy_may_ask_for_it_only_with_partitions_on_demand_and_the_gate() -> None:
     with pytest.raises(InvalidInput, match="modeChange are for mode Dynamic"):
-        policy(mig={"mode": "Static", "modeChange": "WhenIdle"})
+        gpu_policy(mig={"mode": "Static", "modeChange": "WhenIdle"})
     with pytest.raises(InvalidInput, match="modeChange"):
-        policy(mig={"mode": "Dynamic", "modeChange": "Always"})
-    assert policy(mig={"mode": "Static", "modeChange": "Never"}).spec.mig is not None
-    spec = policy(mig=WHEN_IDLE).spec
+        gpu_policy(mig={"mode": "Dynamic", "modeChange": "Always"})
+    assert gpu_policy(mig={"mode": "Static", "modeChange": "Never"}).spec.mig is not None
+    spec = gpu_policy(mig=WHEN_IDLE).spec
     accepted, off = spec.without(Gates.DEFAULT)
     assert (accepted.mig, off) == (None, (("mig", Feature.MIG_MODE_CHANGE),))
     assert spec.without(Gates.parse("MigModeChange=true")) == (spec, ())

@@ -1,8 +1,6 @@
 """What policies would change before they are applied: dra_driver/publish/preview.py."""
 
-from typing import Any
-
-from support.inventories import gpu, inventory_spec, mig
+from support.inventories import gpu, gpu_policy, inventory_spec, mig
 from support.mig import MODELS, gpu_of
 
 from dra_driver.api.gpupolicy import GpuPolicy, combined
@@ -16,11 +14,7 @@ A, B = gpu_of(MODELS[0]), gpu_of(MODELS[0], 1)
 NODE = NodeInventorySpec.of(inventory_spec("node-a", [A, B]))
 
 
-def policy(name: str, **spec: Any) -> GpuPolicy:
-    return GpuPolicy.read({"metadata": {"name": name}, "spec": spec})
-
-
-DYNAMIC = policy("ml", gpus={"uuids": [A.uuid]}, mig={"mode": "Dynamic"})
+DYNAMIC = gpu_policy("ml", gpus={"uuids": [A.uuid]}, mig={"mode": "Dynamic"})
 
 
 def previewed(*after: GpuPolicy, before: tuple[GpuPolicy, ...] = (), users: Users | None = None) -> NodePreview:
@@ -28,14 +22,14 @@ def previewed(*after: GpuPolicy, before: tuple[GpuPolicy, ...] = (), users: User
 
 
 def test_devices_that_appear_vanish_and_change_are_named_with_their_kind() -> None:
-    changes = previewed(DYNAMIC, policy("no", gpus={"uuids": [B.uuid]}, publish=False))
+    changes = previewed(DYNAMIC, gpu_policy("no", gpus={"uuids": [B.uuid]}, publish=False))
     assert set(changes.appear.values()) == {"mig"} and all(name.startswith(A.name) for name in changes.appear)
     assert changes.vanish == {B.name: "gpu"}
     assert changes.change == {A.name: "gpu"}, "it has counters now"
     assert counted(["mig", "gpu", "mig"]) == "1 gpu, 2 mig"
-    everything = policy("all", publish=False, computeDomains={"channels": 2}, health={"evict": True})
+    everything = gpu_policy("all", publish=False, computeDomains={"channels": 2}, health={"evict": True})
     assert previewed(everything).vanish.keys() >= {A.name, B.name}
-    for each in (policy("no", publish=False), DYNAMIC):
+    for each in (gpu_policy("no", publish=False), DYNAMIC):
         assert previewed(each).changes
 
 
@@ -47,15 +41,15 @@ def test_what_is_so_already_changes_nothing() -> None:
 
 
 def test_a_gpu_that_a_claim_uses_waits_and_the_devices_are_those_of_afterwards() -> None:
-    changes = previewed(policy("no", publish=False), users={A.name: ["team/a"]})
+    changes = previewed(gpu_policy("no", publish=False), users={A.name: ["team/a"]})
     assert changes.vanish.keys() == {A.name, B.name}
     (waiting,) = changes.waiting
     assert str(waiting) == f"GPU {A.name} changes because of GpuPolicy no when claims team/a are gone"
-    assert previewed(policy("no", publish=False)).waiting == ()
+    assert previewed(gpu_policy("no", publish=False)).waiting == ()
 
 
 def test_a_rule_that_the_node_cannot_follow_has_its_policy_and_the_fix() -> None:
-    passed = previewed(policy("vm", passthrough=True))
+    passed = previewed(gpu_policy("vm", passthrough=True))
     assert not passed.changes
     assert {(limit.rule, bool(limit.fix)) for limit in passed.not_followed} == {("passthrough of GpuPolicy vm", True)}
 
@@ -80,7 +74,7 @@ def test_claims_use_devices_of_their_nodes_unless_by_admin_access() -> None:
 def test_a_gpu_that_is_reset_first_is_shown_as_it_will_be_and_named() -> None:
     a100 = gpu(mig=mig().model_copy(update={"switchable": False}))
     node = inventory_spec("node-a", [a100])
-    policies = [policy("ml", mig={"mode": "Dynamic", "modeChange": "WhenIdle"})]
+    policies = [gpu_policy("ml", mig={"mode": "Dynamic", "modeChange": "WhenIdle"})]
     changes = preview(node, None, {}, (), policies, {}, ALL_FEATURES)
     assert set(changes.appear.values()) == {"mig"} and changes.vanish == {a100.name: "gpu"}
     assert changes.not_followed == ()
