@@ -122,7 +122,7 @@ class Headroom:
     # -- how devices stand
 
     def _standing(self, candidate: Candidate, ledger: Ledger) -> DeviceRoom:
-        left = _left(candidate, ledger) if ledger.shares(candidate) else {}
+        left = _left(candidate, self._snapshot.usage.taken_of(candidate)) if ledger.shares(candidate) else {}
         return DeviceRoom(candidate, self._refusal(candidate, ledger, left), left)
 
     def _refusal(self, candidate: Candidate, ledger: Ledger, left: Mapping[str, Amount]) -> Refusal | None:
@@ -205,8 +205,7 @@ def _is_whole_gpu(candidate: Candidate, driver: str) -> bool:
     return candidate.id.driver == driver and kind is not None and kind.string == "gpu"
 
 
-def _left(candidate: Candidate, ledger: Ledger) -> dict[str, Amount]:
-    taken = ledger.usage_of(candidate.pool).shared.get(candidate.id.device, {})
+def _left(candidate: Candidate, taken: Mapping[str, Amount]) -> dict[str, Amount]:
     return {name: amount(capacity.value) - taken.get(name, 0) for name, capacity in candidate.device.capacity.items()}
 
 

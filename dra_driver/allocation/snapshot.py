@@ -469,6 +469,10 @@ class Usage:
     def of(cls, allocations: Iterable[Allocation]) -> "Usage":
         return cls().plus(*allocations)
 
+    def taken_of(self, candidate: Candidate) -> Mapping[str, Amount]:
+        """What claims consume of the capacities of a device that is given away in parts."""
+        return self.pools.get(candidate.pool, UNUSED).shared.get(candidate.id.device, {})
+
     def replaced(self, pools: Collection[PoolId], by: "Usage") -> "Usage":
         """With what `by` has of these pools."""
         others = {pool: used for pool, used in self.pools.items() if pool not in pools}

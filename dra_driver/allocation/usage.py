@@ -61,7 +61,7 @@ class Ledger:
         """What a shareable device has to give, and what claims have of it; None for one that is given whole."""
         if not self.shares(candidate):
             return None
-        given = sorted(self._consumed_by_claims(candidate).items())
+        given = sorted(self._usage.taken_of(candidate).items())
         return tuple(sorted((name, repr(capacity)) for name, capacity in candidate.device.capacity.items())), tuple(
             given
         )
@@ -78,7 +78,7 @@ class Ledger:
             return False
         if self._behavior.draws_per_share:
             return True
-        return not (self._shares.get(candidate) or (candidate.shareable and self._consumed_by_claims(candidate)))
+        return not (self._shares.get(candidate) or (candidate.shareable and self._usage.taken_of(candidate)))
 
     def left_for(self, candidate: Candidate) -> Mapping[CounterId, Amount]:
         """The counters of the device's pool."""
@@ -98,7 +98,7 @@ class Ledger:
 
     def short_of_capacity(self, wanted: Wanted, candidate: Candidate) -> Refusal | None:
         """Whether what the request takes of the device's capacities fits beside what is taken already."""
-        shares, held = self._shares.get(candidate), self._consumed_by_claims(candidate)
+        shares, held = self._shares.get(candidate), self._usage.taken_of(candidate)
         if not (wanted.capacity or shares or held):
             return None
         for name in wanted.capacity:
@@ -153,11 +153,8 @@ class Ledger:
 
     # -- inside
 
-    def _consumed_by_claims(self, candidate: Candidate) -> Mapping[str, Amount]:
-        return self.usage_of(candidate.pool).shared.get(candidate.id.device, {})
-
     def _taken(self, candidate: Candidate, name: str) -> Amount:
-        held = self._consumed_by_claims(candidate).get(name, 0)
+        held = self._usage.taken_of(candidate).get(name, 0)
         return held + sum(share.get(name, 0) for share in self._shares.get(candidate, ()))
 
     def _draw(self, candidate: Candidate, sign: int) -> None:

@@ -168,7 +168,8 @@ def _parent_profile(name: str) -> str:
 def checked_attributes(values: Any) -> dict[str, Attribute]:
     if not isinstance(values, dict) or not values:
         raise ValueError("must be a map from attribute names to values")
-    return {_attribute_name(name): _attribute(name, value) for name, value in values.items()}
+    plain = {name: value.plain() if isinstance(value, AttributeValue) else value for name, value in values.items()}
+    return {_attribute_name(name): _attribute(name, value) for name, value in plain.items()}
 
 
 def _attribute_name(name: Any) -> str:

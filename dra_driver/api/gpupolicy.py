@@ -100,7 +100,7 @@ class GpuPolicySpec(Strict):
         if self.gpus is not None and (self.compute_domains is not None or self.health is not None):
             raise ValueError("computeDomains and health apply to whole nodes; move them to a policy without gpus")
         if self.attributes is not None:
-            checked_attributes({name: value.plain() for name, value in self.attributes.items()})
+            checked_attributes(self.attributes)
         return self
 
     def without(self, gates: Gates) -> tuple["GpuPolicySpec", tuple[tuple[str, Feature], ...]]:
@@ -244,8 +244,7 @@ def combined(policies: Iterable[GpuPolicy]) -> PublishingPolicy:
         if spec.health is not None:
             health.append(HealthRule(nodes=spec.nodes, health=spec.health).called(of_policy("health")))
         if spec.attributes is not None:
-            values = {name: value.plain() for name, value in spec.attributes.items()}
-            attributes.append(AttributeRule(**where, values=values).called(of_policy("attributes")))
+            attributes.append(AttributeRule(**where, values=spec.attributes).called(of_policy("attributes")))
         if spec.mig is not None:
             mig.append(MigRule(**where, **dict(spec.mig)).called(of_policy("mig")))
         for entry in reversed(spec.sharing or ()):

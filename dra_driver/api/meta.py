@@ -186,11 +186,8 @@ def condition_of(conditions: Iterable[Condition], type_: str) -> Condition | Non
 def dated(condition: Condition, before: Iterable[Condition]) -> Condition:
     """With the transition time of the condition of this type in `before`, if its status is the same."""
     known = next((old for old in before if old.type == condition.type and old.status == condition.status), None)
-    return (
-        condition
-        if known is None
-        else condition.model_copy(update={"last_transition_time": known.last_transition_time})
-    )
+    since = known.last_transition_time if known is not None else condition.last_transition_time
+    return condition.model_copy(update={"last_transition_time": since})
 
 
 def wire_time(time: datetime) -> str:

@@ -359,8 +359,7 @@ def _rules(groups: Sequence[GpuDecisions], policy: NodePolicy) -> PublishingPoli
         if group.publish and policy.publish:
             publishing.append(PublishRule(gpus=gpus, published=True))
         for attribute in group.attributes:
-            values = {name: value.plain() for name, value in attribute.values.items()}
-            attributes.append(AttributeRule(gpus=gpus, values=values).called(attribute.rule))
+            attributes.append(AttributeRule(gpus=gpus, values=attribute.values).called(attribute.rule))
         if group.mig is not None:
             mig.append(MigRule(gpus=gpus, **_without_name(group.mig)).called(group.mig.rule))
         for shared in group.sharing:

@@ -165,7 +165,10 @@ def claim_spec(driver: str, claim_uid: str, devices: Sequence[ClaimDevice], file
     return spec_of(
         claim_kind(driver),
         tuple(
-            CdiDevice(_cdi_name(claim_uid, device.device, device.share_id), _device_edits(device, files, apart=apart))
+            CdiDevice(
+                _cdi_name(claim_uid, device.device, device.share_id),
+                _with_driver(device, files) if apart else _own_edits(device, files.hook),
+            )
             for device in devices
         ),
         ContainerEdits() if apart else files.common_edits,
@@ -183,7 +186,8 @@ def _cdi_name(claim_uid: str, device: str, share_id: str | None) -> str:
     return f"{claim_uid}-{device}" if share_id is None else f"{claim_uid}-{device}-{share_id}"
 
 
-def _with_driver(edits: ContainerEdits, device: ClaimDevice, files: DriverFiles) -> ContainerEdits:
+def _with_driver(device: ClaimDevice, files: DriverFiles) -> ContainerEdits:
+    edits = _own_edits(device, files.hook)
     common = files.common_edits if device.driver_files else ContainerEdits(env=(NOTHING_ELSE,))
     return ContainerEdits(
         env=(*common.env, *edits.env),
@@ -192,11 +196,6 @@ def _with_driver(edits: ContainerEdits, device: ClaimDevice, files: DriverFiles)
         mounts=(*common.mounts, *edits.mounts),
         additional_gids=tuple(sorted({*common.additional_gids, *edits.additional_gids})),
     )
-
-
-def _device_edits(device: ClaimDevice, files: DriverFiles, *, apart: bool) -> ContainerEdits:
-    edits = _own_edits(device, files.hook)
-    return _with_driver(edits, device, files) if apart else edits
 
 
 def _own_edits(device: ClaimDevice, hook: HookProgram | None) -> ContainerEdits:

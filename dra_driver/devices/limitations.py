@@ -201,9 +201,10 @@ def wanted_status(
 
 
 def _policy_followed(broken: Sequence[Limitation], time: str) -> Condition:
-    if not broken:
-        return Condition(type=POLICY_FOLLOWED, status="True", reason="Followed", last_transition_time=time)
-    message = "; ".join(map(str, broken))[:_LONGEST]
     return Condition(
-        type=POLICY_FOLLOWED, status="False", reason=broken[0].reason, message=message, last_transition_time=time
+        type=POLICY_FOLLOWED,
+        status="False" if broken else "True",
+        reason=broken[0].reason if broken else "Followed",
+        message="; ".join(map(str, broken))[:_LONGEST],
+        last_transition_time=time,
     )

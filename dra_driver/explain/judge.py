@@ -477,9 +477,7 @@ def _too_small(wanted: Wanted, candidate: Candidate) -> str | None:
 
 def left_of(usage: Usage, candidate: Candidate, capacity: str) -> Fraction:
     """What claims leave of a capacity of a device that is given away in parts."""
-    pool = usage.pools.get(candidate.pool)
-    held = pool.shared.get(candidate.id.device, {}) if pool is not None else {}
-    return Fraction(amount(candidate.device.capacity[capacity].value)) - Fraction(held.get(capacity, 0))
+    return Fraction(amount(candidate.device.capacity[capacity].value)) - usage.taken_of(candidate).get(capacity, 0)
 
 
 def _short_of(usage: Usage, wanted: Wanted, candidate: Candidate) -> str | None:

@@ -48,41 +48,35 @@ class SettingsParser:
             epilog="Every flag can also be set as a variable: --log-level is GPU_DRA_LOG_LEVEL.",
             allow_abbrev=False,
         )
-        self._variables: dict[str, str] = {}
-        self._switches: set[str] = set()
         self.declared: list[Declared] = []
 
     def setting(self, flag: str, default: object, text: str, **more: Any) -> None:
         """A value; `more` goes to argparse."""
-        self._variables[_variable(flag)] = flag
         self.declared.append(Declared(flag, _variable(flag), default, text, tuple(more.get("choices", ()))))
         shown = f" (default: {default})" if default != "" else ""
         self._parser.add_argument(flag, default=default, help=text + shown, **more)
 
     def switch(self, flag: str, default: bool, text: str) -> None:
         """On or off: `--flag` and `--no-flag`, or the variable with true or false."""
-        self._variables[_variable(flag)] = flag
-        self._switches.add(flag)
         self.declared.append(Declared(flag, _variable(flag), default, text))
         shown = f" (default: {'on' if default else 'off'})"
         self._parser.add_argument(flag, default=default, help=text + shown, action=argparse.BooleanOptionalAction)
 
     def parse(self, arguments: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
         # Variables become flags before the given ones, so that the same rules apply and given flags override them.
-        given = [self._as_flag(name, environment[name]) for name in self._variables if environment.get(name)]
+        given = [self._as_flag(each, value) for each in self.declared if (value := environment.get(each.variable))]
         return self._parser.parse_args([*given, *arguments])
 
     def refuse(self, message: str) -> NoReturn:
         """Ends the process because of a mistake in the settings."""
         self._parser.error(message)
 
-    def _as_flag(self, name: str, value: str) -> str:
-        flag = self._variables[name]
-        if flag not in self._switches:
-            return f"{flag}={value}"
+    def _as_flag(self, setting: Declared, value: str) -> str:
+        if not isinstance(setting.default, bool):
+            return f"{setting.flag}={value}"
         if value.lower() not in _TRUE + _FALSE:
-            self.refuse(f"{name}: {value!r} is neither true nor false")
-        return flag if value.lower() in _TRUE else f"--no-{flag.removeprefix('--')}"
+            self.refuse(f"{setting.variable}: {value!r} is neither true nor false")
+        return setting.flag if value.lower() in _TRUE else f"--no-{setting.flag.removeprefix('--')}"
 
 
 class _Parser(argparse.ArgumentParser):

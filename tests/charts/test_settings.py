@@ -36,7 +36,7 @@ PARSERS = {"DaemonSet": plugin_settings._parser, "Deployment": controller_settin
 
 
 def flags(parser: SettingsParser) -> set[str]:
-    return set(parser._variables.values())
+    return {setting.flag for setting in parser.declared}
 
 
 def given(release: Release, kind: str) -> dict[str, str]:
