@@ -31,10 +31,9 @@ def domains_of_pools(claims: Iterable[ResourceClaim]) -> dict[str, str]:
     """UIDs of the domains that have allocated claims, by the name of the pool that the channels are in."""
     uids: dict[str, str] = {}
     for claim in claims:
-        if claim.status.allocation is not None and (uid := domain_uid(claim)) is not None:
-            for result in claim.status.allocation.devices.results:
-                if result.driver == COMPUTE_DOMAIN_DRIVER and not result.admin_access:
-                    uids[result.pool] = uid
+        pools = [result.pool for result in claim.results_of(COMPUTE_DOMAIN_DRIVER) if not result.admin_access]
+        if pools and (uid := domain_uid(claim)) is not None:
+            uids |= dict.fromkeys(pools, uid)
     return uids
 
 

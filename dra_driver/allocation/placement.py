@@ -212,11 +212,8 @@ def unallocated(claims: Sequence[ResourceClaim]) -> list[ResourceClaim]:
 
 def allocated_elsewhere(claims: Sequence[ResourceClaim], node: NodeView) -> ResourceClaim | None:
     """The first claim that has devices which the node cannot use."""
-    for claim in claims:
-        selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
-        if selector is not None and not selector_matches(selector, node):
-            return claim
-    return None
+    placed = ((claim, claim.node_selector) for claim in claims)
+    return next((claim for claim, nodes in placed if nodes is not None and not selector_matches(nodes, node)), None)
 
 
 def extended_on(

@@ -193,10 +193,7 @@ def _allocations(claims: Iterable[ResourceClaim]) -> Iterator[Allocation]:
 
 def _pools_of(claim: ResourceClaim) -> frozenset[PoolId]:
     """Those that it has devices of."""
-    allocation = claim.status.allocation
-    if allocation is None:
-        return frozenset()
-    return frozenset((result.driver, result.pool) for result in allocation.devices.results)
+    return frozenset((result.driver, result.pool) for result in claim.results)
 
 
 def released(claim: ResourceClaim) -> ResourceClaim:

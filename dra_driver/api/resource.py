@@ -260,6 +260,11 @@ class ResourceClaim(Model):
         """The devices that it has; empty if it is not allocated."""
         return self.status.allocation.devices.results if self.status.allocation is not None else []
 
+    @property
+    def node_selector(self) -> dict[str, Any] | None:
+        """Which nodes these devices are for; None: all, or it is not allocated."""
+        return self.status.allocation.node_selector if self.status.allocation is not None else None
+
     def results_of(self, driver: str, pool: str | None = None) -> list[AllocatedDevice]:
         """Those of one driver, or of one of its pools."""
         return [item for item in self.results if item.driver == driver and pool in (None, item.pool)]

@@ -201,23 +201,8 @@ def _explained(world: World, key: Key, pod: Pod | None, entries: tuple[PodClaim,
     claims = tuple({claim_key(entry.claim): entry.claim for entry in entries if entry.claim is not None}.values())
     answer = _answer(world, pod, claims)
     judge = NodeJudge(world, pod, claims, scope.limit)
-    verdicts: tuple[NodeVerdict, ...] = ()
-    findings: tuple[WaitFinding, ...] = ()
-    if answer is None:
-        verdicts = tuple(judge.node(node) for node in world.nodes.values())
-        findings = (
-            *findings_of(world, pod, entries, verdicts),
-            *policy_findings(world, pod, entries, verdicts),
-            *waiting_findings(world, [verdict.node for verdict in verdicts if not verdict.fits]),
-        )
-    if answer is Answer.SCHEDULED and pod is not None:
-        findings = running_findings(world, pod, entries)
-    elif answer is Answer.DONE and pod is not None:
-        findings = tuple(failed_findings(pod))
-    elif answer is Answer.ALLOCATED:
-        findings = tuple(fault_findings((fault for claim in claims for fault in faults_of_claim(world, claim)), None))
-    if answer is not Answer.DONE:
-        findings = (*findings, *binding_findings(world, claims), *domain_findings(world, pod, entries, verdicts))
+    verdicts = tuple(judge.node(node) for node in world.nodes.values()) if answer is None else ()
+    findings = tuple(_findings(world, pod, entries, claims, answer, verdicts))
     hopeless = any(finding.code in _HOPELESS for finding in findings)
     changes: tuple[Suggestion, ...] = ()
     if answer is None:
@@ -240,6 +225,29 @@ def _explained(world: World, key: Key, pod: Pod | None, entries: tuple[PodClaim,
         world.unread,
         ready=pod.ready if pod is not None and answer is Answer.SCHEDULED else None,
     )
+
+
+def _findings(
+    world: World,
+    pod: Pod | None,
+    entries: Sequence[PodClaim],
+    claims: Sequence[ResourceClaim],
+    answer: Answer | None,
+    verdicts: Sequence[NodeVerdict],
+) -> Iterator[WaitFinding]:
+    if answer is Answer.DONE and pod is not None:
+        yield from failed_findings(pod)
+        return
+    if answer is None:
+        yield from findings_of(world, pod, entries, verdicts)
+        yield from policy_findings(world, pod, entries, verdicts)
+        yield from waiting_findings(world, [verdict.node for verdict in verdicts if not verdict.fits])
+    elif answer is Answer.SCHEDULED and pod is not None:
+        yield from running_findings(world, pod, entries)
+    elif answer is Answer.ALLOCATED:
+        yield from fault_findings((fault for claim in claims for fault in faults_of_claim(world, claim)), None)
+    yield from binding_findings(world, claims)
+    yield from domain_findings(world, pod, entries, verdicts)
 
 
 _HOPELESS = frozenset(("missing-class", "missing-claim", "missing-template", "invalid-claim"))

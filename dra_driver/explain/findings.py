@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches
@@ -199,7 +198,7 @@ def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[WaitFinding]:
     """Claims that have devices already, in places that exclude each other."""
     placed: dict[str, list[str]] = defaultdict(list)
     for claim in claims:
-        if _node_selector(claim) is not None:
+        if claim.node_selector is not None:
             placed[", ".join(dict.fromkeys(result.pool for result in claim.results))].append(claim.metadata.name)
     if len(placed) > 1 and not _have_a_node_in_common(claims):
         where = "; ".join(f"{' and '.join(names)} on {pools}" for pools, names in sorted(placed.items()))
@@ -209,14 +208,9 @@ def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[WaitFinding]:
         )
 
 
-def _node_selector(claim: ResourceClaim) -> dict[str, Any] | None:
-    """Which nodes the devices that it has are for; None: all, or it has none."""
-    return claim.status.allocation.node_selector if claim.status.allocation is not None else None
-
-
 def _have_a_node_in_common(claims: Sequence[ResourceClaim]) -> bool:
     """Whether one of the nodes that the claims name is in all selectors; selectors on labels may meet anywhere."""
-    selectors = [selector for selector in map(_node_selector, claims) if selector is not None]
+    selectors = [claim.node_selector for claim in claims if claim.node_selector is not None]
     terms = [term for selector in selectors for term in selector.get("nodeSelectorTerms") or ()]
     if any(term.get("matchExpressions") for term in terms):
         return True

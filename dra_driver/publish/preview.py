@@ -90,9 +90,7 @@ def users_by_node(claims: Iterable[ResourceClaim]) -> dict[str, dict[str, list[s
     """Which claims have which GPU devices, by the node, which is the pool. Admin access holds no device."""
     users: dict[str, dict[str, list[str]]] = {}
     for claim in claims:
-        allocation = claim.status.allocation
-        for result in allocation.devices.results if allocation is not None else ():
-            if result.driver == GPU_DRIVER and not result.admin_access:
-                holders = users.setdefault(result.pool, {}).setdefault(result.device, [])
-                holders.append(f"{claim.metadata.namespace}/{claim.metadata.name}")
+        for result in claim.results_of(GPU_DRIVER):
+            if not result.admin_access:
+                users.setdefault(result.pool, {}).setdefault(result.device, []).append(str(claim))
     return users
