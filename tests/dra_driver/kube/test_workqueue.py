@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from support.background import background
 
+from dra_driver.errors import ClusterError, NotFound, Unreachable
 from dra_driver.kube.watch import Backoff
 from dra_driver.kube.workqueue import WorkQueue
 
@@ -94,6 +95,23 @@ async def test_a_key_that_changes_while_it_is_looked_at_is_looked_at_again_after
     assert (handler.seen, handler.most_at_once) == (["a", "a"], 1)
 
 
+async def test_a_key_is_processed_again_as_soon_as_its_most_urgent_event_says() -> None:
+    queue, handler = WorkQueue(), Handler()
+    handler.may_go_on.clear()
+    for key in ("a", "b"):
+        queue.add(key)
+    async with working(queue, handler, workers=2):
+        await settled()
+        for key in ("c", "d"):
+            queue.add(key)
+        queue.add("a")
+        queue.add("b", soon=True)
+        queue.add("b")
+        handler.may_go_on.set()
+        await queue.idle.wait()
+    assert handler.seen == ["a", "b", "b", "c", "d", "a"]
+
+
 async def test_no_more_keys_at_once_than_workers() -> None:
     queue, handler = WorkQueue(), Handler()
     handler.may_go_on.clear()
@@ -158,6 +176,49 @@ async def test_an_event_ends_a_pause() -> None:
             await queue.idle.wait()
     assert handler.seen == ["a"]
     assert len(queue) == 0
+
+
+async def test_a_pause_does_not_delay_what_is_due() -> None:
+    queue, handler = WorkQueue(), Handler()
+    handler.may_go_on.clear()
+    for key in ("a", "b"):
+        queue.add(key)
+    queue.add("c", soon=True)
+    async with working(queue, handler, workers=1):
+        await settled()
+        queue.add("c")
+        for key in ("a", "b", "c"):
+            queue.add_after(key, 60.0)
+        assert len(queue) == 3
+        handler.may_go_on.set()
+        await queue.idle.wait()
+        assert len(queue) == 0
+    assert handler.seen == ["c", "a", "b", "c"]
+
+
+async def test_pauses_end_with_the_work() -> None:
+    queue, handler = WorkQueue(), Handler()
+    async with working(queue, handler):
+        await settled()
+        queue.add_after("a", 0.01)
+    await asyncio.sleep(0.02)
+    assert (len(queue), handler.seen) == (0, [])
+
+
+async def test_an_attempt_that_fails_is_repeated_and_one_for_what_is_gone_is_not() -> None:
+    queue = WorkQueue(lambda: Backoff(first_s=20.0, longest_s=60.0))
+
+    async def raising(error: ClusterError) -> None:
+        raise error
+
+    await queue.attempt("a", raising(Unreachable("busy", retry_after_s=40.0)))
+    await queue.attempt("b", raising(Unreachable("away")))
+    assert (len(queue), queue.retries) == (2, 2)
+    assert queue.retry("b") > 20.0, "the second pause is longer"
+    await queue.attempt("b", raising(NotFound("b is gone")))
+    assert queue.retry("b") <= 20.0
+    await queue.attempt("b", asyncio.sleep(0))
+    assert queue.retry("b") <= 20.0
 
 
 async def test_of_two_pauses_the_shorter_counts() -> None:
