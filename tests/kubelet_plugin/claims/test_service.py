@@ -1152,14 +1152,18 @@ class TestDamage:
         assert held == ["uid-of-claim-0", "uid-of-claim-1"]
         assert pending == []
 
+    async def test_on_a_new_node_nothing_is_missing(self, bench: Bench) -> None:
+        assert await TestStart().started(bench) == ([], [], [])
+
     async def test_a_journal_that_somebody_removed_is_made_again(self, bench: Bench) -> None:
         await self.two_prepared(bench)
         bench.api.put(a_claim(a_ref("allocated-and-not-prepared-yet"), a_result(2)))
         (bench.state / JOURNAL).unlink()
         before = bench.files
 
-        _, _, held = await TestStart().started(bench)
+        done, _, held = await TestStart().started(bench)
 
+        assert done[0] == "the journal is missing although claims are prepared: it is made again"
         assert held == ["uid-of-claim-0", "uid-of-claim-1"]
         assert bench.files == before
 
