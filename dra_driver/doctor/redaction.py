@@ -42,6 +42,9 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _FLAG = re.compile(rf"(?P<name>--?[\w-]*(?:{_WORDS}|key)\s+)(?P<value>[^\s-]\S*)", re.IGNORECASE)
+_MENTION = re.compile(rf"{_WORDS}|key", re.IGNORECASE)
+"""What every match of the two patterns above contains. They look from each character to the end of its word, so that a
+UUID takes a hundred times as long as this."""
 _LONE_FLAG = re.compile(rf"--?[\w-]*(?:{_WORDS}|key)", re.IGNORECASE)
 _CREDENTIALS = tuple(
     re.compile(pattern)
@@ -66,6 +69,8 @@ def redacted_text(text: str) -> str:
     """Without everything that looks like a credential; for whole texts, in which a private key has many lines."""
     for pattern in _CREDENTIALS:
         text = pattern.sub(REDACTED, text)
+    if _MENTION.search(text) is None:
+        return text
     return _FLAG.sub(_without_value, _NAMED.sub(_without_value, text))
 
 
