@@ -131,7 +131,9 @@ class PublishedDevice:
         attribute = self.device.attributes.get(name) or self.device.attributes.get(f"{self.id.driver}/{name}")
         if attribute is None:
             return "-"
-        values = (attribute.string, attribute.version, attribute.int_, attribute.bool_)
+        if attribute.string is not None:
+            return attribute.string  # as nearly always
+        values = (attribute.version, attribute.int_, attribute.bool_)
         return next((str(value) for value in values if value is not None), "-")
 
     def memory_bytes(self) -> int | None:

@@ -1,13 +1,16 @@
 """A slice that is like an earlier one is what it is alone."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.alike import INVALID, TAINT, VALID, slice_of, slices
 
 from dra_driver.allocation.alike import AlikeSlice
 from dra_driver.allocation.loading import Loaded, world_of
+from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 
 
@@ -23,6 +26,17 @@ def test_slices_that_are_read_together_are_what_each_is_alone(objects: list[Json
             *("drawn", "counters", "attached", "slice"),
         ):
             assert getattr(slice_, answer) == getattr(single, answer), answer
+
+
+@settings(max_examples=200)
+@given(slices(*VALID, *INVALID), st.sampled_from([None, 4]))
+def test_slices_of_a_file_are_what_they_are_as_objects(objects: list[JsonObject], indent: int | None) -> None:
+    """Those whose texts are alike are made from one that was parsed."""
+    text = json.dumps({"kind": "List", "items": objects}, indent=indent)
+    documents = read_documents(text.encode(), "cluster.json").raise_problems()
+    of_file, of_objects = world_of(document.obj for document in documents), world_of(objects)
+    assert _problems(of_file) == _problems(of_objects)
+    assert [item.slice for item in of_file.world.slices] == [item.slice for item in of_objects.world.slices]
 
 
 def _problems(loaded: Loaded) -> list[str]:

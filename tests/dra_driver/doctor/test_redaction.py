@@ -24,6 +24,7 @@ TEXTS = [
     f"https://user:{SECRET}@registry.example/v2",
     f"https://a/b?access_token={SECRET}&x=1",
     f"run --registry-token {SECRET} --verbose",
+    f"run --tls-key {SECRET} --verbose",
     f"run --password={SECRET}",
     f"client-key-data: {SECRET}",
     f".dockercfg auth: {SECRET}",
