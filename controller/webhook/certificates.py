@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import value_at
 from dra_driver.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ class ServingCertificate:
 
 def certificate_in(secret: Mapping[str, object], about: str) -> ServingCertificate | None:
     """The content of a Secret; None if it is empty, as the chart creates it. Raises InvalidInput if it is damaged."""
-    data = secret.get("data")
-    texts = {key: _decoded(data, key, about) for key in (CERTIFICATE, KEY, AUTHORITY)}
+    texts = {key: _decoded(secret, key, about) for key in (CERTIFICATE, KEY, AUTHORITY)}
     if not any(texts.values()):
         return None
     for key, text in texts.items():
@@ -72,8 +72,8 @@ def certificate_in(secret: Mapping[str, object], about: str) -> ServingCertifica
     return _checked(texts[CERTIFICATE], texts[KEY], texts[AUTHORITY], about)
 
 
-def _decoded(data: object, key: str, about: str) -> str:
-    value = data.get(key) if isinstance(data, dict) else None
+def _decoded(secret: Mapping[str, object], key: str, about: str) -> str:
+    value = value_at(secret, ("data", key))
     try:
         return base64.b64decode(value, validate=True).decode("ascii") if isinstance(value, str) else ""
     except ValueError as error:

@@ -22,6 +22,7 @@ from controller.settings import WebhookSettings
 from controller.webhook.certificates import Lifetimes, ServingCertificate, has_expired, pem_blocks
 from controller.webhook.kinds import KINDS, ReviewedKind, condition
 from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.api.untyped import list_in, value_at
 from dra_driver.features import Feature, Gates
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
 
@@ -89,8 +90,7 @@ def trusted_in(configuration: Mapping[str, object] | None) -> tuple[str, ...]:
 
 
 def webhooks_in(configuration: Mapping[str, object] | None) -> Sequence[JsonObject]:
-    webhooks = (configuration or {}).get("webhooks")
-    return webhooks if isinstance(webhooks, list) else ()
+    return list_in(value_at(configuration, ("webhooks",)))
 
 
 def next_trust(certificate: ServingCertificate, configuration: Mapping[str, object] | None, now: datetime) -> Trust:
@@ -107,9 +107,7 @@ def next_trust(certificate: ServingCertificate, configuration: Mapping[str, obje
 
 
 def _mark_in(configuration: Mapping[str, object] | None) -> tuple[str, datetime]:
-    metadata = (configuration or {}).get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    digest, _, since = str((annotations or {}).get(MARK, "")).partition(" ")
+    digest, _, since = str(value_at(configuration, ("metadata", "annotations", MARK))).partition(" ")
     try:
         return digest, datetime.fromisoformat(since)
     except ValueError:
@@ -197,11 +195,9 @@ def _applied(expression: str | None, wish: WantedWebhook) -> str:
 
 
 def _probing(wish: WantedWebhook, authorities: Sequence[str]) -> JsonObject:
-    (kind,) = [reviewed_kind for reviewed_kind in KINDS if reviewed_kind.kind == "DeviceClass"]
-    named = {
-        "name": "probe",
-        "expression": f"object.?metadata.?name.orValue('') == '{probe(wish)['metadata']['name']}'",
-    }
+    (kind,) = [row for row in KINDS if row.kind == "DeviceClass"]
+    expression = f"object.?metadata.?name.orValue('') == '{probe(wish)['metadata']['name']}'"
+    named = {"name": "probe", "expression": expression}
     return _webhook(_PROBE, kind, wish, authorities, "Ignore", _ADVICE_TIMEOUT_S, [named])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import map_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,7 @@ KINDS: tuple[ReviewedKind, ...] = (
 
 
 def kind_of(group: str, kind: str) -> ReviewedKind | None:
-    return next(
-        (reviewed_kind for reviewed_kind in KINDS if (reviewed_kind.group, reviewed_kind.kind) == (group, kind)), None
-    )
+    return next((row for row in KINDS if (row.group, row.kind) == (group, kind)), None)
 
 
 def condition(expression: str, drivers: Sequence[str]) -> str:
@@ -80,8 +79,7 @@ def condition(expression: str, drivers: Sequence[str]) -> str:
 def judged(obj: Mapping[str, object]) -> JsonObject:
     """The reviewed fields: not other metadata, which the API server validates, and not the status, which users do not
     write."""
-    metadata = obj.get("metadata")
-    named = metadata if isinstance(metadata, Mapping) else {}
+    named = map_in(obj.get("metadata"))
     identity = {key: named[key] for key in ("name", "generateName", "namespace") if isinstance(named.get(key), str)}
     return {
         "apiVersion": obj.get("apiVersion"),

@@ -6,7 +6,7 @@ webhook off.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NoReturn
 
@@ -110,8 +110,6 @@ class ConfigurationKeeper:
         configuration: Watched,
         wish: WantedWebhook,
         now: Callable[[], datetime],
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.problem: str | None = None
         """Why the API server does not call the webhook; None if it does, or if the webhook was switched off."""
@@ -120,7 +118,6 @@ class ConfigurationKeeper:
         self._wish = wish
         self._now = now
         self._retry = Backoff(first_s=0.2, longest_s=30.0)
-        self._sleep = sleep
         self._proven = False
 
     async def settle(self, certificate: ServingCertificate | None) -> bool:
@@ -157,7 +154,7 @@ class ConfigurationKeeper:
             why = "the API server cannot reach the webhook; nothing is reviewed until it can"
         self._say(why)
         if not self._proven:
-            await self._sleep(self._retry.next_s())
+            await asyncio.sleep(self._retry.next_s())
         else:
             self._retry.reset()
         return True

@@ -4,12 +4,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from dra_driver.allocation.serving import SERVING_GROUP, SERVING_MODE, mode_without_claims
 from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.api.gpupolicy import FILE_KIND, GpuPolicy, is_policy, policies_among, rules_among
 from dra_driver.api.meta import GPU_POLICIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.untyped import map_in, maps_in, value_at
 from dra_driver.apirules.conversion import as_v1
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
 from dra_driver.apirules.metadata import problems_of_metadata, template_problems
@@ -66,7 +68,9 @@ def check(reading: ReadDocuments, knowledge: Knowledge) -> tuple[Finding, ...]:
         judged.take(document)
     judged.judge()
     findings = [finding for report in judged.reports for finding in report.findings]
-    return tuple(sorted([*map(unreadable, reading.problems), *findings], key=_order))
+    findings += map(unreadable, reading.problems)
+    order = attrgetter("file", "line", "column", "code", "message")
+    return tuple(sorted(findings, key=order))
 
 
 def policies_for(documents: Sequence[Document]) -> tuple[PublishingPolicy, ...]:
@@ -82,10 +86,6 @@ def policies_in(documents: Iterable[Document]) -> tuple[PublishingPolicy, ...]:
     """What those among the documents that are right say together, in one entry; none if there are none."""
     valid = [document.obj for document in documents if is_policy(document.obj) and not _policy_problems(document.obj)]
     return (rules_among(valid),) if valid else ()
-
-
-def _order(finding: Finding) -> tuple[object, ...]:
-    return (finding.file, finding.line, finding.column, finding.code, finding.message)
 
 
 def _names(documents: Iterable[Document], knowledge: Knowledge) -> KnownNames:
@@ -113,8 +113,7 @@ class _Taken:
 
     @property
     def spec(self) -> JsonObject:
-        spec = self.obj.get("spec")
-        return spec if isinstance(spec, dict) else {}
+        return map_in(self.obj.get("spec"))
 
 
 class _Judged:
@@ -153,7 +152,8 @@ class _Judged:
         elif document.kind in KINDS and not _is_of_others(document):
             self._take_pod(document, report)
         elif document.kind == "Namespace":
-            self._take_namespace(document)
+            labels = map_in(value_at(document.obj, ("metadata", "labels")))
+            self._manifests.namespaces[document.name] = labels
         else:
             self._take_unknown(document, report)
         self._note_twice(document, report)
@@ -170,8 +170,7 @@ class _Judged:
             self._manifests.claims[key] = part
             self._claims.append((key[0], part))
         elif document.kind == "ResourceClaimTemplate":
-            inner = taken.spec.get("spec")
-            spec = inner if isinstance(inner, dict) else {}
+            spec = map_in(taken.spec.get("spec"))
             part = ClaimPart(report, "spec.spec", spec, typed_claim(spec))
             self._manifests.templates[key] = part
             self._claims.append((key[0], part))
@@ -195,11 +194,6 @@ class _Judged:
         if located is not None:
             path, spec = located
             self._manifests.pods.append(PodPart(report, path, spec, document.namespace or ""))
-
-    def _take_namespace(self, document: Document) -> None:
-        metadata = document.obj.get("metadata")
-        labels = metadata.get("labels") if isinstance(metadata, dict) else None
-        self._manifests.namespaces[document.name] = labels if isinstance(labels, dict) else {}
 
     def _take_unknown(self, document: Document, report: CheckReport) -> None:
         """Kinds of others can have pods inside: jobs of operators, for instance."""
@@ -411,8 +405,7 @@ def _own_fields(document: Document, spec: JsonObject, schema: Schema) -> JsonObj
 def _made_containers(own: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """Those of their fields that name claims as containers do."""
     for name, item in own.items():
-        resources = item.get("resources") if isinstance(item, dict) else None
-        claims = resources.get("claims") if isinstance(resources, dict) else None
+        claims = value_at(item, ("resources", "claims"))
         if isinstance(claims, list):
             uses = [claim for claim in claims if isinstance(claim, dict)]
             yield f"spec.{name}", {"name": "kserve-container", "resources": {"claims": uses}}
@@ -420,11 +413,9 @@ def _made_containers(own: JsonObject) -> Iterator[tuple[str, JsonObject]]:
 
 def _machine_containers(own: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """The devices of a machine of KubeVirt that are in claims, each as a container that uses one."""
-    devices = (own.get("domain") or {}).get("devices") if isinstance(own.get("domain"), dict) else None
     for field in ("gpus", "hostDevices"):
-        listed = devices.get(field) if isinstance(devices, dict) else None
-        for index, device in enumerate(listed if isinstance(listed, list) else ()):
-            if isinstance(device, dict) and "claimName" in device:
+        for index, device in enumerate(maps_in(value_at(own, ("domain", "devices", field)))):
+            if "claimName" in device:
                 use = {"name": device["claimName"], "request": device.get("requestName") or ""}
                 name = f"{field.lower()}-{index}"
                 yield f"spec.domain.devices.{field}[{index}]", {"name": name, "resources": {"claims": [use]}}

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from dra_driver.allocation.domains import with_uid
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Key
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
+from dra_driver.api.untyped import value_at
 from dra_driver.apirules.dra_claims import default_claim_spec, problems_of_claim_spec, problems_of_class_spec
 from dra_driver.apirules.metadata import dns_subdomain, problems_of_metadata
 from dra_driver.apirules.schema import Schema
@@ -184,9 +184,8 @@ def check_domain(document: Document, report: CheckReport, minor: int) -> ClaimPa
     document."""
     written = {"spec": document.obj["spec"]} if "spec" in document.obj else {}
     cleaned = Cleaner(report, minor).clean(written, _schema())
-    metadata = document.obj.get("metadata")
-    if isinstance(metadata, dict) and isinstance(metadata.get("name"), str):
-        report_problems(problems_of_metadata(("", ""), {"name": metadata["name"]}), report)
+    if isinstance(name := value_at(document.obj, ("metadata", "name")), str):
+        report_problems(problems_of_metadata(("", ""), {"name": name}), report)
     report_problems(_problems(cleaned.get("spec") or {}), report)
     if any(finding.severity is Severity.ERROR for finding in report.findings):
         return None
@@ -229,8 +228,7 @@ def _problems(spec: JsonObject) -> Iterator[FieldProblem]:
     """What types do not say. The controller makes a template of the name, and the API server has rules for that."""
     if spec.get("numNodes", 0) < 0:
         yield invalid("spec.numNodes", spec["numNodes"], "should be greater than or equal to 0")
-    channel: Any = spec.get("channel") or {}
-    name = (channel.get("resourceClaimTemplate") or {}).get("name")
+    name = value_at(spec, ("channel", "resourceClaimTemplate", "name"))
     why = dns_subdomain(name) if isinstance(name, str) else None
     if why is not None:
         yield invalid(_TEMPLATE, name, why)

@@ -113,21 +113,19 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     if not knowledge.sites.complete:
         return
     # How many there are to have all of depends on what an administrator made of the GPUs.
-    open_ = {wish.name.request for wish in wishes if wish.wants_all and _matches(wish, knowledge)}
+    everything = (wish for wish in wishes if wish.wants_all)
+    open_ = {
+        wish.name.request
+        for wish in everything
+        if any(selected(site, wish.expressions).matching for site in knowledge.sites)
+    }
     wishes = [wish for wish in wishes if wish.name.request not in open_]
-    if (
-        not fine
-        or not wishes
-        or any(finding.code in (codes.SELECTOR.name, codes.NOT_JUDGED.name) for finding in part.report.findings)
-    ):
+    unjudged = any(finding.code in (codes.SELECTOR.name, codes.NOT_JUDGED.name) for finding in part.report.findings)
+    if not fine or not wishes or unjudged:
         return
     spec = _only(claim, [wish.name for wish in wishes])
     if not _fits(spec, manifests):
         _report_misfit(part, spec, wishes, manifests)
-
-
-def _matches(wish: Wish, knowledge: Knowledge) -> bool:
-    return any(selected(site, wish.expressions).matching for site in knowledge.sites)
 
 
 def _report_failures(

@@ -91,7 +91,10 @@ class Knowledge:
 def _models() -> Mapping[str, JsonObject]:
     """Inventories by profile. GPUs after the first are written as what differs from it, null for what they lack."""
     models: dict[str, JsonObject] = json.loads(files(__package__).joinpath("models.json").read_text("utf-8"))
-    return {name: {**spec, "gpus": _whole(spec["gpus"])} for name, spec in models.items()}
+    return {
+        name: {**spec, "gpus": [_partitionable({**spec["gpus"][0], **gpu}) for gpu in spec["gpus"]]}
+        for name, spec in models.items()
+    }
 
 
 @cache
@@ -100,10 +103,6 @@ def inventory_of_model(model: str) -> NodeInventorySpec:
     if model not in _models():
         raise InvalidInput(f"{model!r} is none of {', '.join(_models())}", about="--nodes")
     return NodeInventorySpec.of(_models()[model])
-
-
-def _whole(gpus: Sequence[JsonObject]) -> list[JsonObject]:
-    return [_partitionable({**gpus[0], **gpu}) for gpu in gpus]
 
 
 def _partitionable(gpu: JsonObject) -> JsonObject:

@@ -12,6 +12,7 @@ from dra_driver.api.core import Key
 from dra_driver.api.documents import Document, ReadDocuments
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaimSpec
+from dra_driver.api.untyped import list_in, value_at
 from dra_driver.checking.findings import CheckReport
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.selectors import KnownNames
@@ -30,9 +31,7 @@ def with_chart_values(reading: ReadDocuments) -> ReadDocuments:
 def _made_of(document: Document) -> Iterator[Document]:
     if document.kind or document.api_version:
         return
-    classes = document.obj.get("deviceClasses")
-    extra = classes.get("extra") if isinstance(classes, dict) else None
-    for index, item in enumerate(extra if isinstance(extra, list) else ()):
+    for index, item in enumerate(list_in(value_at(document.obj, ("deviceClasses", "extra")))):
         if isinstance(item, dict):
             yield document.part(f"deviceClasses.extra[{index}]", _class(item))
     policy = document.obj.get("policy")

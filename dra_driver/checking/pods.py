@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX, class_by_resource
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import value_at
 from dra_driver.checking import codes
 from dra_driver.checking.claim_checks import check_gate, request_names
 from dra_driver.checking.codes import Severity
@@ -33,10 +34,8 @@ _OF_HAMI = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpu
 
 def pod_spec(kind: str, obj: JsonObject) -> tuple[str, JsonObject] | None:
     """The path and the spec of the pod that an object of one of `KINDS` describes."""
-    value: object = obj
-    for name in _WHERE[kind].split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return (_WHERE[kind], value) if isinstance(value, dict) else None
+    spec = value_at(obj, tuple(_WHERE[kind].split(".")))
+    return (_WHERE[kind], spec) if isinstance(spec, dict) else None
 
 
 def pod_specs_inside(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, JsonObject]]:
@@ -63,7 +62,8 @@ def check_pod(pod: PodPart, manifests: Manifests) -> None:
     used = _check_uses(pod, claims, manifests)
     for name, (path, _) in claims.items():
         if name not in used and pod.spec.get("containers"):
-            pod.report.find(codes.UNUSED_CLAIM, path, f"no container uses claim {shown(name)}", fix=_use(name))
+            fix = f"add `resources: {{claims: [{{name: {name}}}]}}` to a container"
+            pod.report.find(codes.UNUSED_CLAIM, path, f"no container uses claim {shown(name)}", fix=fix)
     for index, entry in enumerate(pod.spec.get("resourceClaims") or ()):
         _check_named(pod, f"{pod.path}.resourceClaims[{index}]", entry, manifests)
         _check_unused_requests(pod, f"{pod.path}.resourceClaims[{index}]", entry, used, manifests)
@@ -86,10 +86,6 @@ def _check_containers(pod: PodPart) -> None:
         seen.add(name)
         if not container.get("image") and pod.whole and not pod.report.has(f"{path}.image"):
             pod.report.find(codes.MISSING_FIELD, f"{path}.image", "a container must have an image")
-
-
-def _use(name: str) -> str:
-    return f"add `resources: {{claims: [{{name: {name}}}]}}` to a container"
 
 
 type _ListedClaims = Mapping[str, tuple[str, JsonObject]]
@@ -240,9 +236,8 @@ def report_missing(
     if guess:
         certain = existing is not None or is_misspelled(name, guess.split("`")[1])
         severity = Severity.ERROR if certain else None
-        report.find(
-            codes.MISNAMED, path, f"there is no {kind} {shown(name)}{guess}", fix=fix_of(guess), severity=severity
-        )
+        message = f"there is no {kind} {shown(name)}{guess}"
+        report.find(codes.MISNAMED, path, message, fix=fix_of(guess), severity=severity)
     elif existing is not None:
         message = f"{kind} {shown(name)} is neither in these files nor in the cluster"
         report.find(codes.NOT_FOUND, path, message, severity=Severity.ERROR)

@@ -6,17 +6,9 @@ import yaml
 
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import path_text, value_at
 from dra_driver.migration.demands import reading
-from dra_driver.migration.model import (
-    Edit,
-    MigrationFinding,
-    Options,
-    PodReading,
-    PodSpecAt,
-    Remove,
-    path_text,
-    value_at,
-)
+from dra_driver.migration.model import Edit, MigrationFinding, Options, PodReading, PodSpecAt, Remove
 from dra_driver.migration.read.kinds import pods_of
 from dra_driver.migration.understand import surroundings
 from dra_driver.migration.understand.meaning import Meaning

@@ -5,6 +5,7 @@ Source: the reference on migration sources, sections 2 and 9.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from dra_driver.api.untyped import Path, path_text, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
 from dra_driver.migration.model import (
@@ -13,13 +14,10 @@ from dra_driver.migration.model import (
     MigrationFinding,
     MigrationTarget,
     Options,
-    Path,
     PodSpecAt,
     Put,
     What,
     finding,
-    path_text,
-    value_at,
 )
 from dra_driver.migration.read.kind_table import kind_of
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dra_driver.api.documents import Document
+from dra_driver.api.untyped import Path, maps_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
 from dra_driver.migration.claims.frameworks import after_claims
@@ -22,11 +23,8 @@ from dra_driver.migration.model import (
     MigrationFinding,
     MigrationTarget,
     Options,
-    Path,
     finding,
-    maps_in,
     title_of,
-    value_at,
 )
 from dra_driver.migration.read.kind_table import KSERVE, Kind, is_known, kind_of
 from dra_driver.migration.read.kinds import is_part_of_an_object, pods_by_shape, pods_of

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import Path, maps_in, value_at
 from dra_driver.apirules.dra_gates import dropped_fields
 from dra_driver.checking.codes import Severity
 from dra_driver.kubernetes import GATES, OLDEST
@@ -23,16 +24,13 @@ from dra_driver.migration.model import (
     MigrationFinding,
     MigrationTarget,
     Options,
-    Path,
     PodReading,
     PodSpecAt,
     Role,
     StrategyOption,
     finding,
-    maps_in,
     shared_group,
     strategy_of,
-    value_at,
 )
 from dra_driver.migration.read.kind_table import kind_of
 

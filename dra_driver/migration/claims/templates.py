@@ -16,6 +16,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import Path, map_in, value_at
 from dra_driver.grouping import grouped
 from dra_driver.migration.model import (
     ClaimForm,
@@ -24,17 +25,14 @@ from dra_driver.migration.model import (
     Edit,
     ObjectRef,
     Options,
-    Path,
     PodReading,
     PodSpecAt,
     Put,
     Remove,
     Want,
     What,
-    map_in,
     ref_of,
     shared_group,
-    value_at,
 )
 from dra_driver.names import dns_label_of
 

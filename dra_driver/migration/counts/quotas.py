@@ -10,23 +10,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from dra_driver.api.documents import Document
+from dra_driver.api.untyped import Path, maps_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
 from dra_driver.migration.claims.publishing import takers_of_the_rest
 from dra_driver.migration.counts import systems
 from dra_driver.migration.counts.systems import MENTION, Changes, Workloads
 from dra_driver.migration.demands.resources import is_strange, profile_of
-from dra_driver.migration.model import (
-    Edit,
-    MigratedWorkload,
-    MigrationFinding,
-    Options,
-    Path,
-    Put,
-    Remove,
-    maps_in,
-    value_at,
-)
+from dra_driver.migration.model import Edit, MigratedWorkload, MigrationFinding, Options, Put, Remove
 from dra_driver.migration.read.kind_table import Kind, kind_of
 from dra_driver.migration.understand.labels import is_other
 from dra_driver.migration.understand.meaning import Meaning

@@ -14,6 +14,7 @@ import yaml
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import Path, map_in, maps_in, places_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
 from dra_driver.migration.claims.templates import class_name
@@ -28,14 +29,9 @@ from dra_driver.migration.model import (
     MigrationFinding,
     MigrationTarget,
     Options,
-    Path,
     Want,
     What,
     finding,
-    map_in,
-    maps_in,
-    places_in,
-    value_at,
 )
 from dra_driver.migration.read.kind_table import is_known
 from dra_driver.migration.read.kinds import pods_of

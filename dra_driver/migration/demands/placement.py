@@ -8,11 +8,12 @@ Source: core/v1 NodeAffinity; reference on migration sources, section 4.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.api.untyped import Path, list_in, places_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
 from dra_driver.migration.demands.node_labels import is_gpu_label, verdict_on
 from dra_driver.migration.demands.resources import Notes
-from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, list_in, places_in, value_at
+from dra_driver.migration.model import MigrationFinding, PodSpecAt, Remove, finding
 from dra_driver.migration.understand.labels import Fate, LabelVerdict, RequestedDevices, Requirement
 
 BY_LABELS = "it chooses GPUs by node labels, and a claim can choose them by attributes"

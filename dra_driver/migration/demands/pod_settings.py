@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.api.untyped import Path, list_in, maps_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
 from dra_driver.migration.demands.resources import Notes
@@ -16,15 +17,11 @@ from dra_driver.migration.model import (
     ContainerAt,
     MigrationFinding,
     Options,
-    Path,
     PodSpecAt,
     Put,
     Remove,
     finding,
-    list_in,
-    maps_in,
     shared_group,
-    value_at,
 )
 from dra_driver.migration.understand.labels import quoted
 

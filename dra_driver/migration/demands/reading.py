@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
+from dra_driver.api.untyped import Path, path_text, value_at
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.checking.codes import Severity
@@ -39,7 +40,6 @@ from dra_driver.migration.model import (
     Demand,
     MigrationFinding,
     Options,
-    Path,
     PodReading,
     PodSpecAt,
     Remove,
@@ -47,8 +47,6 @@ from dra_driver.migration.model import (
     Want,
     What,
     finding,
-    path_text,
-    value_at,
 )
 from dra_driver.migration.understand.labels import RequestedDevices, hints_of
 from dra_driver.migration.understand.meaning import Meaning

@@ -15,6 +15,7 @@ from typing import Unpack
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document
+from dra_driver.api.untyped import Path, map_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.grouping import grouped
 from dra_driver.migration import codes
@@ -27,13 +28,10 @@ from dra_driver.migration.model import (
     FindingDetails,
     MigrationFinding,
     Options,
-    Path,
     Role,
     Want,
     What,
     finding,
-    map_in,
-    value_at,
 )
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
 from dra_driver.migration.understand.meaning import SYSTEMS, Meaning, Stands

@@ -8,21 +8,11 @@ or not at all.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dra_driver.api.untyped import Path, map_in
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
 from dra_driver.migration.demands.resources import Amounts, Ask, Notes
-from dra_driver.migration.model import (
-    ContainerAt,
-    DeviceShare,
-    Options,
-    Path,
-    PodSpecAt,
-    Remove,
-    Role,
-    Want,
-    What,
-    map_in,
-)
+from dra_driver.migration.model import ContainerAt, DeviceShare, Options, PodSpecAt, Remove, Role, Want, What
 from dra_driver.migration.understand.labels import quoted
 from dra_driver.migration.understand.meaning import ALIYUN, SYSTEMS, Hami, Meaning, SharingSystem
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE

@@ -11,17 +11,8 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.model import (
-    ClaimForm,
-    ContainerAt,
-    Options,
-    Path,
-    PodSpecAt,
-    Role,
-    list_in,
-    map_in,
-    value_at,
-)
+from dra_driver.api.untyped import Path, list_in, map_in, value_at
+from dra_driver.migration.model import ClaimForm, ContainerAt, Options, PodSpecAt, Role
 from dra_driver.migration.read.kind_table import (
     ARGO,
     DYNAMO,

@@ -14,7 +14,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.manifest_nodes import normalized
-from dra_driver.migration.model import Path, list_in, map_in, path_text, value_at
+from dra_driver.api.untyped import Path, list_in, map_in, path_text, value_at
 from dra_driver.migration.read.kind_table import kind_of
 from dra_driver.migration.read.unrendered import speaks_of_gpus
 from dra_driver.migration.text.tree import NotATree, trees, value_of

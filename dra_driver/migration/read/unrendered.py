@@ -10,17 +10,10 @@ from collections.abc import Iterator
 
 from dra_driver.api.documents import Document, ReadDocuments
 from dra_driver.api.manifest_nodes import BadDocument, normalized
+from dra_driver.api.untyped import Path, places_in
 from dra_driver.migration import codes
 from dra_driver.migration.codes import FindingCode
-from dra_driver.migration.model import (
-    DocumentPlace,
-    ManifestText,
-    MigrationFinding,
-    ObjectRef,
-    Path,
-    finding,
-    places_in,
-)
+from dra_driver.migration.model import DocumentPlace, ManifestText, MigrationFinding, ObjectRef, finding
 from dra_driver.migration.read.kind_table import kind_of
 from dra_driver.phrases import and_more
 

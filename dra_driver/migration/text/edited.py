@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.migration.model import Edit, Path, Remove, path_text
+from dra_driver.api.untyped import Path, path_text
+from dra_driver.migration.model import Edit, Remove
 
 
 class EditRefused(Exception):

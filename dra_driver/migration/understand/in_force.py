@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.documents import Document
+from dra_driver.api.untyped import Path, map_in
 from dra_driver.grouping import grouped
 from dra_driver.migration import codes
-from dra_driver.migration.model import MigrationFinding, Options, Path, finding, map_in, title_of
+from dra_driver.migration.model import MigrationFinding, Options, finding, title_of
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.migration.understand.plugin_config import PluginConfig
 from dra_driver.phrases import and_more

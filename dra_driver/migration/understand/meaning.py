@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from dra_driver.allocation.placement import class_by_resource
 from dra_driver.api.documents import Document
 from dra_driver.api.resource import DeviceClass
-from dra_driver.migration.model import MigrationFinding, Options, What, map_in, value_at
+from dra_driver.api.untyped import map_in, value_at
+from dra_driver.migration.model import MigrationFinding, Options, What
 from dra_driver.migration.understand.in_force import MigLayout, uniform_profile
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, MIG_RESOURCE, PluginConfig, PluginSharing

@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.model import ObjectRef, maps_in, value_at
+from dra_driver.api.untyped import maps_in, value_at
+from dra_driver.migration.model import ObjectRef
 from dra_driver.migration.read.unrendered import OF_SYSTEMS
 from dra_driver.migration.understand.labels import is_other
 from dra_driver.migration.understand.operator_parts import is_plugin_image

@@ -10,10 +10,11 @@ from itertools import pairwise
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import Path, list_in, map_in, maps_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
 from dra_driver.migration.codes import FindingCode
-from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, map_in, maps_in, value_at
+from dra_driver.migration.model import MigrationFinding, finding
 
 _PLUGIN = re.compile(
     r"k8s-device-plugin|(nvidia|gpu|hami|volcano)[^:@]*device-plugin|device-plugin[^:@]*(nvidia|gpu)|gpushare[^:@]*plugin"

@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import Path, list_in, map_in, path_text, value_at
 from dra_driver.migration import codes
 from dra_driver.migration.codes import FindingCode
-from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, map_in, path_text, value_at
+from dra_driver.migration.model import MigrationFinding, finding
 
 type Strategy = Literal["TimeSlicing", "MPS"]
 

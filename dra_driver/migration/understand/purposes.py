@@ -16,22 +16,10 @@ from typing import Any
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document
+from dra_driver.api.untyped import Path, list_in, map_in, maps_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration.codes import ALREADY_DRA
-from dra_driver.migration.model import (
-    ClaimForm,
-    Held,
-    MigrationFinding,
-    Options,
-    Path,
-    PodSpecAt,
-    Purpose,
-    finding,
-    list_in,
-    map_in,
-    maps_in,
-    value_at,
-)
+from dra_driver.migration.model import ClaimForm, Held, MigrationFinding, Options, PodSpecAt, Purpose, finding
 from dra_driver.names import CONFIG_GROUP, GPU_DRIVER
 
 _TEMPLATE, _CLAIM = "ResourceClaimTemplate", "ResourceClaim"

@@ -15,9 +15,10 @@ import yaml
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass
+from dra_driver.api.untyped import Path, list_in, map_in, value_at
 from dra_driver.errors import InvalidInput
 from dra_driver.migration import codes
-from dra_driver.migration.model import MigrationFinding, Options, Path, finding, list_in, map_in, value_at
+from dra_driver.migration.model import MigrationFinding, Options, finding
 from dra_driver.migration.understand.in_force import (
     Given,
     MigLayout,

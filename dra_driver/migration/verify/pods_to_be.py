@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaim
+from dra_driver.api.untyped import map_in, value_at
 from dra_driver.errors import InvalidInput
 from dra_driver.grouping import grouped
 from dra_driver.migration.claims.publishing import kept_resources
@@ -24,9 +25,7 @@ from dra_driver.migration.model import (
     ObjectRef,
     PodSpecAt,
     Role,
-    map_in,
     ref_of,
-    value_at,
 )
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.migration.understand.plugin_config import MIG_RESOURCE

@@ -13,9 +13,10 @@ from support.rows import examples
 
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import value_at
 from dra_driver.migration.counts.quotas import rewrite
 from dra_driver.migration.demands import reading
-from dra_driver.migration.model import Choice, MigratedWorkload, MigrationTarget, Options, value_at
+from dra_driver.migration.model import Choice, MigratedWorkload, MigrationTarget, Options
 from dra_driver.migration.read.kinds import pods_of
 from dra_driver.migration.understand import surroundings
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.api.documents import read_documents
-from dra_driver.migration.model import Edit, Path, Put, Remove, value_at
+from dra_driver.api.untyped import Path, value_at
+from dra_driver.migration.model import Edit, Put, Remove
 from dra_driver.migration.text.edit import rewritten
 from dra_driver.migration.text.edited import EditRefused, changed, same
 from dra_driver.migration.text.tree import spliced

@@ -6,7 +6,8 @@ import pytest
 from support.rows import rows
 
 from dra_driver.api.documents import read_documents
-from dra_driver.migration.model import ClaimForm, Options, Role, path_text, value_at
+from dra_driver.api.untyped import path_text, value_at
+from dra_driver.migration.model import ClaimForm, Options, Role
 from dra_driver.migration.read.kinds import pods_by_shape, pods_of
 
 POD = "{containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}"

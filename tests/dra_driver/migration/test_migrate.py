@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.rows import rows
 
 from dra_driver.api.documents import read_documents
+from dra_driver.api.untyped import value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration.codes import (
     INFERRED_COUNT,
@@ -19,14 +20,7 @@ from dra_driver.migration.codes import (
     VIRTUAL_MACHINE,
 )
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import (
-    ManifestText,
-    Migration,
-    MigrationTarget,
-    Options,
-    StrategyOption,
-    value_at,
-)
+from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
 from dra_driver.migration.text.edited import same
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)

@@ -10,8 +10,9 @@ from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, re
 from support.rows import examples, rows
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import path_text
 from dra_driver.cel.device import compile_selector
-from dra_driver.migration.model import PodReading, Remove, Want, What, path_text
+from dra_driver.migration.model import PodReading, Remove, Want, What
 from dra_driver.migration.understand.labels import Requirement
 
 A = "device.attributes['gpu.nvidia.com']"
