@@ -63,18 +63,12 @@ def name_of(intent: Intent) -> str:
 
 
 def _claim(intent: Intent) -> Noted:
-    spec: JsonObject = {"devices": _devices(intent)}
-    metadata = {"name": name_of(intent)}
-    if intent.form is ObjectForm.CLAIM:
-        life = "Pods that name this claim use the same devices, on the same node, until the claim is deleted."
-        return Noted(f"{_summary(intent)}\n{life}", _object("ResourceClaim", {"metadata": metadata, "spec": spec}))
-    life = "Kubernetes creates a claim for each pod that names this template, and deletes it with the pod."
-    body = {"metadata": metadata, "spec": {"spec": spec}}
-    return Noted(f"{_summary(intent)}\n{life}", _object("ResourceClaimTemplate", body))
-
-
-def _object(kind: str, body: JsonObject) -> JsonObject:
-    return {"apiVersion": _API, "kind": kind, **body}
+    kind, spec = "ResourceClaim", {"devices": _devices(intent)}
+    life = "Pods that name this claim use the same devices, on the same node, until the claim is deleted."
+    if intent.form is ObjectForm.TEMPLATE:
+        kind, spec = "ResourceClaimTemplate", {"spec": spec}
+        life = "Kubernetes creates a claim for each pod that names this template, and deletes it with the pod."
+    return Noted(f"{_summary(intent)}\n{life}", _api_object(_API, kind, name_of(intent), spec))
 
 
 def _devices(intent: Intent) -> JsonObject:
@@ -184,20 +178,17 @@ def _cel(expression: str) -> JsonObject:
 
 
 def _constraints(intent: Intent, own: Sequence[str]) -> list[Any]:
+    pairs = [[gpu, gpu.replace("gpu", "nic", 1)] for gpu in own] if intent.nic else [[gpu] for gpu in own]
     constraints: list[Any] = []
     if intent.nic and intent.same is not Same.PCIE:
-        for gpu in own:
-            pair = [gpu, gpu.replace("gpu", "nic", 1)]
+        for pair in pairs:
             constraint = {"requests": pair, "matchAttribute": _PCIE_ROOT}
             constraints.append(Noted("GPU and network device below one PCIe root, for GPUDirect RDMA.", constraint))
-    attribute = SAME_ATTRIBUTES.get(intent.same) if intent.same is not None else None
-    if attribute is not None and intent.same is not None:
+    if intent.same in SAME_ATTRIBUTES:
         # What is below the PCIe root of its GPU is on its NUMA node; NVLink does not reach network devices.
-        pairs = [
-            (gpu, gpu.replace("gpu", "nic", 1)) if intent.nic and intent.same is Same.PCIE else (gpu,) for gpu in own
-        ]
-        requests = [name for pair in pairs for name in pair]
-        constraints.append(Noted(_SAME_NOTES[intent.same], {"requests": requests, "matchAttribute": attribute}))
+        requests = [name for pair in pairs for name in pair] if intent.same is Same.PCIE else list(own)
+        constraint = {"requests": requests, "matchAttribute": SAME_ATTRIBUTES[intent.same]}
+        constraints.append(Noted(_SAME_NOTES[intent.same], constraint))
     return constraints
 
 
@@ -228,9 +219,8 @@ def _parameters(intent: Intent) -> JsonObject:
     if intent.mps is not None:
         limits: JsonObject = {}
         if intent.mps.threads is not None:
-            limits["defaultActiveThreadPercentage"] = Noted(
-                "Percent of the threads, for each program.", intent.mps.threads
-            )
+            note = "Percent of the threads, for each program."
+            limits["defaultActiveThreadPercentage"] = Noted(note, intent.mps.threads)
         if intent.mps.memory is not None:
             limits["defaultPinnedDeviceMemoryLimit"] = Noted("Device memory of each program.", intent.mps.memory)
         if limits:
@@ -320,7 +310,7 @@ def _class(intent: Intent) -> Noted:
     config = _configs(intent, [])
     spec = {"selectors": selectors, **({"config": config} if config else {})}
     note = f"{_summary(intent)}\nClaims name it in deviceClassName."
-    return Noted(note, _object("DeviceClass", {"metadata": {"name": name_of(intent)}, "spec": spec}))
+    return Noted(note, _api_object(_API, "DeviceClass", name_of(intent), spec))
 
 
 # -- words
@@ -383,10 +373,8 @@ def domain_objects(name: str, nodes: int, program: Intent, *, all_channels: bool
 
 
 def _domain(name: str, all_channels: bool) -> Noted:
-    template = Noted(
-        "The controller makes a ResourceClaimTemplate of this name; pods name it.", {"name": _channel(name)}
-    )
-    channel: JsonObject = {"resourceClaimTemplate": template}
+    note = "The controller makes a ResourceClaimTemplate of this name; pods name it."
+    channel: JsonObject = {"resourceClaimTemplate": Noted(note, {"name": f"{name}-channel"})}
     if all_channels:
         note = (
             "All IMEX channels of the driver instead of the domain's own, for programs that manage channels themselves."
@@ -402,31 +390,23 @@ def _domain(name: str, all_channels: bool) -> Noted:
 def _gpus(name: str) -> Noted:
     exactly = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"}
     spec = {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}}
-    return Noted(
-        "All GPUs of a node, for each pod.",
-        _api_object(_API, "ResourceClaimTemplate", f"{name}-gpus", spec),
-    )
+    note = "All GPUs of a node, for each pod."
+    return Noted(note, _api_object(_API, "ResourceClaimTemplate", f"{name}-gpus", spec))
 
 
 def _job(name: str, nodes: int, program: Intent) -> Noted:
-    claims = Noted("The channel lets its programs share GPU memory with those of the other pods.", _CLAIMS)
+    note = "The channel lets its programs share GPU memory with those of the other pods."
+    claims = Noted(note, [{"name": "gpus"}, {"name": "channel"}])
     pod = {
         "restartPolicy": "Never",
         "resourceClaims": [
             {"name": "gpus", "resourceClaimTemplateName": f"{name}-gpus"},
-            {"name": "channel", "resourceClaimTemplateName": _channel(name)},
+            {"name": "channel", "resourceClaimTemplateName": f"{name}-channel"},
         ],
         "containers": [_container(program, claims)],
     }
     note = f"{nodes} pods, each on its own node."
     return Noted(note, _api_object("batch/v1", "Job", name, _job_spec(pod, nodes)))
-
-
-_CLAIMS = [{"name": "gpus"}, {"name": "channel"}]
-
-
-def _channel(name: str) -> str:
-    return f"{name}-channel"
 
 
 def _api_object(api_version: str, kind: str, name: str, spec: JsonObject) -> JsonObject:

@@ -6,7 +6,7 @@ that it does not know nothing is claimed.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from dra_driver.api.config import SharingStrategy
@@ -180,7 +180,8 @@ _NO_GPU = GpuFacts(
 
 def _hardware(intent: Intent, known: Sequence[GpuFacts]) -> Iterator[str]:
     """Of each model that is asked for, whether it can do what is asked of it."""
-    for option, model in _models(intent):
+    models = (("--gpu", intent.gpu or ""), *(("--prefer", text) for text in intent.prefer))
+    for option, model in models:
         if MODEL.fullmatch(model) is None:
             continue
         if matching := [gpu for gpu in known if is_model(gpu, model)]:
@@ -192,13 +193,6 @@ def _hardware(intent: Intent, known: Sequence[GpuFacts]) -> Iterator[str]:
         if reason is not None:
             yield f"--time-slice with --mig: {reason}"
     yield from _known_profile(intent, known)
-
-
-def _models(intent: Intent) -> Iterable[tuple[str, str]]:
-    return [
-        *([("--gpu", intent.gpu)] if intent.gpu is not None else []),
-        *(("--prefer", text) for text in intent.prefer),
-    ]
 
 
 def _of_gpu(intent: Intent, gpu: GpuFacts) -> Iterator[str]:

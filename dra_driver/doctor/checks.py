@@ -90,12 +90,9 @@ def installation(cluster: ClusterView) -> Judgment:
         labeled = sum(gpu_label(node) is not None for node in cluster.nodes.items)
         labels = f"; {labeled} of {len(cluster.nodes.items)} nodes have a GPU label"
         yield wrong("not-installed", labels=labels if cluster.nodes.unread is None else "")
-    counted = ((len(of_kind), kind) for kind, of_kind in names.items())
-    return f"found {', '.join(f'{number} {_plural(kind) if number > 1 else kind}' for number, kind in counted)}"
-
-
-def _plural(kind: str) -> str:
-    return _PLURALS.get(kind) or f"{kind}{'es' if kind.endswith('s') else 's'}"
+    plurals = {kind: _PLURALS.get(kind, f"{kind}{'es' if kind.endswith('s') else 's'}") for kind in names}
+    counted = (f"{len(of_kind)} {plurals[kind] if len(of_kind) > 1 else kind}" for kind, of_kind in names.items())
+    return f"found {', '.join(counted)}"
 
 
 def _commands(names: dict[str, list[str]], driver: str) -> str:

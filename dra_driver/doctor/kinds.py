@@ -6,6 +6,7 @@ Secrets are not among the kinds. Of pods that are not this driver's, only what s
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from dra_driver.api import core, meta
@@ -14,6 +15,7 @@ from dra_driver.api.gpupolicy import SeenPolicy
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate
+from dra_driver.api.untyped import maps_in, value_at
 from dra_driver.doctor.cluster import ClusterFacts, ClusterView, OperatorResource, SliceSeen
 from dra_driver.doctor.conflicts import software_of
 from dra_driver.doctor.findings import SeenKind
@@ -75,21 +77,13 @@ def _pod(obj: JsonObject) -> JsonObject | None:
     }
 
 
-def _daemon_set(obj: JsonObject) -> JsonObject | None:
-    workload = _workload(obj)
-    return obj if workload is not None and (workload.program or software_of(workload)) else None
-
-
-def _deployment(obj: JsonObject) -> JsonObject | None:
-    workload = _workload(obj)
-    return obj if workload is not None and workload.program else None
-
-
-def _workload(obj: JsonObject) -> core.AppsWorkload | None:
+def _workload(obj: JsonObject, *, conflicting: bool = False) -> JsonObject | None:
+    """This driver's, and those that may be `conflicting` with it."""
     try:
-        return core.AppsWorkload.of(obj)
+        workload = core.AppsWorkload.of(obj)
     except InvalidInput:
         return None
+    return obj if workload.program or (conflicting and software_of(workload)) else None
 
 
 _OUR_GROUPS = frozenset((INVENTORY_GROUP, CONFIG_GROUP))
@@ -98,7 +92,7 @@ _OUR_NAME = "gpu-dra"
 
 
 def _definition(obj: JsonObject) -> JsonObject | None:
-    return obj if (obj.get("spec") or {}).get("group") in _OUR_GROUPS else None
+    return obj if value_at(obj, ("spec", "group")) in _OUR_GROUPS else None
 
 
 def _webhook(obj: JsonObject) -> JsonObject | None:
@@ -110,7 +104,7 @@ def _webhook(obj: JsonObject) -> JsonObject | None:
 
 def _admission_policy(obj: JsonObject) -> JsonObject | None:
     """Every policy about claims, slices or this driver's objects; and this driver's own policies about others."""
-    rules = ((obj.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
+    rules = maps_in(value_at(obj, ("spec", "matchConstraints", "resourceRules")))
     groups = {group for rule in rules for group in rule.get("apiGroups") or ()}
     return obj if groups & {_DRA_GROUP, *_OUR_GROUPS} or _OUR_NAME in obj["metadata"]["name"] else None
 
@@ -126,8 +120,8 @@ LISTED_KINDS = (
     ObservedKind(meta.DEVICE_CLASSES, "classes", DeviceClass.of),
     ObservedKind(meta.CRDS, "definitions", core.CustomResource.of, _definition),
     ObservedKind(meta.PODS, "pods", core.Pod.of, _pod),
-    ObservedKind(meta.DAEMON_SETS, "daemon_sets", core.AppsWorkload.of, _daemon_set),
-    ObservedKind(meta.DEPLOYMENTS, "deployments", core.AppsWorkload.of, _deployment),
+    ObservedKind(meta.DAEMON_SETS, "daemon_sets", core.AppsWorkload.of, partial(_workload, conflicting=True)),
+    ObservedKind(meta.DEPLOYMENTS, "deployments", core.AppsWorkload.of, _workload),
     ObservedKind(WEBHOOKS, "webhooks", core.WebhookConfiguration.of, _webhook),
     ObservedKind(ADMISSION_POLICIES, "admission_policies", core.AdmissionPolicy.of, _admission_policy),
     ObservedKind(POLICY_BINDINGS, "policy_bindings", core.PolicyBinding.of),

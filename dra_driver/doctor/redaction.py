@@ -132,9 +132,7 @@ _LONGEST_REMEMBERED = 256
 _redacted_value = lru_cache(1 << 16)(redacted_text)
 
 
-@lru_cache(1 << 12)
-def _is_sensitive(key: str) -> bool:
-    return _SENSITIVE_KEY.fullmatch(key) is not None
+_is_sensitive = lru_cache(1 << 12)(_SENSITIVE_KEY.fullmatch)
 
 
 def _entries(key: str, value: JsonObject) -> JsonObject:
@@ -183,14 +181,7 @@ _PUBLIC_KINDS = frozenset(("DeviceClass", "CustomResourceDefinition"))
 
 _KEPT_WORDS = (
     *("gpu.nvidia.com", "compute-domain.nvidia.com", "nvidia.com/gpu", "resource.nvidia.com", "dra.gpu"),
-    *(
-        "gpu-dra-kubelet-plugin",
-        "gpu-dra-controller",
-        "gpu-dra-webhook",
-        "gpu-dra-imex-daemon",
-        "gpu-dra-cuda-check",
-        "gpu-dra-driver",
-    ),
+    *(f"gpu-dra-{part}" for part in ("kubelet-plugin", "controller", "webhook", "imex-daemon", "cuda-check", "driver")),
     *("kubelet-plugin", "nvidia-device-plugin", "nodes", "pods", "namespaces", "claims"),
 )
 _UUID = re.compile(r"\b([0-9a-fA-F]{8})-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b")

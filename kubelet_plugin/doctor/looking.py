@@ -9,7 +9,7 @@ import re
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -198,7 +198,8 @@ class LocalMachine:
                 yield runtime_seen(CONTAINERD, {path: text} | self._imported(text), self._version("containerd"))
         if not any(self.host.resolve(path) for path in _CONTAINERD_FILES) and self.host.resolve(_CONTAINERD_SOCKET):
             yield runtime_seen(CONTAINERD, {}, self._version("containerd"))
-        crio = {path: text for path in self._crio_files() if (text := self.host.read_text(path)) is not None}
+        files = (_CRIO_FILE, *(f"{_CRIO_FOLDER}/{name}" for name in sorted(self.host.names(_CRIO_FOLDER))))
+        crio = {path: text for path in files if (text := self.host.read_text(path)) is not None}
         if crio or self.host.resolve(_CRIO_SOCKET) is not None:
             yield runtime_seen(CRIO, crio, self._version("crio"))
 
@@ -211,9 +212,6 @@ class LocalMachine:
                 if content is not None:
                     imported[f"{folder}/{item}"] = content
         return imported
-
-    def _crio_files(self) -> Iterable[str]:
-        return (_CRIO_FILE, *(f"{_CRIO_FOLDER}/{name}" for name in sorted(self.host.names(_CRIO_FOLDER))))
 
     def _version(self, program: str) -> str | None:
         """As the host's program says itself; None when it does not."""
@@ -287,7 +285,8 @@ class LocalMachine:
                 if match is not None:
                     counted[_pci(match["pci"]), int(match["number"])] += 1
         except OSError as error:
-            return (), Unread("the kernel log", error.strerror or str(error), _permission(error))
+            permission = f"read {_KERNEL_LOG} (CAP_SYSLOG)" if isinstance(error, PermissionError) else None
+            return (), Unread("the kernel log", error.strerror or str(error), permission)
         return tuple(XidSeen(pci, number, count) for (pci, number), count in sorted(counted.items())), None
 
     def kernel_lines(self) -> Iterator[str]:
@@ -322,16 +321,11 @@ def _simulated(places: NodePlaces) -> "SimulatedHost | None":
     return open_simulated(places.host_root, places.simulate)
 
 
-def _permission(error: OSError) -> str | None:
-    return f"read {_KERNEL_LOG} (CAP_SYSLOG)" if error.errno in (errno.EPERM, errno.EACCES) else None
-
-
 def _driver_problem(facts: NodeFacts) -> str | None:
     if facts.driver is not None:
         return None
-    return "; ".join(
-        f"{problem.reason}: {problem.message}" for problem in facts.problems if problem.subject == "driver"
-    )
+    problems = (problem for problem in facts.problems if problem.subject == "driver")
+    return "; ".join(f"{problem.reason}: {problem.message}" for problem in problems)
 
 
 def _gpu(gpu: GpuFacts, missing: dict[str, str]) -> GpuSeen:
