@@ -214,10 +214,10 @@ def _webhook_lead(kube: Kube, settings: ControllerSettings) -> Job | None:
     if settings.webhook is None:
         return None
     # Without a webhook the code for certificates is not needed.
-    from controller.webhook.configuration import plan_of
+    from controller.webhook.configuration import WebhookPlan
     from controller.webhook.trust import lead
 
-    plan = plan_of(settings.webhook, settings.lease_namespace, settings.driver_name, settings.feature_gates)
+    plan = WebhookPlan(settings.webhook, settings.lease_namespace, settings.driver_name, settings.feature_gates)
     return partial(lead, kube, plan)
 
 

@@ -43,28 +43,34 @@ _PROBE = "webhook-probe"
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceAddress:
-    """A Service, port 443."""
+class WebhookPlan:
+    """The webhook's settings, and what follows from them. `namespace` is that of the Service and the Secret.
+    `settle_s`: how long API servers' own watches take to receive a change."""
 
+    settings: WebhookSettings
     namespace: str
-    name: str
+    driver: str
+    gates: Gates = Gates.DEFAULT
+    settle_s: float = 5.0
+    times: Lifetimes = field(default_factory=Lifetimes)
 
+    @property
+    def keeps_domains(self) -> bool:
+        """Whether this controller manages ComputeDomains; otherwise another driver may, and its objects must not depend
+        on this webhook."""
+        return Feature.COMPUTE_DOMAINS in self.gates
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedWebhook:
-    """The settings. `address` is a Service, or a URL without path for an API server outside the cluster. `drivers`:
-    objects with these driver names are reviewed. `exempt`: namespaces whose objects are never reviewed.
-    `keeps_domains`: whether this controller manages ComputeDomains; otherwise another driver may, and its objects must
-    not depend on this webhook.
-    """
+    @property
+    def drivers(self) -> tuple[str, ...]:
+        """Objects with these driver names are reviewed. The driver name of domains is part of the API and no setting.
+        With the gate off, that name and its configs belong to another driver."""
+        return (self.driver, COMPUTE_DOMAIN_DRIVER) if self.keeps_domains else (self.driver,)
 
-    name: str
-    drivers: tuple[str, ...]
-    address: ServiceAddress | str
-    failure_policy: FailurePolicy
-    timeout_s: int
-    exempt: tuple[str, ...]
-    keeps_domains: bool = True
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The host names that the API server uses."""
+        url = self.settings.url or f"https://{self.settings.service}.{self.namespace}.svc"
+        return (urlsplit(url).hostname or "",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +127,14 @@ def is_armed(configuration: Mapping[str, object] | None) -> bool:
 
 
 def change(
-    observed: Mapping[str, object], wish: WantedWebhook, certificate: ServingCertificate, now: datetime, *, proven: bool
+    observed: Mapping[str, object], plan: WebhookPlan, certificate: ServingCertificate, now: datetime, *, proven: bool
 ) -> JsonObject | None:
     """What to write, as a merge patch of exactly the `observed` configuration; None if it is up to date. `proven`: this
     webhook refused the probe. An armed configuration stays armed.
     """
     trust = next_trust(certificate, observed, now)
     full = proven or is_armed(observed)
-    webhooks = wanted_webhooks(wish, trust.authorities) if full else [_probing(wish, trust.authorities)]
+    webhooks = wanted_webhooks(plan, trust.authorities) if full else [_probing(plan, trust.authorities)]
     mark = f"{trust.digest} {trust.since.isoformat()}"
     metadata = observed["metadata"]
     assert isinstance(metadata, dict)
@@ -150,13 +156,13 @@ def _contains(observed: object, wanted: object) -> bool:
     return observed == wanted
 
 
-def wanted_webhooks(wish: WantedWebhook, authorities: Sequence[str]) -> list[JsonObject]:
+def wanted_webhooks(plan: WebhookPlan, authorities: Sequence[str]) -> list[JsonObject]:
     """The webhooks of an armed configuration. Names end with the driver's name, which appears in every refusal that
     users see."""
     return [
         webhook
         for kind in KINDS
-        for webhook in (_refusing(kind, wish, authorities), _advising(kind, wish, authorities))
+        for webhook in (_refusing(kind, plan, authorities), _advising(kind, plan, authorities))
         if webhook is not None
     ]
 
@@ -169,42 +175,42 @@ _CHANGED = {
 }
 
 
-def _refusing(kind: ReviewedKind, wish: WantedWebhook, authorities: Sequence[str]) -> JsonObject:
-    named = {"name": "config-of-ours", "expression": _applied(kind.refusing, wish)}
+def _refusing(kind: ReviewedKind, plan: WebhookPlan, authorities: Sequence[str]) -> JsonObject:
+    named = {"name": "config-of-ours", "expression": _applied(kind.refusing, plan)}
     name = f"refuse.{kind.plural}"
-    if kind.own and not wish.keeps_domains:
-        return _webhook(name, kind, wish, authorities, "Ignore", _hurried_s(wish), [named])
-    return _webhook(name, kind, wish, authorities, wish.failure_policy, wish.timeout_s, [named])
+    if kind.own and not plan.keeps_domains:
+        return _webhook(name, kind, plan, authorities, "Ignore", _hurried_s(plan), [named])
+    return _webhook(name, kind, plan, authorities, plan.settings.failure_policy, plan.settings.timeout_s, [named])
 
 
-def _advising(kind: ReviewedKind, wish: WantedWebhook, authorities: Sequence[str]) -> JsonObject | None:
+def _advising(kind: ReviewedKind, plan: WebhookPlan, authorities: Sequence[str]) -> JsonObject | None:
     if kind.advising is None:
         return None
-    selects = {"name": "selects-ours", "expression": _applied(kind.advising, wish)}
-    other = {"name": "no-config-of-ours", "expression": f"!({_applied(kind.refusing, wish)})"}
-    return _webhook(f"advise.{kind.plural}", kind, wish, authorities, "Ignore", _hurried_s(wish), [selects, other])
+    selects = {"name": "selects-ours", "expression": _applied(kind.advising, plan)}
+    other = {"name": "no-config-of-ours", "expression": f"!({_applied(kind.refusing, plan)})"}
+    return _webhook(f"advise.{kind.plural}", kind, plan, authorities, "Ignore", _hurried_s(plan), [selects, other])
 
 
-def _hurried_s(wish: WantedWebhook) -> int:
+def _hurried_s(plan: WebhookPlan) -> int:
     """For requests that must not wait."""
-    return min(wish.timeout_s, _ADVICE_TIMEOUT_S)
+    return min(plan.settings.timeout_s, _ADVICE_TIMEOUT_S)
 
 
-def _applied(expression: str | None, wish: WantedWebhook) -> str:
-    return "true" if expression is None else condition(expression, wish.drivers)
+def _applied(expression: str | None, plan: WebhookPlan) -> str:
+    return "true" if expression is None else condition(expression, plan.drivers)
 
 
-def _probing(wish: WantedWebhook, authorities: Sequence[str]) -> JsonObject:
+def _probing(plan: WebhookPlan, authorities: Sequence[str]) -> JsonObject:
     (kind,) = [row for row in KINDS if row.kind == "DeviceClass"]
-    expression = f"object.?metadata.?name.orValue('') == '{probe(wish)['metadata']['name']}'"
+    expression = f"object.?metadata.?name.orValue('') == '{probe(plan)['metadata']['name']}'"
     named = {"name": "probe", "expression": expression}
-    return _webhook(_PROBE, kind, wish, authorities, "Ignore", _ADVICE_TIMEOUT_S, [named])
+    return _webhook(_PROBE, kind, plan, authorities, "Ignore", _ADVICE_TIMEOUT_S, [named])
 
 
 def _webhook(
     name: str,
     kind: ReviewedKind,
-    wish: WantedWebhook,
+    plan: WebhookPlan,
     authorities: Sequence[str],
     failure_policy: FailurePolicy,
     timeout_s: int,
@@ -212,8 +218,8 @@ def _webhook(
 ) -> JsonObject:
     text = "\n".join(authorities) + "\n"
     return {
-        "name": f"{name}.{wish.drivers[0]}",
-        "clientConfig": {**_client(wish.address), "caBundle": base64.b64encode(text.encode()).decode()},
+        "name": f"{name}.{plan.drivers[0]}",
+        "clientConfig": {**_client(plan), "caBundle": base64.b64encode(text.encode()).decode()},
         "rules": [
             {
                 "apiGroups": [kind.group],
@@ -224,7 +230,7 @@ def _webhook(
             }
         ],
         "matchPolicy": "Equivalent",
-        "namespaceSelector": _not_in(wish.exempt),
+        "namespaceSelector": _not_in(plan.settings.exempt_namespaces),
         "matchConditions": [_CHANGED, *conditions],
         "failurePolicy": failure_policy,
         "sideEffects": "None",
@@ -233,10 +239,10 @@ def _webhook(
     }
 
 
-def _client(address: ServiceAddress | str) -> JsonObject:
-    if isinstance(address, str):
-        return {"url": f"{address}{PATH}"}
-    return {"service": {"namespace": address.namespace, "name": address.name, "port": 443, "path": PATH}}
+def _client(plan: WebhookPlan) -> JsonObject:
+    if plan.settings.url:
+        return {"url": f"{plan.settings.url}{PATH}"}
+    return {"service": {"namespace": plan.namespace, "name": plan.settings.service, "port": 443, "path": PATH}}
 
 
 def _not_in(namespaces: Sequence[str]) -> JsonObject:
@@ -248,62 +254,18 @@ def _not_in(namespaces: Sequence[str]) -> JsonObject:
 _NAME = "kubernetes.io/metadata.name"
 
 
-def probe(wish: WantedWebhook) -> JsonObject:
+def probe(plan: WebhookPlan) -> JsonObject:
     """A DeviceClass with an invalid config, for a dry run: the API server's answer shows which webhook it called."""
     parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "probe"}}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
-        "metadata": {"name": f"{_PROBE}.{wish.name}"[:253]},
-        "spec": {"config": [{"opaque": {"driver": wish.drivers[0], "parameters": parameters}}]},
+        "metadata": {"name": f"{_PROBE}.{plan.settings.configuration}"[:253]},
+        "spec": {"config": [{"opaque": {"driver": plan.drivers[0], "parameters": parameters}}]},
     }
 
 
-def is_refused_by_us(message: str, wish: WantedWebhook) -> bool:
+def is_refused_by_us(message: str, plan: WebhookPlan) -> bool:
     """Whether this webhook refused the probe: the message names it. Other admission checks may refuse the probe,
     too."""
-    return f'admission webhook "{_PROBE}.{wish.drivers[0]}" denied the request' in message
-
-
-# -- from the settings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookPlan:
-    """The webhook's settings. `issued_here`: the controller issues the certificate; otherwise another program fills the
-    Secret. `names` are the host names that the API server uses."""
-
-    endpoint: str
-    wish: WantedWebhook
-    secret_namespace: str
-    secret_name: str
-    issued_here: bool
-    names: tuple[str, ...]
-    drain_s: float
-    settle_s: float = 5.0
-    times: Lifetimes = field(default_factory=Lifetimes)
-
-
-def plan_of(settings: WebhookSettings, namespace: str, driver: str, gates: Gates) -> WebhookPlan:
-    """From the settings. The driver name of domains is part of the API and no setting. With the gate off, that name and
-    its configs belong to another driver."""
-    domains = Feature.COMPUTE_DOMAINS in gates
-    address: ServiceAddress | str = settings.url or ServiceAddress(namespace, settings.service)
-    host = urlsplit(settings.url).hostname if settings.url else f"{settings.service}.{namespace}.svc"
-    return WebhookPlan(
-        endpoint=settings.endpoint,
-        wish=WantedWebhook(
-            name=settings.configuration,
-            drivers=(driver, COMPUTE_DOMAIN_DRIVER) if domains else (driver,),
-            address=address,
-            failure_policy=settings.failure_policy,
-            timeout_s=settings.timeout_s,
-            exempt=settings.exempt_namespaces,
-            keeps_domains=domains,
-        ),
-        secret_namespace=namespace,
-        secret_name=settings.secret,
-        issued_here=settings.issued_here,
-        names=(host or "",),
-        drain_s=settings.drain_s,
-    )
+    return f'admission webhook "{_PROBE}.{plan.drivers[0]}" denied the request' in message

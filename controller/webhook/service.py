@@ -29,7 +29,6 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.cel.device import compile_selector
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
 from dra_driver.errors import ClusterError, InvalidInput
-from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kubernetes import KNOWN
@@ -73,42 +72,40 @@ class WebhookMetrics:
 
 
 class WebhookReplica:
-    """One replica's part. `now` is the wall clock, `clock` a monotonic one; both are for tests."""
+    """One replica's part. `now` is the wall clock, for tests."""
 
     def __init__(
         self,
         kube: Kube,
         plan: WebhookPlan,
         *,
-        driver: str,
         policy: PublishingPolicy,
-        gates: Gates,
         metrics: WebhookMetrics,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        clock: Callable[[], float] = time.monotonic,
         look_s: float = LOOK_S,
     ) -> None:
         self._kube = kube
         self._plan = plan
         self._metrics = metrics
         self._now = now
-        self._clock = clock
         self._look_s = look_s
         self._news = asyncio.Event()
-        self._secret = Watched(kube, SECRETS, plan.secret_name, self._changed, plan.secret_namespace)
-        self._configuration = Watched(kube, CONFIGURATIONS, plan.wish.name, self._changed)
+        self._secret = Watched(kube, SECRETS, plan.settings.secret, self._changed, plan.namespace)
+        self._configuration = Watched(kube, CONFIGURATIONS, plan.settings.configuration, self._changed)
         self._classes: Mirror[DeviceClass | None] = Mirror(
             kube, DEVICE_CLASSES, keep=_typed, on_change=self._class_changed
         )
         self._certificates = CertificateKeeper(kube, self._secret, plan, now)
         self._served = Served()
-        self._judge = Reviewer(Knowledge(driver=driver, policies=(policy,), gates=gates), knows_server=False)
+        knowledge = Knowledge(driver=plan.driver, policies=(policy,), gates=plan.gates)
+        self._judge = Reviewer(knowledge, knows_server=False)
         self._judged_kib = 0
         self._tired = asyncio.Event()
         """Set when the caches must be cleared."""
         self._loop = asyncio.get_running_loop()
         self._version_known = False
-        self._server = ReviewServer(plan.endpoint, self.respond, drain_s=plan.drain_s, deadline_s=plan.wish.timeout_s)
+        endpoint, timeout_s = plan.settings.endpoint, plan.settings.timeout_s
+        self._server = ReviewServer(endpoint, self.respond, drain_s=plan.settings.drain_s, deadline_s=timeout_s)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[int]:
@@ -177,11 +174,8 @@ class WebhookReplica:
             try:
                 if self._configuration.synced.is_set():
                     offered = await self._certificates.certificate()
-                    wait_s = self._serve(
-                        self._served.seen(
-                            offered, server_trust(self._configuration), self._clock(), self._plan.settle_s
-                        )
-                    )
+                    trust = server_trust(self._configuration)
+                    wait_s = self._serve(self._served.seen(offered, trust, time.monotonic(), self._plan.settle_s))
                     retry.reset()
             except ClusterError as error:
                 wait_s = retry.next_s(error.retry_after_s or 0.0)
@@ -196,7 +190,7 @@ class WebhookReplica:
             self._metrics.expires.set(current.until.timestamp())
             _log.info("serving a certificate", until=current.until.isoformat())
         self._served = served
-        wait_s = served.wait_s(self._clock(), self._plan.settle_s)
+        wait_s = served.wait_s(time.monotonic(), self._plan.settle_s)
         return self._look_s if wait_s is None else min(wait_s, self._look_s)
 
     # -- knowledge

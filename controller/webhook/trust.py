@@ -22,7 +22,6 @@ from controller.webhook.certificates import (
 )
 from controller.webhook.configuration import (
     CONFIGURATIONS,
-    WantedWebhook,
     WebhookPlan,
     change,
     is_armed,
@@ -75,7 +74,7 @@ class CertificateKeeper:
         the watch will report a change of the Secret. Raises ClusterError."""
         serving_certificate, self.problem = self._read()
         secret, plan = self._secret.object, self._plan
-        due = plan.issued_here and is_due(serving_certificate, plan.names, self._now(), plan.times)
+        due = plan.settings.issued_here and is_due(serving_certificate, plan.names, self._now(), plan.times)
         if secret is None or not due:
             return serving_certificate
         made = new_certificate(plan.names, self._now(), plan.times)
@@ -108,14 +107,14 @@ class ConfigurationKeeper:
         self,
         kube: Kube,
         configuration: Watched,
-        wish: WantedWebhook,
+        plan: WebhookPlan,
         now: Callable[[], datetime],
     ) -> None:
         self.problem: str | None = None
         """Why the API server does not call the webhook; None if it does, or if the webhook was switched off."""
         self._kube = kube
         self._configuration = configuration
-        self._wish = wish
+        self._plan = plan
         self._now = now
         self._retry = Backoff(first_s=0.2, longest_s=30.0)
         self._proven = False
@@ -127,7 +126,7 @@ class ConfigurationKeeper:
         if certificate is None or observed is None:
             self._proven = False
             return False
-        patch = change(observed, self._wish, certificate, self._now(), proven=self._proven)
+        patch = change(observed, self._plan, certificate, self._now(), proven=self._proven)
         if patch is not None:
             await self._write(patch)
             return False
@@ -138,7 +137,7 @@ class ConfigurationKeeper:
 
     async def _write(self, patch: JsonObject) -> None:
         try:
-            await self._kube.merge_patch(CONFIGURATIONS, self._wish.name, patch)
+            await self._kube.merge_patch(CONFIGURATIONS, self._plan.settings.configuration, patch)
         except (Conflict, NotFound):
             return  # the watch will report the change
         _log.info("updated the webhook configuration", webhooks=len(webhooks_in(patch)), asks_all=self._proven)
@@ -146,9 +145,9 @@ class ConfigurationKeeper:
     async def _ask(self) -> bool:
         """Makes the API server call the webhook for the probe."""
         try:
-            await self._kube.create(DEVICE_CLASSES, probe(self._wish), dry_run=True)
+            await self._kube.create(DEVICE_CLASSES, probe(self._plan), dry_run=True)
         except Rejected as error:
-            self._proven = is_refused_by_us(error.message, self._wish)
+            self._proven = is_refused_by_us(error.message, self._plan)
             why = None if self._proven else f"another admission check refused the probe: {error.message}"
         else:
             why = "the API server cannot reach the webhook; nothing is reviewed until it can"
@@ -182,10 +181,10 @@ async def lead(
 ) -> NoReturn:
     """Keeps the configuration up to date until cancelled."""
     news = asyncio.Event()
-    secret = Watched(kube, SECRETS, plan.secret_name, news.set, plan.secret_namespace)
-    configuration = Watched(kube, CONFIGURATIONS, plan.wish.name, news.set)
+    secret = Watched(kube, SECRETS, plan.settings.secret, news.set, plan.namespace)
+    configuration = Watched(kube, CONFIGURATIONS, plan.settings.configuration, news.set)
     certificates = CertificateKeeper(kube, secret, plan, now)
-    keeper = ConfigurationKeeper(kube, configuration, plan.wish, now)
+    keeper = ConfigurationKeeper(kube, configuration, plan, now)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(secret.run())
         tasks.create_task(configuration.run())

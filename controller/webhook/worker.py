@@ -22,7 +22,7 @@ from typing import BinaryIO, NoReturn
 from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.settings import ControllerSettings, WebhookSettings, read_settings
-from controller.webhook.configuration import plan_of
+from controller.webhook.configuration import WebhookPlan
 from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.publish.policy_file import read_policy
@@ -57,10 +57,8 @@ async def run(settings: ControllerSettings, webhook_settings: WebhookSettings) -
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller") as kube:
         webhook = WebhookReplica(
             kube,
-            plan_of(webhook_settings, settings.lease_namespace, settings.driver_name, settings.feature_gates),
-            driver=settings.driver_name,
+            WebhookPlan(webhook_settings, settings.lease_namespace, settings.driver_name, settings.feature_gates),
             policy=policy,
-            gates=settings.feature_gates,
             metrics=WebhookMetrics(metrics),
         )
         async with webhook.serving(), asyncio.TaskGroup() as tasks:

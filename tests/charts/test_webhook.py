@@ -28,11 +28,10 @@ from support.rows import slow_but
 
 from controller import uninstall
 from controller.settings import WebhookSettings, read_settings
-from controller.webhook.configuration import CONFIGURATIONS, ServiceAddress, plan_of
+from controller.webhook.configuration import CONFIGURATIONS, WebhookPlan, wanted_webhooks
 from controller.webhook.worker import MEMORY_BYTES
 from dra_driver.api.meta import Resource
 from dra_driver.errors import Rejected
-from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from tests.charts.test_permissions import CONTROLLER, done_by, granted, names_in, ours
 from tests.charts.test_settings import given
@@ -71,8 +70,10 @@ def test_the_controller_is_told_of_the_objects_that_the_chart_makes(render: Rend
     settings = settings_of(release)
     assert release.object("ValidatingWebhookConfiguration")["metadata"]["name"] == settings.configuration
     assert release.object("Secret")["metadata"]["name"] == settings.secret
-    plan = plan_of(settings, NAMESPACE, "gpu.nvidia.com", Gates.DEFAULT)
-    assert plan.wish.address == ServiceAddress(NAMESPACE, NAME) and plan.names == (f"{NAME}.{NAMESPACE}.svc",)
+    plan = WebhookPlan(settings, NAMESPACE, "gpu.nvidia.com")
+    (asked, *_) = wanted_webhooks(plan, ())
+    assert asked["clientConfig"]["service"] == {"namespace": NAMESPACE, "name": NAME, "port": 443, "path": "/review"}
+    assert plan.names == (f"{NAME}.{NAMESPACE}.svc",)
     service = release.object("Service", NAME)
     (port,) = service["spec"]["ports"]
     pod = release.object("Deployment")["spec"]["template"]
@@ -96,7 +97,7 @@ def test_cert_manager_fills_the_secret_that_the_controller_reads(variant: str, r
     assert not settings.issued_here and release.all("Secret") == []
     certificate = release.object("Certificate", NAME)["spec"]
     assert certificate["secretName"] == settings.secret
-    assert tuple(certificate["dnsNames"]) == plan_of(settings, NAMESPACE, "gpu.nvidia.com", Gates.DEFAULT).names
+    assert tuple(certificate["dnsNames"]) == WebhookPlan(settings, NAMESPACE, "gpu.nvidia.com").names
     issuer = certificate["issuerRef"]
     if variant == "webhook-cert-manager":
         assert issuer == {"name": "company", "kind": "ClusterIssuer"} and release.all("Issuer") == []

@@ -18,14 +18,14 @@ from support.asking_api_server import AskingApiServer
 from support.issuer import Issuer
 from support.reviews import BAD, GOOD, KINDS, an_object, config
 
+from controller.settings import WebhookSettings
 from controller.webhook.certificates import Lifetimes, certificate_in
-from controller.webhook.configuration import OVERLAP, WantedWebhook, WebhookPlan, is_armed, trusted_in
+from controller.webhook.configuration import OVERLAP, WebhookPlan, is_armed, trusted_in
 from controller.webhook.service import WebhookMetrics, WebhookReplica
 from controller.webhook.trust import lead
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.features import Gates
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.names import GPU_DRIVER
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 SETTLE_S = 0.3
@@ -94,26 +94,20 @@ class Install:
 
     @asynccontextmanager
     async def replica(self) -> AsyncIterator[Replica]:
-        wish = WantedWebhook(
-            name=self.name,
-            drivers=(GPU_DRIVER, COMPUTE_DOMAIN_DRIVER),
-            address=f"https://127.0.0.1:{self.port}",
+        settings = WebhookSettings(
+            endpoint="127.0.0.1:0",
+            configuration=self.name,
+            secret=self.name,
+            service="",
+            url=f"https://127.0.0.1:{self.port}",
+            issued_here=self.issued_here,
             failure_policy=self.failure_policy,
             # The longest there is: a busy machine is no failure of the webhook.
             timeout_s=30,
-            exempt=(self.namespace,),
-        )
-        plan = WebhookPlan(
-            endpoint="127.0.0.1:0",
-            wish=wish,
-            secret_namespace=self.namespace,
-            secret_name=self.name,
-            issued_here=self.issued_here,
-            names=("127.0.0.1",),
+            exempt_namespaces=(self.namespace,),
             drain_s=0.3,
-            settle_s=SETTLE_S,
-            times=TIMES,
         )
+        plan = WebhookPlan(settings, self.namespace, GPU_DRIVER, settle_s=SETTLE_S, times=TIMES)
         registry = CollectorRegistry()
         async with AsyncExitStack() as stack:
             endpoint = Endpoint(server=self.api.url, token=self._token, tls=self.api.ssl)
@@ -121,9 +115,7 @@ class Install:
             webhook = WebhookReplica(
                 kube,
                 plan,
-                driver=GPU_DRIVER,
                 policy=PublishingPolicy(),
-                gates=Gates.DEFAULT,
                 metrics=WebhookMetrics(registry),
                 now=self.clock,
                 look_s=0.2,

@@ -14,13 +14,11 @@ from controller.webhook.certificates import Lifetimes, new_certificate
 from controller.webhook.configuration import (
     MARK,
     OVERLAP,
-    ServiceAddress,
-    WantedWebhook,
+    WebhookPlan,
     change,
     is_armed,
     is_refused_by_us,
     next_trust,
-    plan_of,
     probe,
     trusted_in,
     wanted_webhooks,
@@ -34,14 +32,11 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from tests.controller.webhook.test_review import a_review, body_of
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
-WISH = WantedWebhook(
-    name="gpu-dra-webhook",
-    drivers=(GPU_DRIVER, COMPUTE_DOMAIN_DRIVER),
-    address=ServiceAddress("gpu-dra", "controller"),
-    failure_policy="Fail",
-    timeout_s=5,
-    exempt=("gpu-dra", "kube-system"),
-)
+SETTINGS = WebhookSettings(
+    endpoint=":9443", service="controller", secret="s", configuration="gpu-dra-webhook", url=None, issued_here=True,
+    failure_policy="Fail", timeout_s=5, exempt_namespaces=("gpu-dra", "kube-system"), drain_s=1.0,
+)  # fmt: skip
+PLAN = WebhookPlan(SETTINGS, "gpu-dra", GPU_DRIVER)
 FIRST, SECOND = (new_certificate(("controller.gpu-dra.svc",), NOW, Lifetimes()) for _ in range(2))
 SHELL: JsonObject = {"metadata": {"name": "gpu-dra-webhook", "resourceVersion": "1"}}
 
@@ -55,50 +50,50 @@ def written(observed: JsonObject, patch: JsonObject | None) -> JsonObject:
 
 
 def armed(now: datetime = NOW) -> JsonObject:
-    probing = written(SHELL, change(SHELL, WISH, FIRST, now, proven=False))
-    return written(probing, change(probing, WISH, FIRST, now, proven=True))
+    probing = written(SHELL, change(SHELL, PLAN, FIRST, now, proven=False))
+    return written(probing, change(probing, PLAN, FIRST, now, proven=True))
 
 
 # -- in two stages
 
 
 def test_first_the_api_server_is_to_ask_about_the_probe_alone_and_to_go_on_without_an_answer() -> None:
-    probing = written(SHELL, change(SHELL, WISH, FIRST, NOW, proven=False))
+    probing = written(SHELL, change(SHELL, PLAN, FIRST, NOW, proven=False))
     (webhook,) = probing["webhooks"]
     assert webhook["failurePolicy"] == "Ignore" and webhook["rules"][0]["resources"] == ["deviceclasses"]
-    asked = [holds(webhook, obj) for obj in (probe(WISH), an_object("DeviceClass", config(BAD)))]
+    asked = [holds(webhook, obj) for obj in (probe(PLAN), an_object("DeviceClass", config(BAD)))]
     assert asked == [True, False]
     assert not is_armed(probing)
-    assert change(probing, WISH, FIRST, NOW, proven=False) is None, "it stays so until the probe came back"
+    assert change(probing, PLAN, FIRST, NOW, proven=False) is None, "it stays so until the probe came back"
 
 
 def test_when_the_probe_came_back_it_is_to_ask_about_everything_and_stays_so() -> None:
     configuration = armed()
     assert is_armed(configuration)
-    assert change(configuration, WISH, FIRST, NOW, proven=False) is None, "another leader does not begin anew"
+    assert change(configuration, PLAN, FIRST, NOW, proven=False) is None, "another leader does not begin anew"
 
 
 def test_the_probe_is_refused_by_us_and_only_that_counts() -> None:
-    verdict = Reviewer(Knowledge()).answer(read_review(body_of(a_review(probe(WISH)))))
+    verdict = Reviewer(Knowledge()).answer(read_review(body_of(a_review(probe(PLAN)))))
     assert not verdict.allowed
     server = f'admission webhook "webhook-probe.gpu.nvidia.com" denied the request: {verdict.refusals[0]}'
-    assert is_refused_by_us(server, WISH)
-    assert not is_refused_by_us('admission webhook "other.example.com" denied the request: no', WISH)
-    assert not is_refused_by_us("deviceclasses.resource.k8s.io is forbidden: User cannot create", WISH)
+    assert is_refused_by_us(server, PLAN)
+    assert not is_refused_by_us('admission webhook "other.example.com" denied the request: no', PLAN)
+    assert not is_refused_by_us("deviceclasses.resource.k8s.io is forbidden: User cannot create", PLAN)
 
 
 def test_what_somebody_changed_is_put_right_and_what_a_server_adds_is_left() -> None:
     configuration = armed()
     configuration["webhooks"][0]["failurePolicy"] = "Ignore"
-    again = written(configuration, change(configuration, WISH, FIRST, NOW, proven=False))
+    again = written(configuration, change(configuration, PLAN, FIRST, NOW, proven=False))
     assert again["webhooks"][0]["failurePolicy"] == "Fail"
     del again["webhooks"][1]
-    assert change(again, WISH, FIRST, NOW, proven=False) is not None
+    assert change(again, PLAN, FIRST, NOW, proven=False) is not None
 
 
 def test_a_configuration_that_was_emptied_begins_with_the_probe() -> None:
     emptied = {**armed(), "webhooks": []}
-    patch = change(emptied, WISH, FIRST, NOW, proven=False)
+    patch = change(emptied, PLAN, FIRST, NOW, proven=False)
     assert patch is not None and [webhook["name"] for webhook in patch["webhooks"]] == ["webhook-probe.gpu.nvidia.com"]
 
 
@@ -112,19 +107,19 @@ def bundles(configuration: JsonObject) -> set[str]:
 def test_while_the_certificate_changes_both_authorities_are_trusted_and_later_the_new_one_alone() -> None:
     before = armed()
     assert trusted_in(before) == FIRST.authority
-    during = written(before, change(before, WISH, SECOND, NOW, proven=False))
+    during = written(before, change(before, PLAN, SECOND, NOW, proven=False))
     assert trusted_in(during) == (*SECOND.authority, *FIRST.authority) and len(bundles(during)) == 1
     almost = NOW + OVERLAP - timedelta(seconds=1)
-    assert change(during, WISH, SECOND, almost, proven=False) is None
-    after = written(during, change(during, WISH, SECOND, NOW + OVERLAP, proven=False))
+    assert change(during, PLAN, SECOND, almost, proven=False) is None
+    after = written(during, change(during, PLAN, SECOND, NOW + OVERLAP, proven=False))
     assert trusted_in(after) == SECOND.authority
-    assert change(after, WISH, SECOND, NOW + OVERLAP * 9, proven=False) is None
+    assert change(after, PLAN, SECOND, NOW + OVERLAP * 9, proven=False) is None
 
 
 def test_the_overlap_counts_from_the_change_however_old_the_certificate_is() -> None:
     """As when somebody takes a Secret that cert-manager filled a month ago."""
     before, later = armed(), NOW + timedelta(days=30)
-    during = written(before, change(before, WISH, SECOND, later, proven=False))
+    during = written(before, change(before, PLAN, SECOND, later, proven=False))
     assert trusted_in(during) == (*SECOND.authority, *FIRST.authority)
 
 
@@ -140,7 +135,7 @@ def test_an_authority_that_somebody_took_away_is_put_back_at_once() -> None:
     configuration = armed(NOW - OVERLAP * 2)
     for webhook in configuration["webhooks"]:
         webhook["clientConfig"]["caBundle"] = "nonsense"
-    patch = change(configuration, WISH, FIRST, NOW, proven=False)
+    patch = change(configuration, PLAN, FIRST, NOW, proven=False)
     assert patch is not None and trusted_in(written(configuration, patch)) == FIRST.authority
 
 
@@ -148,7 +143,7 @@ def test_an_authority_that_somebody_took_away_is_put_back_at_once() -> None:
 def test_a_mark_that_says_nothing_is_made_anew(mark: Any) -> None:
     configuration = armed()
     configuration["metadata"]["annotations"] = None if mark is None else {MARK: mark}
-    patch = change(configuration, WISH, FIRST, NOW, proven=False)
+    patch = change(configuration, PLAN, FIRST, NOW, proven=False)
     assert patch is not None and patch["metadata"]["annotations"][MARK].endswith(NOW.isoformat())
 
 
@@ -156,7 +151,7 @@ def test_a_mark_that_says_nothing_is_made_anew(mark: Any) -> None:
 
 
 def test_each_kind_has_its_webhooks_with_the_policy_that_is_set_and_advice_never_holds_up() -> None:
-    webhooks = {webhook["name"]: webhook for webhook in wanted_webhooks(WISH, FIRST.authority)}
+    webhooks = {webhook["name"]: webhook for webhook in wanted_webhooks(PLAN, FIRST.authority)}
     for row in ROWS:
         refuse, advise = (webhooks.get(f"{word}.{row.plural}.gpu.nvidia.com") for word in ("refuse", "advise"))
         assert refuse is not None and refuse["failurePolicy"] == "Fail" and refuse["timeoutSeconds"] == 5
@@ -167,11 +162,11 @@ def test_each_kind_has_its_webhooks_with_the_policy_that_is_set_and_advice_never
             assert rule["operations"] == ["CREATE", "UPDATE"], "deleting never asks"
             assert webhook["sideEffects"] == "None" and webhook["admissionReviewVersions"] == ["v1"]
         assert advise is None or (advise["failurePolicy"], advise["timeoutSeconds"]) == ("Ignore", 2)
-    assert len(webhooks) == len(wanted_webhooks(WISH, ())), "names differ"
+    assert len(webhooks) == len(wanted_webhooks(PLAN, ())), "names differ"
 
 
 def test_what_a_cluster_needs_to_live_does_not_wait_for_us() -> None:
-    webhooks = wanted_webhooks(WISH, FIRST.authority)
+    webhooks = wanted_webhooks(PLAN, FIRST.authority)
     assert webhooks
     for webhook in webhooks:
         (term,) = webhook["namespaceSelector"]["matchExpressions"]
@@ -179,10 +174,8 @@ def test_what_a_cluster_needs_to_live_does_not_wait_for_us() -> None:
 
 
 def test_an_api_server_outside_the_cluster_gets_a_url() -> None:
-    wish = WantedWebhook(
-        name="x", drivers=WISH.drivers, address="https://host:9443", failure_policy="Ignore", timeout_s=1, exempt=()
-    )
-    (webhook, *_) = wanted_webhooks(wish, FIRST.authority)
+    plan = replace(PLAN, settings=replace(SETTINGS, url="https://host:9443", exempt_namespaces=()))
+    (webhook, *_) = wanted_webhooks(plan, FIRST.authority)
     assert webhook["clientConfig"]["url"] == "https://host:9443/review" and webhook["namespaceSelector"] == {}
 
 
@@ -209,7 +202,7 @@ def webhooks_for(obj: JsonObject, old: JsonObject | None = None) -> list[str]:
     plural = next(row.plural for row in ROWS if row.kind == obj["kind"])
     called = [
         webhook
-        for webhook in wanted_webhooks(WISH, ())
+        for webhook in wanted_webhooks(PLAN, ())
         if webhook["rules"][0]["resources"] == [plural] and holds(webhook, obj, old)
     ]
     return [webhook["name"].partition(".")[0] for webhook in called]
@@ -254,19 +247,13 @@ def test_every_domain_is_asked_about() -> None:
 
 
 def test_where_others_keep_domains_nothing_of_theirs_waits_for_us_or_fails_with_us() -> None:
-    settings = WebhookSettings(
-        endpoint=":9443", service="controller", secret="s", configuration="gpu-dra-webhook", url=None, issued_here=True,
-        failure_policy="Fail", timeout_s=5, exempt_namespaces=(), drain_s=1.0,
-    )  # fmt: skip
-    on, off = (
-        plan_of(settings, "gpu-dra", GPU_DRIVER, Gates.parse(gates)).wish for gates in ("", "ComputeDomains=false")
-    )
-    assert on == replace(WISH, exempt=()) and off == replace(on, drivers=(GPU_DRIVER,), keeps_domains=False)
+    on, off = (replace(PLAN, gates=Gates.parse(gates)) for gates in ("", "ComputeDomains=false"))
+    assert on.drivers == (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER) and off.drivers == (GPU_DRIVER,)
 
-    def asked(wish: WantedWebhook) -> dict[str, tuple[str, int]]:
+    def asked(plan: WebhookPlan) -> dict[str, tuple[str, int]]:
         return {
             webhook["name"]: (webhook["failurePolicy"], webhook["timeoutSeconds"])
-            for webhook in wanted_webhooks(wish, ())
+            for webhook in wanted_webhooks(plan, ())
         }
 
     name = f"refuse.computedomains.{GPU_DRIVER}"

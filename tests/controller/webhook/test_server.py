@@ -17,16 +17,14 @@ from prometheus_client import CollectorRegistry
 from support.reviews import BAD, GOOD, a_review, an_object, body_of, config
 
 from controller.webhook.certificates import Lifetimes, Served, ServingCertificate, new_certificate
-from controller.webhook.configuration import WebhookPlan
 from controller.webhook.review_server import ReviewServer
 from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cel.device import compile_selector
 from dra_driver.errors import NodeNotReady
-from dra_driver.features import Gates
 from dra_driver.kube.client import Endpoint, Kube
-from tests.controller.webhook.test_configuration import WISH
+from tests.controller.webhook.test_configuration import PLAN, SETTINGS
 from tests.controller.webhook.test_review import NOT_REVIEWS
 
 NAMES = ("webhook.gpu-dra.svc", "127.0.0.1")
@@ -178,20 +176,10 @@ def registry() -> CollectorRegistry:
 @pytest.fixture
 async def webhook(registry: CollectorRegistry) -> WebhookReplica:
     """That knows nothing of a cluster yet."""
-    plan = WebhookPlan(
-        endpoint="127.0.0.1:0",
-        wish=WISH,
-        secret_namespace="x",
-        secret_name="x",
-        issued_here=True,
-        names=NAMES,
-        drain_s=0.0,
-    )
+    plan = replace(PLAN, settings=replace(SETTINGS, endpoint="127.0.0.1:0", url="https://127.0.0.1", drain_s=0.0))
     kube = Kube(Endpoint(server="http://127.0.0.1:1"))
     metrics = WebhookMetrics(registry)
-    return WebhookReplica(
-        kube, plan, driver="gpu.nvidia.com", policy=PublishingPolicy(), gates=Gates.DEFAULT, metrics=metrics
-    )
+    return WebhookReplica(kube, plan, policy=PublishingPolicy(), metrics=metrics)
 
 
 async def test_bodies_of_all_kinds_are_answered_over_https(webhook: WebhookReplica) -> None:

@@ -662,9 +662,7 @@ def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> No
     daemon_set = {
         "kind": "DaemonSet",
         "metadata": {"name": "nvdp", "namespace": "nvidia"},
-        "spec": {
-            "template": {"spec": {"containers": [{"image": "registry.local:5000/k8s-device-plugin:v0.18.0"}]}}
-        },
+        "spec": {"template": {"spec": {"containers": [{"image": "registry.local:5000/k8s-device-plugin:v0.18.0"}]}}},
     }
     slice_ = {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {"driver": GPU_DRIVER, "nodeName": "n"}}
     offering = offering_of([node, other, pod, ended, waiting, daemon_set, slice_], GPU_DRIVER)
