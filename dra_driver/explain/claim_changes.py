@@ -80,12 +80,13 @@ def relaxed(device: DeviceVerdict, server: Server) -> tuple[list[str], str, floa
                 return None
             if not parts:
                 break
-            literal = parts[0].literal
-            if literal is None or literal.attribute in phrases:
+            comparison = parts[0].comparison
+            if comparison is None or comparison.literal is None or comparison.name in phrases:
                 return None
+            literal = comparison.literal
             before = expression[literal.start : literal.end]
             expression = expression[: literal.start] + literal.fitting + expression[literal.end :]
-            phrases[literal.attribute] = f"{literal.attribute} {_instead(literal.fitting, before)}"
+            phrases[comparison.name] = f"{comparison.name} {_instead(literal.fitting, before)}"
             distance += literal.worse if literal.worse is not None else 0.5
         else:
             return None

@@ -40,19 +40,20 @@ class Literal:
     start: int
     end: int
     fitting: str
-    attribute: str
     worse: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`name own sign other`, as texts; `amount` is the device's own value where it is a number."""
+    """`name own sign other`, as texts; `amount` is the device's own value where it is a number. `literal` is the other
+    one, if it is written in the expression and another one would help."""
 
     name: str
     own: str
     sign: str
     other: str
     amount: Fraction | None = None
+    literal: Literal | None = None
 
     def __str__(self) -> str:
         if self.sign == "!=":
@@ -68,7 +69,6 @@ class ExpressionPart:
     end: int
     text: str
     explanation: str
-    literal: Literal | None = None
     comparison: Comparison | None = None
 
 
@@ -114,23 +114,21 @@ class _Finder:
                 yield self._part(node, wanted)
 
     def _part(self, node: SyntaxNode, wanted: bool) -> ExpressionPart:
-        text = self._text(node)
-        if (compared := self._comparison(node, wanted)) is not None:
-            comparison, literal = compared
-            return ExpressionPart(node.start, node.end, text, str(comparison), literal, comparison)
-        return ExpressionPart(node.start, node.end, text, self._otherwise(node, wanted))
+        comparison = self._comparison(node, wanted)
+        explanation = str(comparison) if comparison is not None else self._otherwise(node, wanted)
+        return ExpressionPart(node.start, node.end, self._text(node), explanation, comparison)
 
     def _text(self, node: SyntaxNode) -> str:
         return " ".join(self._expression[node.start : node.end].split())
 
     # -- comparisons
 
-    def _comparison(self, node: SyntaxNode, wanted: bool) -> tuple[Comparison, Literal | None] | None:
+    def _comparison(self, node: SyntaxNode, wanted: bool) -> Comparison | None:
         """`attribute sign value`, for anything that compares what the device has with something."""
         match node:
             case CallNode(function="in", arguments=(left, right)) if (name := self._attribute(left)) is not None:
                 among = "is not one of" if wanted else "is one of"
-                return Comparison(name, _shown(self._value(left)), among, _shown(self._value(right))), None
+                return Comparison(name, _shown(self._value(left)), among, _shown(self._value(right)))
             case CallNode(function=function, target=None, arguments=(left, right)) if function in _SIGNS:
                 operands = self._ordered(function, left, right)
             case CallNode(function=method, target=target, arguments=(other,)) if (
@@ -155,21 +153,21 @@ class _Finder:
                 return self._ordered(sign, target, other)
         return left, sign, right
 
-    def _compared(self, left: SyntaxNode, sign: str, right: SyntaxNode) -> tuple[Comparison, Literal | None] | None:
+    def _compared(self, left: SyntaxNode, sign: str, right: SyntaxNode) -> Comparison | None:
         name, own, other = self._attribute(left), self._value(left), self._value(right)
         if name is None or own is _UNKNOWN or other is _UNKNOWN:
             return None
         own_text, other_text = _side_by_side(own, other)
-        comparison = Comparison(name, own_text, sign, other_text, _number(own))
-        return comparison, None if sign == "==" else self._literal(right, own, other, sign, name)
+        literal = None if sign == "==" else self._literal(right, own, other, sign)
+        return Comparison(name, own_text, sign, other_text, _number(own), literal)
 
-    def _literal(self, node: SyntaxNode, own: object, other: object, sign: str, name: str) -> Literal | None:
+    def _literal(self, node: SyntaxNode, own: object, other: object, sign: str) -> Literal | None:
         place: SyntaxNode | None = node if isinstance(node, Constant) else None
         if isinstance(node, CallNode) and node.function in _LITERALS and isinstance(node.arguments[0], Constant):
             place = node.arguments[0]
         if place is None:
             return None
-        return Literal(place.start, place.end, _written(_just_passing(own, sign)), name, _distance(own, other))
+        return Literal(place.start, place.end, _written(_just_passing(own, sign)), _distance(own, other))
 
     # -- anything else
 

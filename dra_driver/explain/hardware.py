@@ -1,7 +1,6 @@
 """How a node or a GPU does: who has it, what is wrong with it, and what to do. Pure."""
 
 from collections.abc import Collection
-from difflib import get_close_matches
 
 from dra_driver.allocation.world import PodClaim, World, claim_key
 from dra_driver.api.inventory import GpuFacts
@@ -60,8 +59,7 @@ def explain_gpu(world: World, name: str) -> tuple[Explanation, ...]:
     ]
     if not matching:
         known = [gpu.name for gpus in world.gpus.values() for gpu in gpus]
-        close = get_close_matches(gpu_name, known, n=1)
-        hint = f"; did you mean `{close[0]}`?" if close else "; dractl get devices lists them"
+        hint = meant(gpu_name, known) or "; dractl get devices lists them"
         unread = "" if known else "; NodeInventories are not known, or not readable for you"
         raise NoSuchObject(f"there is no such GPU{unread or hint}", about=f"GPU {name}")
     return tuple(_of_gpu(world, node, gpu) for node, gpu in matching)

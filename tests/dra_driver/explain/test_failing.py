@@ -104,8 +104,9 @@ def test_there_is_a_failing_part_exactly_when_the_selector_is_false(expression: 
 def test_with_the_devices_own_value_in_its_place_the_comparison_holds(bound: int, sign: str) -> None:
     expression = f"{MEMORY}.compareTo(quantity('{bound}Gi')) {sign} 0"
     for part in failing_parts(expression, _device()):
-        assert part.literal is not None
-        changed = expression[: part.literal.start] + part.literal.fitting + expression[part.literal.end :]
+        literal = part.comparison.literal if part.comparison is not None else None
+        assert literal is not None
+        changed = expression[: literal.start] + literal.fitting + expression[literal.end :]
         assert compile_selector(changed).matches(_device())
 
 
