@@ -19,8 +19,9 @@ policies are put together; of `sharing`, the first entry that fits a device deci
 writes that in the status of its inventory (`NodePolicy`), where the node's plugin reads it.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -225,39 +226,31 @@ def in_order(policies: Iterable[GpuPolicy]) -> list[GpuPolicy]:
 
 def combined(policies: Iterable[GpuPolicy]) -> PublishingPolicy:
     """The rules of all policies, those that override others last."""
-    publishing: list[PublishRule] = []
-    health: list[HealthRule] = []
-    attributes: list[AttributeRule] = []
-    mig: list[MigRule] = []
-    sharing: list[SharingRule] = []
-    passthrough: list[PassthroughRule] = []
-    domains: list[DomainRule] = []
+    rules: dict[str, list[Any]] = defaultdict(list)
     for policy in reversed(in_order(policies)):
-        spec = policy.spec
-        where = {"nodes": spec.nodes, "gpus": spec.gpus}
+        for field, rule in _rules_of(policy.spec):
+            rules[field].append(rule.called(f"{field} of GpuPolicy {policy.name}"))
+    publishing, health = rules.pop("publish", []), rules.pop("health", [])
+    return PublishingPolicy(**rules).that_overrides(publishing, health)
 
-        def of_policy(field: str, about: GpuPolicy = policy) -> str:
-            return f"{field} of GpuPolicy {about.name}"
 
-        if spec.publish is not None:
-            publishing.append(PublishRule(**where, published=spec.publish).called(of_policy("publish")))
-        if spec.health is not None:
-            health.append(HealthRule(nodes=spec.nodes, health=spec.health).called(of_policy("health")))
-        if spec.attributes is not None:
-            attributes.append(AttributeRule(**where, values=spec.attributes).called(of_policy("attributes")))
-        if spec.mig is not None:
-            mig.append(MigRule(**where, **dict(spec.mig)).called(of_policy("mig")))
-        for entry in reversed(spec.sharing or ()):
-            sharing.append(SharingRule(**where, **dict(entry)).called(of_policy("sharing")))
-        if spec.passthrough is not None:
-            passthrough.append(PassthroughRule(**where).that_offers(spec.passthrough).called(of_policy("passthrough")))
-        if spec.compute_domains is not None:
-            domains.append(
-                DomainRule(nodes=spec.nodes, channels=spec.compute_domains.channels).called(of_policy("computeDomains"))
-            )
-    return PublishingPolicy(
-        attributes=attributes, mig=mig, sharing=sharing, passthrough=passthrough, compute_domains=domains
-    ).that_overrides(publishing, health)
+def _rules_of(spec: GpuPolicySpec) -> Iterator[tuple[str, NodeRule]]:
+    """Each with the field that it is made of."""
+    where = {"nodes": spec.nodes, "gpus": spec.gpus}
+    if spec.publish is not None:
+        yield "publish", PublishRule(**where, published=spec.publish)
+    if spec.health is not None:
+        yield "health", HealthRule(nodes=spec.nodes, health=spec.health)
+    if spec.attributes is not None:
+        yield "attributes", AttributeRule(**where, values=spec.attributes)
+    if spec.mig is not None:
+        yield "mig", MigRule(**where, **dict(spec.mig))
+    for entry in reversed(spec.sharing or ()):
+        yield "sharing", SharingRule(**where, **dict(entry))
+    if spec.passthrough is not None:
+        yield "passthrough", PassthroughRule(**where).that_offers(spec.passthrough)
+    if spec.compute_domains is not None:
+        yield "computeDomains", DomainRule(nodes=spec.nodes, channels=spec.compute_domains.channels)
 
 
 def is_policy(obj: JsonObject) -> bool:
