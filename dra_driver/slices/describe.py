@@ -1,6 +1,6 @@
 """What a node's facts and the cluster's policy make of its GPUs: the devices and counter sets of its pool.
 
-`dra_driver.devices.offers` says what there could be, `selection` what this cluster can have of it; here it gets
+`dra_driver.devices.offers` says what there could be, `publishable` what this cluster can have of it; here it gets
 attributes, capacities, counters and taints, within the limits of the API. Pure: same input, same devices, in the order
 of the offers, which is the order in which the scheduler tries them.
 """
@@ -23,21 +23,16 @@ from dra_driver.slices.features import ServerFeatures
 from dra_driver.slices.properties import DeviceAttributes, device_capacity, plain_capacity
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The devices to publish, in the order of the offers. One with `sharing` and without `share` is for several claims
-    at once; one without `sharing` is for one at a time, even if the policy shares it."""
-
-    offers: tuple[Offer, ...]
-    notes: tuple[Note, ...]
-
-
 def publishable(
     offers: Sequence[Offer],
     features: ServerFeatures,
     rule_of: Callable[[GpuFacts, DeviceKind], object] = lambda *_: None,
-) -> Selection:
-    """`offers` are those of one node, GPU after GPU. `rule_of` is the rule that asks for such devices of a GPU."""
+) -> tuple[list[Offer], list[Note]]:
+    """The devices to publish, and why others are not. One with `sharing` and without `share` is for several claims at
+    once; one without `sharing` is for one at a time, even if the policy shares it.
+
+    `offers` are those of one node, GPU after GPU. `rule_of` is the rule that asks for such devices of a GPU.
+    """
     chosen: list[Offer] = []
     notes: list[Note] = []
     for _, group in groupby(offers, key=lambda offer: offer.gpu.uuid):
@@ -52,7 +47,7 @@ def publishable(
         devices, alone = _with_shares(devices, features)
         notes += [Note(LimitationCause.NO_CONSUMABLE_CAPACITY, _ALONE, gpu, rule) for rule in alone]
         chosen += devices
-    return Selection(tuple(chosen), tuple(notes))
+    return chosen, notes
 
 
 _DROPPED = {
@@ -137,10 +132,10 @@ def described_devices(
         find = policy.passthrough_rule if kind is DeviceKind.VFIO else policy.mig_rule
         return find(node, labels, gpu)
 
-    selected = publishable(healthy, features, rule_of)
+    chosen, more_notes = publishable(healthy, features, rule_of)
     view = _View(inventory, policy, labels, driver_name, features)
-    gpus = [view.gpu(list(group)) for _, group in groupby(selected.offers, key=lambda offer: offer.gpu.uuid)]
-    return Description(tuple(gpus), (*offered.notes, *notes, *selected.notes, *view.notes))
+    gpus = [view.gpu(list(group)) for _, group in groupby(chosen, key=lambda offer: offer.gpu.uuid)]
+    return Description(tuple(gpus), (*offered.notes, *notes, *more_notes, *view.notes))
 
 
 def _usable(

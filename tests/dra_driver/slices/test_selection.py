@@ -31,14 +31,14 @@ GPU = "gpu-00000000"
 
 
 def selected(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> dict[str, Offer]:
-    selection = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features)
-    return {offer.name: offer for offer in selection.offers}
+    chosen, _ = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features)
+    return {offer.name: offer for offer in chosen}
 
 
 def notes_of(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> tuple[str, ...]:
     """What users are told of that is not published."""
-    selection = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features)
-    return tuple(map(str, selection.notes))
+    _, notes = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features)
+    return tuple(map(str, notes))
 
 
 def test_with_consumable_capacity_a_shared_device_is_one_device() -> None:
@@ -62,8 +62,7 @@ def test_without_counters_there_are_the_shares_only() -> None:
 def test_what_cannot_be_cut_into_devices_is_for_one_claim_where_the_cluster_cannot_share(rule: dict[str, Any]) -> None:
     facts, rules = gpu(0), {"sharing": [{"strategy": "MPS", **rule}]}
     assert selected(facts, NO_SHARES, **rules)[GPU].sharing is None
-    selection = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, NO_SHARES)
-    assert "one claim at a time" in str(selection.notes[0])
+    assert "one claim at a time" in notes_of(facts, NO_SHARES, **rules)[0]
 
 
 def test_without_counters_a_gpu_is_offered_without_its_partitions() -> None:
