@@ -61,10 +61,8 @@ class Ledger:
         """What a shareable device has to give, and what claims have of it; None for one that is given whole."""
         if not self.shares(candidate):
             return None
-        given = sorted(self._usage.taken_of(candidate).items())
-        return tuple(sorted((name, repr(capacity)) for name, capacity in candidate.device.capacity.items())), tuple(
-            given
-        )
+        has = sorted((name, repr(capacity)) for name, capacity in candidate.device.capacity.items())
+        return tuple(has), tuple(sorted(self._usage.taken_of(candidate).items()))
 
     def share_of(self, wanted: Wanted, candidate: Candidate) -> Hashable:
         """What the request takes of a shareable device; None for one that is given whole."""

@@ -57,9 +57,8 @@ def identifier(name: str, path: str) -> list[FieldProblem]:
     """A C identifier of at most 32 characters."""
     problems = [too_long(path, 32)] if len(name) > 32 else []
     if _C_IDENTIFIER.fullmatch(name) is None:
-        problems.append(
-            invalid(path, name, "a valid C identifier starts with a letter or '_', then letters, digits or '_'")
-        )
+        why = "a valid C identifier starts with a letter or '_', then letters, digits or '_'"
+        problems.append(invalid(path, name, why))
     return problems
 
 

@@ -139,9 +139,8 @@ def _problems_of_owners(owners: list[JsonObject]) -> list[FieldProblem]:
     controllers = [owner for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         named = ", ".join(f"{controller.get('kind')}/{controller.get('name')}" for controller in controllers)
-        problems.append(
-            invalid("metadata.ownerReferences", named, "only one reference can have controller set to true")
-        )
+        why = "only one reference can have controller set to true"
+        problems.append(invalid("metadata.ownerReferences", named, why))
     return problems
 
 

@@ -77,11 +77,7 @@ class _Room:
 
 def _obstacle(node: ObservedNode | None, uid: str, room: _Room, name: str) -> Excluded | None:
     if node is None:
-        return Excluded(
-            name,
-            DomainReason.NODE_GONE,
-            f"node {name} has left the cluster; delete its pods",
-        )
+        return Excluded(name, DomainReason.NODE_GONE, f"node {name} has left the cluster; delete its pods")
     if node.label is not None and node.label != uid:
         other = f"ComputeDomain {node.domain}" if node.domain is not None else f"the domain with UID {node.label}"
         message = f"node {name} is in {other} until its pods end"

@@ -143,12 +143,8 @@ def _ready(observed: ObservedDomain, members: Membership, nodes: Sequence[Domain
     wanted = observed.wanted_nodes
     waiting = [f"{node.name} ({node.message})" for node in nodes if node.status != "Ready" and node.name in wanted]
     if waiting:
-        return (
-            READY,
-            "False",
-            DomainReason.DAEMONS_NOT_READY,
-            f"{len(waiting)} of {len(wanted)} nodes: {_listed(waiting)}",
-        )
+        message = f"{len(waiting)} of {len(wanted)} nodes: {_listed(waiting)}"
+        return READY, "False", DomainReason.DAEMONS_NOT_READY, message
     if not wanted:
         return READY, "False", DomainReason.NO_NODES, _no_nodes(observed)
     if len(wanted) < observed.domain.spec.num_nodes:

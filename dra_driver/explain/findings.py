@@ -165,9 +165,8 @@ def _of_request(
 
 def _gate(about: str, field: str, gate: str, behavior: Behavior) -> WaitFinding:
     text = f"Kubernetes 1.{behavior.minor} drops `{field}` with these feature gates"
-    return WaitFinding(
-        "dropped-field", about, text, f"Enable {gate} in the API server and the scheduler, or remove the field."
-    )
+    fix = f"Enable {gate} in the API server and the scheduler, or remove the field."
+    return WaitFinding("dropped-field", about, text, fix)
 
 
 # -- who has the claims already, or waits for them
@@ -323,9 +322,8 @@ def _of_gates(world: World) -> Iterator[WaitFinding]:
 
 
 def _unknown(text: str, gate: str) -> WaitFinding:
-    return WaitFinding(
-        "gate-off", "the scheduler", text, f"Enable {gate} in the API server and the scheduler, or update them."
-    )
+    fix = f"Enable {gate} in the API server and the scheduler, or update them."
+    return WaitFinding("gate-off", "the scheduler", text, fix)
 
 
 def pool_findings(world: World, nodes: Iterable[NodeView]) -> Iterator[WaitFinding]:

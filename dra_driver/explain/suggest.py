@@ -29,7 +29,7 @@ from dra_driver.explain.claim_changes import (
 )
 from dra_driver.explain.failing import amount_text
 from dra_driver.explain.judge import NodeJudge
-from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode
+from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode, nearness
 from dra_driver.names import RequestName
 from dra_driver.quantity import Quantity
 
@@ -118,10 +118,9 @@ def suggestions(
 
 def _nearest(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
     """Some nodes of each reason, those first that failed last."""
-    order = {code: index for index, code in enumerate(ReasonCode)}
     per_reason: dict[str, int] = {}
     node_verdicts: list[NodeVerdict] = []
-    for verdict in sorted(verdicts, key=lambda node_verdict: (-order[node_verdict.code], node_verdict.node)):
+    for verdict in sorted(verdicts, key=lambda node_verdict: (-nearness(node_verdict.code), node_verdict.node)):
         per_reason[verdict.sentence.shape] = per_reason.get(verdict.sentence.shape, 0) + 1
         if per_reason[verdict.sentence.shape] <= _NODES_PER_REASON:
             node_verdicts.append(verdict)

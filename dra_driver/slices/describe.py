@@ -149,9 +149,8 @@ def _usable(
         if reason is None:
             results.append(offer)
         else:
-            notes.append(
-                Note(LimitationCause.UNHEALTHY, f"not published because {reason}", offer.gpu, device=offer.name)
-            )
+            text = f"not published because {reason}"
+            notes.append(Note(LimitationCause.UNHEALTHY, text, offer.gpu, device=offer.name))
     return results, notes
 
 
