@@ -48,7 +48,7 @@ type Job = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def main() -> None:
-    memory.limit_allocator()
+    memory.limit()
     settings = read_settings(sys.argv[1:], os.environ)
     configure_logging(settings.log_level, settings.log_format)
     sys.exit(run_service(run(settings)))

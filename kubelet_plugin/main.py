@@ -88,7 +88,7 @@ _LONGEST_END_S = 20.0
 
 
 def main() -> None:
-    memory.limit_allocator()
+    memory.limit()
     settings = read_settings(sys.argv[1:], os.environ)
     configure_logging(settings.log_level, settings.log_format)
     sys.exit(run_service(run(settings)))
@@ -418,6 +418,7 @@ async def _live(settings: NodePluginSettings, plugin: _Plugin) -> None:
         async with serving(plugin.dra, plugin.registration, plugin.claims):
             tasks.create_task(forever("registration", plugin.registration.watch))
             memory.settle()
+            tasks.create_task(memory.settle_later())
             await until_signal(plugin.ends)
 
 

@@ -37,7 +37,7 @@ _REPORT_EVERY_S = 0.5
 
 
 def main() -> None:
-    memory.limit_allocator()
+    memory.limit()
     settings = read_settings(sys.argv[1:], os.environ)
     configure_logging(settings.log_level, settings.log_format)
     if settings.webhook is None:

@@ -1,15 +1,19 @@
-"""Keeps a long-running process small. `main` calls this module twice: first, and after everything has started. Most of
-a service's memory is libraries; its daily work fits into the memory that start-up leaves free after a cleanup.
+"""Keeps a long-running process small. `main` calls this module first, and after everything has started. Most of a
+service's memory is libraries; its daily work fits into the memory that start-up leaves free after a cleanup.
 """
 
+import asyncio
 import ctypes
 import gc
 import mmap
+from asyncio import sslproto
 
 _ARENA_MAX = -8
 _TRIM_THRESHOLD = -1
 _ARENAS = 2
 _TRIM_BYTES = 256 * 1024
+_TLS_BUFFER_BYTES = 64 * 1024
+_FIRST_WORK_S = 2.0
 _DONT_NEED = 4
 """MADV_DONTNEED, madvise(2)."""
 _PT_LOAD = 1
@@ -17,9 +21,16 @@ _PF_W = 2
 """elf(5)."""
 
 
-def limit_allocator() -> None:
-    """Call before threads start: glibc gives each thread its own arena, up to 8 per CPU, and most waste memory. Does
-    nothing if the C library has no such settings (musl).
+def limit() -> None:
+    """Call before threads start and connections are opened."""
+    _limit_allocator()
+    # asyncio reserves as much for each TLS connection, and fills it: 256 KiB, though a TLS record has at most 16 KiB.
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+
+
+def _limit_allocator() -> None:
+    """glibc gives each thread its own arena, up to 8 per CPU, and most waste memory. Does nothing if the C library has
+    no such settings (musl).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -31,6 +42,17 @@ def settle() -> None:
     """Call when everything is loaded: frees start-up garbage, and excludes the rest from garbage collection."""
     gc.collect()
     gc.freeze()
+    _let_go()
+
+
+async def settle_later() -> None:
+    """For a service whose first work, for instance its connections, is done soon after it has started: lets go once
+    more of what was needed only for that."""
+    await asyncio.sleep(_FIRST_WORK_S)
+    _let_go()
+
+
+def _let_go() -> None:
     library = ctypes.CDLL(None)
     malloc_trim = getattr(library, "malloc_trim", None)
     if malloc_trim is not None:

@@ -28,7 +28,7 @@ PROGRAM = "nvidia-imex"
 
 
 def main() -> None:
-    memory.limit_allocator()
+    memory.limit()
     settings = read_settings(sys.argv[1:], os.environ)
     configure_logging(settings.log_level, settings.log_format)
     # nvidia-imex inherits this until it has a handler of its own: a signal that comes too early must not end it.

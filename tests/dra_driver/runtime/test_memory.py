@@ -21,7 +21,7 @@ def use():
     assert database.execute("select upper('a') || 1.5").fetchone() == ("A1.5",)
 
 use()
-memory.limit_allocator()
+memory.limit()
 before = clean_kib()
 memory.settle()
 print(before, clean_kib())
