@@ -66,6 +66,8 @@ _KINDS: Mapping[str, type[Any]] = {
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _CHECKSUM_DIGITS = 32
+_REMEMBERED_LINES = 128
+"""A node seldom has more claims. Each takes 2 KiB, also those that are released."""
 _OBJECT, _FACTS = TypeAdapter(dict[str, Any]), TypeAdapter(dict[str, str])
 
 
@@ -293,13 +295,13 @@ def _change_of(obj: Mapping[str, Any]) -> _Change:
     return "held", entry.claim.uid, entry
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=_REMEMBERED_LINES)
 def _line(value: Entry | DomainClaim | _Header) -> bytes:
-    """Remembered, because every write contains all entries and changes few of them."""
+    """Remembered, because a journal that is written anew contains entries that were added before."""
     return line_of(_plain(value))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=_REMEMBERED_LINES)
 def _record_line(hold: Hold, record: HoldRecord) -> bytes:
     return line_of(record_to_wire(hold, record))
 
