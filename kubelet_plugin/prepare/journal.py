@@ -297,7 +297,7 @@ def _change_of(obj: Mapping[str, Any]) -> _Change:
 
 @lru_cache(maxsize=_REMEMBERED_LINES)
 def _line(value: Entry | DomainClaim | _Header) -> bytes:
-    """Remembered, because a journal that is written anew contains entries that were added before."""
+    """Remembered, because a journal that is written as a whole contains entries that were added before."""
     return line_of(_plain(value))
 
 
