@@ -4,8 +4,8 @@ life of the process, and `run` concurrently.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn
@@ -107,12 +107,10 @@ class WebhookReplica:
         endpoint, timeout_s = plan.settings.endpoint, plan.settings.timeout_s
         self._server = ReviewServer(endpoint, self.respond, drain_s=plan.settings.drain_s, deadline_s=timeout_s)
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[int]:
+    def serving(self) -> AbstractAsyncContextManager[int]:
         """Answers reviews; ends some seconds after the block, when no API server calls this replica any longer. Yields
         the port."""
-        async with self._server.running() as port:
-            yield port
+        return self._server.running()
 
     async def run(self) -> NoReturn:
         """Keeps certificate and knowledge up to date until cancelled."""

@@ -19,7 +19,7 @@ class FindingCode:
     severity: Severity
     means: str
     """One or two sentences."""
-    advice: str
+    advice: str = "Nothing to do."
     """What to do, as a sentence."""
 
 
@@ -108,7 +108,6 @@ TOLERATION = FindingCode(
     "M015", "toleration added", _INFO,
     "For an extended resource an admission plugin can add the toleration for the taint of the same name. For "
     "claims it does not, so the pod gets it explicitly.",
-    "Nothing to do.",
 )  # fmt: skip
 GPU_INIT_CONTAINER = FindingCode(
     "M016", "init container with GPUs", _INFO,
@@ -179,7 +178,6 @@ ROUNDED = FindingCode(
 REDUNDANT = FindingCode(
     "M029", "label that the claim implies", _INFO,
     "Every node with the devices of the claim has this label. It is removed.",
-    "Nothing to do.",
 )  # fmt: skip
 CONTRADICTION = FindingCode(
     "M030", "conditions that no node satisfies", _ERROR,
@@ -191,7 +189,6 @@ SETTING_REMOVED = FindingCode(
     "M031", "setting removed", _INFO,
     "A setting defined which GPUs the NVIDIA container runtime injects. With claims the CDI spec of the device "
     "does this.",
-    "Nothing to do.",
 )  # fmt: skip
 SETTING_KEPT = FindingCode(
     "M032", "setting of the NVIDIA runtime kept", _INFO,
@@ -230,7 +227,6 @@ ALREADY_DRA = FindingCode(
     "This pod has claims, or this cluster has a DRA driver for GPUs. They stay. If the claims are for other "
     "devices, the pod's GPUs are migrated; if they are for GPUs, or their purpose is unknown, the pod is left "
     "unchanged.",
-    "Nothing to do.",
 )  # fmt: skip
 MIG_LAYOUT = FindingCode(
     "M040", "MIG layout", _INFO,
@@ -256,7 +252,6 @@ OPERATOR_LABEL = FindingCode(
 CLOUD_LABEL = FindingCode(
     "M044", "label for an autoscaler", _INFO,
     "A label of a cloud selects the nodes that its autoscaler creates, which a claim does not. It stays.",
-    "Nothing to do.",
 )  # fmt: skip
 VIRTUAL_MACHINE = FindingCode(
     "M045", "GPU of a virtual machine", _WARNING,

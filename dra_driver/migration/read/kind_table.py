@@ -101,14 +101,13 @@ EXTENDED_ONLY: Mapping[Kind, tuple[tuple[str, ...], str]] = {
         _LLM,
         "a config is for services of all namespaces, and its template would be in one only",
     ),
-    ("serving.kserve.io", "ServingRuntime"): (
-        ("spec", "spec.workerSpec"),
-        "a ServingRuntime has no field resourceClaims; an InferenceService in standard mode has",
-    ),
-    ("serving.kserve.io", "ClusterServingRuntime"): (
-        ("spec", "spec.workerSpec"),
-        "a ClusterServingRuntime has no field resourceClaims; an InferenceService in standard mode has",
-    ),
+    **{
+        ("serving.kserve.io", kind): (
+            ("spec", "spec.workerSpec"),
+            f"a {kind} has no field resourceClaims; an InferenceService in standard mode has",
+        )
+        for kind in ("ServingRuntime", "ClusterServingRuntime")
+    },
     ("kubeflow.org", "Notebook"): ((_TEMPLATE,), "the definition of Notebook has no field for claims"),
     ("machinelearning.seldon.io", "SeldonDeployment"): (
         ("spec.predictors[].componentSpecs[].spec",),

@@ -61,20 +61,6 @@ def again(result: Migration) -> list[ManifestText]:
     return [*(ManifestText(file.file, file.after) for file in result.files), *result.new_files]
 
 
-def test_a_template_stands_before_the_object_that_names_it() -> None:
-    result = migrated(f"# keep\n{deployment()}")
-    template, web = objects(result.files[0].after)
-    assert template["kind"] == "ResourceClaimTemplate"
-    assert template["spec"]["spec"]["devices"]["requests"] == [
-        {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}}
-    ]
-    pod = web["spec"]["template"]["spec"]
-    name = template["metadata"]["name"]
-    assert pod["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": name}]
-    assert pod["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
-    assert name.startswith("web-gpu-")
-
-
 def test_templates_are_named_by_their_content() -> None:
     original, same_again, other = (migrated(deployment(count=count)) for count in (1, 1, 2))
     assert original.workloads[0].templates == same_again.workloads[0].templates != other.workloads[0].templates
@@ -93,24 +79,6 @@ def test_a_template_is_written_once_for_each_file_that_names_it() -> None:
         QUIET,
     )
     assert [new.beside for new in result.objects] == ["a/1.yaml", "a/1.yaml", "a/2.yaml", "b/1.yaml"]
-
-
-def test_roles_that_ask_for_the_same_share_a_template() -> None:
-    pod = "{template: {spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}}"
-    text = f"""\
-apiVersion: kubeflow.org/v1
-kind: PyTorchJob
-metadata: {{name: train}}
-spec:
-  nprocPerNode: auto
-  pytorchReplicaSpecs:
-    Master: {pod}
-    Worker: {pod}
-"""
-    result = migrated(text)
-    assert len(result.objects) == 1
-    assert objects(result.files[0].after)[1]["spec"]["nprocPerNode"] == "8"
-    assert [finding.fixed for finding in result.findings if finding.code is INFERRED_COUNT] == [True]
 
 
 def test_counts_that_differ_are_not_guessed() -> None:
