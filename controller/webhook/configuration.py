@@ -22,7 +22,7 @@ from controller.settings import WebhookSettings
 from controller.webhook.certificates import Lifetimes, ServingCertificate, has_expired, pem_blocks
 from controller.webhook.kinds import KINDS, ReviewedKind, condition
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.api.untyped import list_in, value_at
+from dra_driver.api.untyped import lacking, list_in, value_at
 from dra_driver.features import Feature, Gates
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
 
@@ -138,22 +138,11 @@ def change(
     mark = f"{trust.digest} {trust.since.isoformat()}"
     metadata = observed["metadata"]
     assert isinstance(metadata, dict)
-    same = len(webhooks_in(observed)) == len(webhooks) and _contains(list(webhooks_in(observed)), webhooks)
+    same = not list(lacking(webhooks_in(observed), webhooks))
     if same and (metadata.get("annotations") or {}).get(MARK) == mark:
         return None
     guard = {"resourceVersion": metadata["resourceVersion"], "annotations": {MARK: mark}}
     return {"metadata": guard, "webhooks": webhooks}
-
-
-def _contains(observed: object, wanted: object) -> bool:
-    """Whether all wanted fields are there; the server adds default fields, and newer servers may add more."""
-    if isinstance(wanted, dict):
-        return isinstance(observed, dict) and all(_contains(observed.get(key), item) for key, item in wanted.items())
-    if isinstance(wanted, list):
-        if not isinstance(observed, list) or len(observed) != len(wanted):
-            return False
-        return all(_contains(have, want) for have, want in zip(observed, wanted, strict=True))
-    return observed == wanted
 
 
 def wanted_webhooks(plan: WebhookPlan, authorities: Sequence[str]) -> list[JsonObject]:

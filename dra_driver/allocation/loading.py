@@ -32,6 +32,7 @@ from dra_driver.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from dra_driver.api.untyped import list_in, map_in, maps_in
 from dra_driver.errors import InvalidInput
 from dra_driver.names import DeviceId
 from dra_driver.quantity import Quantity, Version
@@ -240,12 +241,12 @@ def typed_pod(obj: JsonObject) -> Pod:
 
 def _reports(claim: JsonObject) -> Iterator[tuple[DeviceId, DeviceReport]]:
     """From `status.devices`, which any driver may write; an entry that makes no sense is left out."""
-    for item in _list(_map(claim.get("status")).get("devices")):
-        entry = _map(item)
+    for item in list_in(map_in(claim.get("status")).get("devices")):
+        entry = map_in(item)
         with suppress(InvalidInput, KeyError):
-            conditions = tuple(map(ObjectCondition.of, _list(entry.get("conditions"))))
+            conditions = tuple(map(ObjectCondition.of, list_in(entry.get("conditions"))))
             id_ = DeviceId(str(entry["driver"]), str(entry["pool"]), str(entry["device"]))
-            yield id_, DeviceReport(conditions, _map(entry.get("data")))
+            yield id_, DeviceReport(conditions, map_in(entry.get("data")))
 
 
 _NAMED = frozenset(("ComputeDomain", "DeviceClass", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate"))
@@ -319,11 +320,11 @@ def pods_of_workload(obj: JsonObject, *, replicas: int = MOST_REPLICAS) -> Itera
         template = spec.get("template")
         if isinstance(template, dict) and isinstance(template.get("spec"), dict) and "containers" in template["spec"]:
             namespace, name = key_of(obj)
-            kind, uid = str(obj.get("kind")), _map(obj["metadata"]).get("uid") or name
+            kind, uid = str(obj.get("kind")), map_in(obj["metadata"]).get("uid") or name
             owner = {"apiVersion": str(obj.get("apiVersion")), "kind": kind, "name": name, "uid": uid}
             for index in range(min(number, replicas)):
                 metadata = {
-                    **_map(template.get("metadata")),
+                    **map_in(template.get("metadata")),
                     "name": f"{name}{suffix}-{index}",
                     "namespace": namespace,
                     "ownerReferences": [{**owner, "controller": True}],
@@ -335,13 +336,13 @@ def _pod_makers(obj: JsonObject) -> Iterator[tuple[str, JsonObject, int]]:
     """What pods of the object are called after its name, the spec that has their template, and their number."""
     spec: JsonObject = obj["spec"]
     if obj.get("kind") == "JobSet":
-        for jobs in map(_map, _list(spec.get("replicatedJobs"))):
-            of_job = _map(_map(jobs.get("template")).get("spec"))
+        for jobs in maps_in(spec.get("replicatedJobs")):
+            of_job = map_in(map_in(jobs.get("template")).get("spec"))
             yield f"-{jobs.get('name', 'job')}", of_job, _number(jobs, "replicas") * _number(of_job, "parallelism")
         return
     if obj.get("kind") == "RayCluster":
-        yield "-head", _map(spec.get("headGroupSpec")), 1
-        for group in map(_map, _list(spec.get("workerGroupSpecs"))):
+        yield "-head", map_in(spec.get("headGroupSpec")), 1
+        for group in maps_in(spec.get("workerGroupSpecs")):
             yield (
                 f"-{group.get('groupName', 'worker')}",
                 group,
@@ -358,16 +359,16 @@ def _pod_makers(obj: JsonObject) -> Iterator[tuple[str, JsonObject, int]]:
         yield "", {"template": {"spec": launcher_of(spec)}}, 1
         return
     if obj.get("kind") == "CronJob":
-        spec = _map(_map(spec.get("jobTemplate")).get("spec"))
+        spec = map_in(map_in(spec.get("jobTemplate")).get("spec"))
     yield "", spec, _number(spec, "replicas" if "replicas" in spec else "parallelism")
 
 
 def launcher_of(spec: JsonObject) -> JsonObject:
     """The spec of the pod that KubeVirt starts for a VirtualMachine or an instance, as far as it decides on a node.
     Source: KubeVirt's user guide, "Assigning GPUs with Dynamic Resource Allocation"."""
-    machine = _map(_map(spec.get("template")).get("spec")) or spec
-    hardware = _map(_map(machine.get("domain")).get("devices"))
-    passed = [device for field in ("gpus", "hostDevices") for device in map(_map, _list(hardware.get(field)))]
+    machine = map_in(map_in(spec.get("template")).get("spec")) or spec
+    hardware = map_in(map_in(machine.get("domain")).get("devices"))
+    passed = [device for field in ("gpus", "hostDevices") for device in maps_in(hardware.get(field))]
     uses = [
         {"name": device["claimName"], "request": device.get("requestName")}
         for device in passed
@@ -378,14 +379,6 @@ def launcher_of(spec: JsonObject) -> JsonObject:
         **{field: machine[field] for field in for_scheduler if field in machine},
         "containers": [{"name": "compute", "image": "quay.io/kubevirt/virt-launcher", "resources": {"claims": uses}}],
     }
-
-
-def _map(value: Any) -> JsonObject:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _number(spec: JsonObject, field: str) -> int:

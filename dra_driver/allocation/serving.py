@@ -11,6 +11,7 @@ from typing import Any
 
 from dra_driver.api.core import DEFAULT_NAMESPACE
 from dra_driver.api.meta import RESOURCE_CLAIM_TEMPLATES, JsonObject
+from dra_driver.api.untyped import list_in, map_in
 
 SERVING_GROUP = "serving.kserve.io"
 SERVING_MODE = f"{SERVING_GROUP}/deploymentMode"
@@ -57,7 +58,7 @@ def managed_template(service: JsonObject) -> JsonObject | None:
     if service.get("kind") != "LLMInferenceService" or not class_name:
         return None
     request: JsonObject = {"deviceClassName": class_name}
-    namespace = _map(service.get("metadata")).get("namespace") or DEFAULT_NAMESPACE
+    namespace = map_in(service.get("metadata")).get("namespace") or DEFAULT_NAMESPACE
     count = _managed(service, "device-count")
     if count.isdecimal() and int(count) > 1:
         request["count"] = int(count)
@@ -84,12 +85,12 @@ def mode_without_claims(service: JsonObject) -> str | None:
 def _inference(service: JsonObject) -> Iterator[ServingPods]:
     keeps_claims = mode_without_claims(service) is None
     for component in ("predictor", "transformer", "explainer"):
-        spec = _map(_map(service.get("spec")).get(component))
+        spec = map_in(map_in(service.get("spec")).get(component))
         if not spec:
             continue
         pod = _pod_of_component(spec, "kserve-container")
         replicas = _number(spec.get("minReplicas"), 1)
-        workers = _map(spec.get("workerSpec"))
+        workers = map_in(spec.get("workerSpec"))
         size = _number(workers.get("pipelineParallelSize"), 1)
         worker_pod = _pod_of_component(workers, "worker-container") if workers else None
         for made in (pod, worker_pod):
@@ -97,7 +98,7 @@ def _inference(service: JsonObject) -> Iterator[ServingPods]:
                 _want_gpus(made, _number(workers.get("tensorParallelSize"), 1))
             if made is not None and not keeps_claims:
                 _without_claims(made)
-        about = {"labels": {**_map(spec.get("labels")), "component": component}}
+        about = {"labels": {**map_in(spec.get("labels")), "component": component}}
         template = {"metadata": about, "spec": pod}
         worker_template = {"metadata": about, "spec": worker_pod} if worker_pod is not None and size > 1 else None
         yield ServingPods(f"-{component}", template, replicas, worker_template, size if worker_template else 1)
@@ -121,8 +122,8 @@ def _pod_of_component(spec: JsonObject, name: str) -> JsonObject:
 def _want_gpus(pod: JsonObject, count: int) -> None:
     """With workers, a container without GPUs gets as many as tensors are split over."""
     container = pod["containers"][0]
-    resources = _map(container.get("resources"))
-    limits = _map(resources.get("limits"))
+    resources = map_in(container.get("resources"))
+    limits = map_in(resources.get("limits"))
     if not resources.get("claims") and not any("gpu" in str(name) for name in limits):
         container["resources"] = {**resources, "limits": {**limits, "nvidia.com/gpu": count}}
 
@@ -131,24 +132,24 @@ def _without_claims(pod: JsonObject) -> None:
     """Knative's Services, which are KServe's default, have limits and requests of containers, and no claims."""
     pod.pop("resourceClaims", None)
     for container in pod["containers"]:
-        _map(container.get("resources")).pop("claims", None)
+        map_in(container.get("resources")).pop("claims", None)
 
 
 # -- LLMInferenceService
 
 
 def _language_model(service: JsonObject) -> Iterator[ServingPods]:
-    spec = _map(service.get("spec"))
-    for suffix, part in (("", spec), ("-prefill", _map(spec.get("prefill")))):
+    spec = map_in(service.get("spec"))
+    for suffix, part in (("", spec), ("-prefill", map_in(spec.get("prefill")))):
         if not part and suffix:
             continue
-        workers = _map(part.get("worker"))
+        workers = map_in(part.get("worker"))
         yield ServingPods(
             f"-kserve{'-mn' if workers else ''}{suffix}",
-            _template_of_model(service, _map(part.get("template"))),
+            _template_of_model(service, map_in(part.get("template"))),
             _number(part.get("replicas"), 1),
             _template_of_model(service, workers) if workers else None,
-            _group_size(_map(part.get("parallelism"))) if workers else 1,
+            _group_size(map_in(part.get("parallelism"))) if workers else 1,
         )
 
 
@@ -167,7 +168,7 @@ def _add_managed_claim(service: JsonObject, pod: JsonObject) -> None:
     name, containers = _managed(service, "container-name"), pod["containers"]
     target = next((item for item in containers if item.get("name") == name), containers[0])
     claim = {"name": _MANAGED_CLAIM, "resourceClaimTemplateName": _managed_name(service)}
-    resources = _map(target.get("resources"))
+    resources = map_in(target.get("resources"))
     pod["resourceClaims"] = [*_maps(pod.get("resourceClaims")), claim]
     target["resources"] = {**resources, "claims": [*_maps(resources.get("claims")), {"name": _MANAGED_CLAIM}]}
 
@@ -177,7 +178,7 @@ def _managed(service: JsonObject, name: str) -> str:
 
 
 def _managed_name(service: JsonObject) -> str:
-    return f"{_map(service.get('metadata')).get('name')}-managed-dra"
+    return f"{map_in(service.get('metadata')).get('name')}-managed-dra"
 
 
 def _group_size(parallelism: JsonObject) -> int:
@@ -189,7 +190,7 @@ def _group_size(parallelism: JsonObject) -> int:
 
 
 def _annotations(service: JsonObject) -> JsonObject:
-    return _map(_map(service.get("metadata")).get("annotations"))
+    return map_in(map_in(service.get("metadata")).get("annotations"))
 
 
 def _number(value: Any, default: int) -> int:
@@ -197,8 +198,4 @@ def _number(value: Any, default: int) -> int:
 
 
 def _maps(value: Any) -> list[JsonObject]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _map(value: Any) -> JsonObject:
-    return value if isinstance(value, dict) else {}
+    return [item for item in list_in(value) if isinstance(item, dict)]

@@ -53,3 +53,15 @@ def map_in(value: object) -> JsonObject:
 def maps_in(value: object) -> list[JsonObject]:
     """Items of a list; an item that is no map is empty, so that positions stay."""
     return [map_in(item) for item in list_in(value)]
+
+
+def lacking(observed: object, wanted: object, path: str = "") -> Iterator[str]:
+    """Paths at which an object lacks what is wanted; servers add defaults, and newer ones fields."""
+    if isinstance(wanted, Mapping) and isinstance(observed, Mapping):
+        for key, value in wanted.items():
+            yield from lacking(observed.get(key), value, f"{path}.{key}" if path else str(key))
+    elif isinstance(wanted, list) and isinstance(observed, list) and len(observed) == len(wanted):
+        if any(list(lacking(*pair)) for pair in zip(observed, wanted, strict=True)):
+            yield path
+    elif observed != wanted:
+        yield path

@@ -1,9 +1,7 @@
 """Checks of the API server: its version, what it serves, which fields of our slices it keeps. Pure."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import lacking
 from dra_driver.doctor.cluster import ClusterView
 from dra_driver.doctor.findings import Judgment, Unread, wrong
 from dra_driver.kubernetes import CURRENT, OLDEST
@@ -40,21 +38,9 @@ def definitions(cluster: ClusterView, shipped: tuple[JsonObject, ...]) -> Judgme
             yield wrong("missing", name=name, loss=_DEFINITION_LOSSES.get(name, "its objects cannot be used"))
         elif (reason := definition.why_not_established) is not None:
             yield wrong("not-established", about, reason=reason, name=name)
-        elif paths := sorted(_differences(definition.spec, wanted["spec"])):
+        elif paths := sorted(lacking(definition.spec, wanted["spec"])):
             yield wrong("differs", about, release=cluster.release, paths=and_more(paths, 3))
     return f"{', '.join(names)} match this release"
-
-
-def _differences(observed: Any, shipped: Any, path: str = "") -> Iterator[str]:
-    """Paths at which the observed value lacks what the shipped one has; a server adds defaults to what it stores."""
-    if isinstance(shipped, Mapping) and isinstance(observed, Mapping):
-        for key, value in shipped.items():
-            yield from _differences(observed.get(key), value, f"{path}.{key}" if path else str(key))
-    elif isinstance(shipped, list) and isinstance(observed, list) and len(observed) == len(shipped):
-        if any(list(_differences(*pair)) for pair in zip(observed, shipped, strict=True)):
-            yield path
-    elif observed != shipped:
-        yield path
 
 
 _FIELDS = {
