@@ -43,6 +43,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.domains.objects import DaemonSettings
 from dra_driver.kube.client import endpoint_from
+from dra_driver.kube.watch import Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.metrics import PublishingCounters
 from dra_driver.publish.pools import Publication, PublishingListeners
@@ -81,10 +82,11 @@ class Bench:
                 await outside.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
             around = Surroundings(outside)
             await _all(around.node(index) for index in range(nodes))
-            keeper = DomainKeeper(inside, DaemonSettings(namespace=OURS, image="driver", max_nodes=TRAYS))
+            watches = Watches(inside)
+            keeper = DomainKeeper(watches, DaemonSettings(namespace=OURS, image="driver", max_nodes=TRAYS))
             counters = PublishingCounters(CollectorRegistry())
             devices = PublishedSlices(
-                inside,
+                watches,
                 Publication(
                     driver=COMPUTE_DOMAIN_DRIVER,
                     policies=fixed(),
@@ -97,8 +99,8 @@ class Bench:
             )
             async with around.watching():
                 tasks = [
+                    asyncio.create_task(watches.run()),
                     asyncio.create_task(keeper.run()),
-                    asyncio.create_task(devices.follow()),
                     asyncio.create_task(devices.run()),
                 ]
                 try:

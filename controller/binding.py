@@ -2,21 +2,18 @@
 
 A node plugin may not watch the claims of the cluster, so it learns here what to prepare before the kubelet asks
 (`dra_driver.api.binding`). A claim is named as long as it waits: the plugin's answer in the claim's `status.devices`
-ends that, and so does the scheduler when it takes the allocation back. `controller.slices` runs this while the process
-leads.
+ends that, and so does the scheduler when it takes the allocation back.
 """
 
-import asyncio
 from collections.abc import Collection
 
 import structlog
 
 from dra_driver.api.binding import waiting_results
 from dra_driver.api.inventory import MOST_BINDING_CLAIMS, BindingClaim
-from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
+from dra_driver.api.meta import NODE_INVENTORIES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.errors import ClusterError, NotFound
-from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Key
+from dra_driver.kube.watch import Key, Mirror, MirrorChange, Watches
 from dra_driver.kube.workqueue import WorkQueue
 
 _log = structlog.get_logger(__name__)
@@ -45,40 +42,41 @@ def waiting_for_nodes(claim: JsonObject, drivers: Collection[str]) -> Waiting:
 
 
 class BindingClaims:
-    """Of `drivers`, in the whole cluster. It follows the claims that `dra_driver.publish.live` watches; `run` until
-    cancelled, each time after `begins`."""
+    """Of `drivers`, in the whole cluster."""
 
-    def __init__(self, kube: Kube, drivers: Collection[str], *, workers: int, again_s: float = _AGAIN_S) -> None:
+    def __init__(self, watches: Watches, drivers: Collection[str], *, workers: int, again_s: float = _AGAIN_S) -> None:
         self._again_s = again_s
-        self._kube = kube
+        self._kube = watches.kube
         self._drivers = frozenset(drivers)
         self._workers = workers
-        self.begins(asyncio.Event())
-
-    def begins(self, synced: asyncio.Event) -> None:
-        self._synced = synced
         self._of_nodes: dict[str, dict[tuple[str, Key], BindingClaim]] = {}
         self._queue = WorkQueue()
+        self._claims = Mirror(watches, RESOURCE_CLAIMS, keep=self._waiting, on_change=self._saw)
+        self._named = Mirror(watches, NODE_INVENTORIES, keep=_names_claims)
 
-    def keep(self, claim: JsonObject) -> Waiting | None:
-        return waiting_for_nodes(claim, self._drivers) or None
+    async def run(self) -> None:
+        """Writes until cancelled; the watches must run."""
+        await self._claims.synced.wait()
+        await self._named.synced.wait()
+        for (_, node), named in self._named.objects.items():
+            if named:
+                # An earlier leader may have named claims that no longer wait.
+                self._queue.add(node)
+        await self._queue.work(self._write, self._workers)
 
-    def saw(self, key: Key, before: Waiting | None, after: Waiting | None) -> None:
+    def _waiting(self, claim: JsonObject) -> Waiting:
+        return waiting_for_nodes(claim, self._drivers)
+
+    def _saw(self, change: MirrorChange[Waiting]) -> None:
+        before, after = change.before or (), change.after or ()
         if before == after:
             return
-        for node, claim in before or ():
-            self._of_nodes.get(node, {}).pop((claim.driver, key), None)
-        for node, claim in after or ():
-            self._of_nodes.setdefault(node, {})[claim.driver, key] = claim
-        for node, _ in (*(before or ()), *(after or ())):
+        for node, claim in before:
+            self._of_nodes.get(node, {}).pop((claim.driver, change.key), None)
+        for node, claim in after:
+            self._of_nodes.setdefault(node, {})[claim.driver, change.key] = claim
+        for node, _ in (*before, *after):
             self._queue.add(node)
-
-    async def run(self, named: Collection[str]) -> None:
-        """`named`: nodes whose inventories name claims. An earlier leader may have named some that no longer wait."""
-        await self._synced.wait()
-        for node in named:
-            self._queue.add(node)
-        await self._queue.work(self._write, self._workers)
 
     async def _write(self, node: str) -> None:
         claims = self._of_nodes.get(node, {})
@@ -104,3 +102,7 @@ class BindingClaims:
             self._queue.add_after(node, self._again_s)
         else:
             self._of_nodes.pop(node, None)
+
+
+def _names_claims(inventory: JsonObject) -> bool:
+    return bool((inventory.get("status") or {}).get("bindingClaims"))

@@ -8,7 +8,7 @@ import dra_driver.runtime.lean_http  # noqa: F401 - before anything imports aioh
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -20,19 +20,22 @@ from controller.binding import BindingClaims
 from controller.classes import ProfileClasses
 from controller.computedomains.keeper import DomainCollector, DomainKeeper
 from controller.policies import PolicyKeeper
+from controller.replica import Replica, alone
 from controller.settings import ControllerSettings, read_settings
 from controller.slices import PublishedSlices
+from dra_driver.api.computedomain import ComputeDomainStatus
 from dra_driver.api.gpupolicy import GpuPolicy
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.leader import LeaderElection
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
+from dra_driver.kube.watch import Key, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
-from dra_driver.publish.live import Changed, DecidedPolicies, LivePolicies, PolicySource
+from dra_driver.publish.live import DecidedPolicies, LivePolicies
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.policy_file import read_policies
-from dra_driver.publish.pools import Publication, PublishingListeners
+from dra_driver.publish.pools import PoolPublisher, Publication, PublishingListeners
 from dra_driver.runtime import memory
 from dra_driver.runtime.logs import configure_logging
 from dra_driver.runtime.tasks import forever, run_service, until_signal
@@ -70,11 +73,13 @@ async def run(settings: ControllerSettings) -> None:
     ):
         events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         metrics.register(DroppedEvents(events.dropped))
-        parts = _parts(kube, settings, installed, events, tracer, metrics)
+        counters = PublishingCounters(metrics)
+        replica = Replica(lambda: _parts(kube, settings, installed, events, tracer, counters))
+        metrics.register(PublishedPools(lambda: replica.parts.publishers()))
+        if Feature.COMPUTE_DOMAINS in settings.feature_gates:
+            metrics.register(DomainCollector(lambda: replica.parts.statuses()))
         webhook = _webhook_process(settings, metrics)
         election = _election(kube, settings)
-        led = partial(_all_of, _of_leader(parts, _webhook_lead(kube, settings)))
-        work = led if election is None else partial(election.lead, led)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
             status_server(
@@ -82,18 +87,17 @@ async def run(settings: ControllerSettings) -> None:
                 metrics,
                 live={},
                 ready={
-                    "slices": parts.slices.problem,
+                    "slices": lambda: replica.parts.slices.problem(),
                     # A replica that cannot reach the API server is not ready, even while another one leads.
                     **({} if election is None else {"lease": election.problem}),
                     **({} if webhook is None else {"webhook": webhook.problem}),
                 },
-                debug=_debug_pages(parts) if settings.debug_pages else None,
+                debug=_debug_pages(replica) if settings.debug_pages else None,
             ),
             asyncio.TaskGroup() as tasks,
         ):
-            for slices in parts.followed():
-                tasks.create_task(forever("following", slices.follow))
-            tasks.create_task(forever("leading", work))
+            lead = alone if election is None else election.lead
+            tasks.create_task(forever("the replica", partial(replica.run, lead)))
             tasks.create_task(forever("news", events.run))
             memory.settle()
             await until_signal()
@@ -101,16 +105,39 @@ async def run(settings: ControllerSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What the leader runs. `slices` are of GPUs, `channels` of ComputeDomains, under a driver name of their own."""
+    """They follow the cluster by the same `watches`, and write while they run. `slices` are of GPUs, `channels` of
+    ComputeDomains, under a driver name of their own."""
 
+    watches: Watches
     slices: PublishedSlices
     policies: PolicyKeeper
-    channels: PublishedSlices
     domains: DomainKeeper | None
+    channels: PublishedSlices | None
+    webhook: Job | None
+    """Maintains the webhook's configuration."""
 
-    def followed(self) -> Sequence[PublishedSlices]:
-        """What every replica follows; without ComputeDomains there are no channels."""
-        return (self.slices,) if self.domains is None else (self.slices, self.channels)
+    def publishers(self) -> list[PoolPublisher]:
+        parts = (self.slices, self.channels)
+        return [part.publisher for part in parts if part is not None and part.publisher is not None]
+
+    def statuses(self) -> Mapping[Key, ComputeDomainStatus]:
+        return {} if self.domains is None else self.domains.statuses()
+
+    def described_domains(self) -> Iterable[str]:
+        return () if self.domains is None else self.domains.described()
+
+    async def run(self) -> None:
+        jobs: dict[str, Job | None] = {
+            "publishing": self.slices.run,
+            "policies": self.policies.run,
+            "domains": None if self.domains is None else self.domains.run,
+            "devices of domains": None if self.channels is None else self.channels.run,
+            "the webhook's configuration": self.webhook,
+        }
+        async with asyncio.TaskGroup() as tasks:
+            for name, job in jobs.items():
+                if job is not None:
+                    tasks.create_task(forever(name, job))
 
 
 def _parts(
@@ -119,32 +146,41 @@ def _parts(
     installed: Sequence[GpuPolicy],
     events: EventRecorder,
     tracer: Tracer,
-    metrics: CollectorRegistry,
+    counters: PublishingCounters,
 ) -> _Parts:
-    counters, listeners = PublishingCounters(metrics), PublishingListeners(tracer=tracer, tell=events.tell)
-    binding = _binding(kube, settings)
+    watches = Watches(kube)
+    listeners = PublishingListeners(tracer=tracer, tell=events.tell)
     slices = PublishedSlices(
-        kube,
-        _gpus(settings, installed, binding),
+        watches,
+        _gpus(settings, installed),
         listeners,
         counters,
         workers=settings.workers,
         classes=_classes(kube, settings, tracer),
-        binding=binding,
+        binding=_binding(watches, settings),
     )
-    channels = PublishedSlices(kube, _channels(settings, binding), listeners, counters, workers=settings.workers)
-    policies = PolicyKeeper(kube, settings.feature_gates, installed, events.tell)
-    domains = _domains(kube, settings, policies, events, tracer)
-    if domains is not None:
-        metrics.register(DomainCollector(domains.statuses))
-    metrics.register(PublishedPools(lambda: [part.publisher for part in (slices, channels) if part.publisher]))
-    return _Parts(slices, policies, channels, domains)
+    policies = PolicyKeeper(watches, settings.feature_gates, installed, events.tell)
+    webhook = _webhook_lead(kube, settings)
+    if Feature.COMPUTE_DOMAINS not in settings.feature_gates:
+        return _Parts(watches, slices, policies, domains=None, channels=None, webhook=webhook)
+    domains = DomainKeeper(
+        watches,
+        settings.daemons,
+        several_channels=policies.several_channels,
+        host_imex=Feature.HOST_IMEX in settings.feature_gates,
+        events=events,
+        tracer=tracer,
+    )
+    channels = PublishedSlices(watches, _channels(settings), listeners, counters, workers=settings.workers)
+    return _Parts(watches, slices, policies, domains, channels, webhook)
 
 
-def _gpus(settings: ControllerSettings, installed: Sequence[GpuPolicy], binding: BindingClaims | None) -> Publication:
+def _gpus(settings: ControllerSettings, installed: Sequence[GpuPolicy]) -> Publication:
     return Publication(
         driver=settings.driver_name,
-        policies=_live(settings, installed, binding),
+        policies=lambda watches, changed: LivePolicies(
+            watches, settings.driver_name, settings.feature_gates, changed, installed=installed
+        ),
         # Each driver writes its own limitations in the status of inventories.
         beside=[COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates),
         list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
@@ -152,45 +188,29 @@ def _gpus(settings: ControllerSettings, installed: Sequence[GpuPolicy], binding:
     )
 
 
-def _channels(settings: ControllerSettings, binding: BindingClaims | None) -> Publication:
+def _channels(settings: ControllerSettings) -> Publication:
     """Channels and daemon devices of all nodes."""
     return Publication(
         driver=COMPUTE_DOMAIN_DRIVER,
-        policies=lambda kube, changed: DecidedPolicies(),
+        policies=lambda watches, changed: DecidedPolicies(),
         describe=domain_devices,
         labels_matter=True,
         beside=[settings.driver_name],
-        binding_conditions=binding is not None,
+        binding_conditions=Feature.BINDING_CONDITIONS in settings.feature_gates,
     )
 
 
-def _of_leader(parts: _Parts, webhook: Job | None) -> Mapping[str, Job]:
-    """The tasks of the leader."""
-    jobs: dict[str, Job] = {"publishing": parts.slices.run, "policies": parts.policies.run}
-    if parts.domains is not None:
-        jobs |= {"domains": parts.domains.run, "devices of domains": parts.channels.run}
-    if webhook is not None:
-        jobs["the webhook's configuration"] = webhook
-    return jobs
-
-
-def _binding(kube: Kube, settings: ControllerSettings) -> BindingClaims | None:
+def _binding(watches: Watches, settings: ControllerSettings) -> BindingClaims | None:
     if Feature.BINDING_CONDITIONS not in settings.feature_gates:
         return None
-    return BindingClaims(kube, {settings.driver_name, COMPUTE_DOMAIN_DRIVER}, workers=settings.workers)
+    return BindingClaims(watches, {settings.driver_name, COMPUTE_DOMAIN_DRIVER}, workers=settings.workers)
 
 
-def _live(
-    settings: ControllerSettings, installed: Sequence[GpuPolicy], binding: BindingClaims | None
-) -> Callable[[Kube, Changed], PolicySource]:
-    return lambda kube, changed: LivePolicies(
-        kube, settings.driver_name, settings.feature_gates, changed, installed=installed, beside=binding
-    )
-
-
-def _debug_pages(parts: _Parts) -> dict[str, DebugSection]:
-    domains = {} if parts.domains is None else {"domains": parts.domains.described}
-    return {"pools": parts.slices.described, **domains}
+def _debug_pages(replica: Replica[_Parts]) -> dict[str, DebugSection]:
+    return {
+        "pools": lambda: replica.parts.slices.described(),
+        "domains": lambda: replica.parts.described_domains(),
+    }
 
 
 def _classes(kube: Kube, settings: ControllerSettings, tracer: Tracer) -> ProfileClasses | None:
@@ -219,28 +239,6 @@ def _webhook_lead(kube: Kube, settings: ControllerSettings) -> Job | None:
 
     plan = WebhookPlan(settings.webhook, settings.lease_namespace, settings.driver_name, settings.feature_gates)
     return partial(lead, kube, plan)
-
-
-def _domains(
-    kube: Kube, settings: ControllerSettings, policies: PolicyKeeper, events: EventRecorder, tracer: Tracer
-) -> DomainKeeper | None:
-    if Feature.COMPUTE_DOMAINS not in settings.feature_gates:
-        return None
-    return DomainKeeper(
-        kube,
-        settings.daemons,
-        several_channels=policies.several_channels,
-        host_imex=Feature.HOST_IMEX in settings.feature_gates,
-        events=events,
-        tracer=tracer,
-    )
-
-
-async def _all_of(jobs: Mapping[str, Job]) -> None:
-    """The tasks of the leader, by name."""
-    async with asyncio.TaskGroup() as tasks:
-        for name, job in jobs.items():
-            tasks.create_task(forever(name, job))
 
 
 def _election(kube: Kube, settings: ControllerSettings) -> LeaderElection | None:

@@ -32,9 +32,8 @@ from dra_driver.api.inventory import NodeInventoryStatus
 from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, Condition, JsonObject, dated, wire_time
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.features import Gates
-from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News, Regarding
-from dra_driver.kube.watch import Backoff, Mirror
+from dra_driver.kube.watch import Backoff, Mirror, Watches
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +45,11 @@ WAITING = "Waiting"
 switched."""
 
 _GATHER_S = 0.5
-"""Changes within this time are written together: a policy for 5,000 nodes changes 5,000 inventories."""
+_GATHER_PART = 20.0
+_LONGEST_GATHER_S = 5.0
+"""Changes within this time are written together: a policy for 5,000 nodes changes 5,000 inventories. `_GATHER_PART` is
+added for each second that the last look at all nodes and its writes took, so that they stay a small part of the work.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,66 +86,54 @@ class _Stored:
 
 
 class PolicyKeeper:
-    """`installed` are the policies of the installation, `tell` takes Events about policies.
-
-    `run` ends when cancelled and can be called again.
-    """
+    """`installed` are the policies of the installation, `tell` takes Events about policies."""
 
     def __init__(
         self,
-        kube: Kube,
+        watches: Watches,
         gates: Gates,
         installed: Sequence[GpuPolicy] = (),
         tell: Callable[[News], None] = lambda news: None,
     ) -> None:
         self._tell = tell
-        self._kube = kube
+        self._kube = watches.kube
         self._gates = gates
         self._installed = {policy.name: policy for policy in installed}
         self._changed = asyncio.Event()
+        self._loop_time = asyncio.get_running_loop().time
         self._foreign: set[str] = set()
         """Policies of others that have the name of one of the installation."""
-        self._known = asyncio.Event()
-        self._policies = self._mirrored()
-
-    def _mirrored(self) -> Mirror[_Stored]:
-        return Mirror(self._kube, GPU_POLICIES, keep=_stored, on_change=lambda _: self._changed.set())
+        self._policies = Mirror(watches, GPU_POLICIES, keep=_stored, on_change=lambda _: self._changed.set())
+        self._nodes = Mirror(watches, NODE_INVENTORIES, keep=_node, on_change=lambda _: self._changed.set())
 
     async def several_channels(self) -> bool:
         """Whether any node may have more than one channel of ComputeDomains; waits until the policies are known."""
-        await self._known.wait()
+        await self._policies.synced.wait()
         there = {
             name: stored.policy for (_, name), stored in self._policies.objects.items() if stored.policy is not None
         }
         return combined({**self._installed, **there}.values()).several_channels
 
     async def run(self) -> None:
-        """Reads everything again, because another replica may have led meanwhile."""
-        self._known.clear()
-        self._policies = self._mirrored()
-        nodes: Mirror[_Node] = Mirror(
-            self._kube, NODE_INVENTORIES, keep=_node, page_size=100, on_change=lambda _: self._changed.set()
-        )
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._policies.run())
-            tasks.create_task(nodes.run())
-            await self._policies.synced.wait()
-            self._known.set()
-            await nodes.synced.wait()
-            retry = Backoff(first_s=1.0, longest_s=60.0)
-            while True:
-                try:
-                    await self._install()
-                    await self._write_statuses(nodes.objects)
-                except ClusterError as error:
-                    pause_s = retry.next_s(error.retry_after_s or 0.0)
-                    _log.warning("a GpuPolicy was not written", error=str(error), retry_s=round(pause_s, 1))
-                    await asyncio.sleep(pause_s)
-                    continue
-                retry.reset()
-                await self._changed.wait()
-                await asyncio.sleep(_GATHER_S)
-                self._changed.clear()
+        """Writes until cancelled; the watches must run."""
+        await self._policies.synced.wait()
+        await self._nodes.synced.wait()
+        retry = Backoff(first_s=1.0, longest_s=60.0)
+        while True:
+            self._changed.clear()
+            began = self._loop_time()
+            try:
+                await self._install()
+                await self._write_statuses(self._nodes.objects)
+            except ClusterError as error:
+                pause_s = retry.next_s(error.retry_after_s or 0.0)
+                _log.warning("a GpuPolicy was not written", error=str(error), retry_s=round(pause_s, 1))
+                await asyncio.sleep(pause_s)
+                continue
+            retry.reset()
+            took_s = self._loop_time() - began
+            await self._changed.wait()
+            await asyncio.sleep(min(_GATHER_S + _GATHER_PART * took_s, _LONGEST_GATHER_S))
 
     async def _install(self) -> None:
         """Make the policies of the installation as they should be, and remove those that it no longer has.

@@ -20,6 +20,7 @@ from docs.from_code import attributes, errors, figures, hardware, lists, policy,
 from docs.from_code.tables import table
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
+from dra_driver.kube.watch import Watches
 from dra_driver.names import GPU_DRIVER
 from dra_driver.phrases import listed
 from dra_driver.publish import PoolPublisher, Publication
@@ -90,7 +91,7 @@ def publisher_families() -> list[Family]:
     registry.register(DroppedEvents({}))
     PublishingCounters(registry)
     publication = Publication(driver=GPU_DRIVER, policies=lambda *_: DecidedPolicies())
-    publisher = PoolPublisher(Kube(Endpoint(server="http://localhost")), publication)
+    publisher = PoolPublisher(Watches(Kube(Endpoint(server="http://localhost"))), publication)
     registry.register(PublishedPools(lambda: [publisher]))
     return _families(registry)
 

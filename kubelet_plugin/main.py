@@ -518,17 +518,18 @@ def _publisher(cluster: _Cluster, settings: NodePluginSettings) -> "PoolPublishe
         return None
 
     # Imported here, because plugins do not need it in memory if a controller publishes.
+    from dra_driver.kube.watch import Watches
     from dra_driver.publish import LivePolicies, PoolPublisher, Publication, PublishingListeners
     from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
     from dra_driver.publish.policy_file import read_policies
 
     installed = read_policies(settings.policy, settings.feature_gates)
     publisher = PoolPublisher(
-        cluster.kube,
+        Watches(cluster.kube),
         Publication(
             driver=settings.driver_name,
-            policies=lambda kube, changed: LivePolicies(
-                kube, settings.driver_name, settings.feature_gates, changed, settings.node_name, installed
+            policies=lambda watches, changed: LivePolicies(
+                watches, settings.driver_name, settings.feature_gates, changed, settings.node_name, installed
             ),
             node_name=settings.node_name,
             list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,

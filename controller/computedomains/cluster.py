@@ -24,8 +24,7 @@ from dra_driver.domains.observed import (
     channel_uses,
 )
 from dra_driver.errors import ClusterError, InvalidInput
-from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Key, Mirror, MirrorChange
+from dra_driver.kube.watch import Key, Mirror, MirrorChange, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 
@@ -63,11 +62,11 @@ _NO_CHANNEL = KeptClaim()
 
 class DomainsInCluster:
     """`changed` is called with the UID of each domain that changed, `look_after` with the UID and seconds of a domain
-    to check later; they must not block. The caller must `follow` the `mirrors`."""
+    to check later; they must not block."""
 
     def __init__(
         self,
-        kube: Kube,
+        watches: Watches,
         *,
         namespace: str,
         made_as: Callable[[ComputeDomain], str],
@@ -90,26 +89,33 @@ class DomainsInCluster:
         """Daemons by the UID of their domain, with the creation time of their pods."""
         self._foreign: dict[Key, float] = {}
         """Foreign objects under a name that the driver needs, and when they were found."""
-        self.domains = Mirror(kube, meta.COMPUTE_DOMAINS, keep=ComputeDomain.or_why_not, on_change=self._domain_changed)
-        self._claims = Mirror(kube, meta.RESOURCE_CLAIMS, keep=self._kept_claim, on_change=self._claim_changed)
-        self.nodes = Mirror(kube, meta.NODES, keep=_node, on_change=self._node_changed)
-        self._inventories = Mirror(kube, meta.NODE_INVENTORIES, keep=_inventory, on_change=self._fabric_changed)
+        self.domains = Mirror(
+            watches, meta.COMPUTE_DOMAINS, keep=ComputeDomain.or_why_not, on_change=self._domain_changed
+        )
+        self._claims = Mirror(watches, meta.RESOURCE_CLAIMS, keep=self._kept_claim, on_change=self._claim_changed)
+        self.nodes = Mirror(watches, meta.NODES, keep=_node, on_change=self._node_changed)
+        self._inventories = Mirror(watches, meta.NODE_INVENTORIES, keep=_inventory, on_change=self._fabric_changed)
         self.daemon_sets = Mirror(
-            kube,
+            watches,
             meta.DAEMON_SETS,
             keep=_daemon_set,
             namespace=namespace,
             on_change=self._object_changed,
         )
         self.templates = Mirror(
-            kube,
+            watches,
             meta.RESOURCE_CLAIM_TEMPLATES,
             keep=_object,
             label_selector=DOMAIN_LABEL,
             on_change=self._object_changed,
         )
         self._pods = Mirror(
-            kube, meta.PODS, keep=_daemon, namespace=namespace, label_selector=DOMAIN_LABEL, on_change=self._pod_changed
+            watches,
+            meta.PODS,
+            keep=_daemon,
+            namespace=namespace,
+            label_selector=DOMAIN_LABEL,
+            on_change=self._pod_changed,
         )
 
     @property

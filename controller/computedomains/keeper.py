@@ -1,7 +1,6 @@
-"""Observes, decides and writes for each domain that changed, and sweeps leftovers. `main` starts it each time this
-process becomes the leader. A status is written at most every quarter of a second, and a large one less often, because
-every daemon receives all of it. Therefore a domain whose nodes start together costs a few writes rather than one per
-node.
+"""Observes, decides and writes for each domain that changed, and sweeps leftovers. A status is written at
+most every quarter of a second, and a large one less often, because every daemon receives all of it. Therefore a domain
+whose nodes start together costs a few writes rather than one per node.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from dra_driver.domains.status import READY
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EventRecorder, News, Regarding
-from dra_driver.kube.watch import Key, follow
+from dra_driver.kube.watch import Key, Watches
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.names import CONFIG_API_VERSION
 from dra_driver.runtime.tracing import NAMESPACE, OFF, Tracer
@@ -50,11 +49,11 @@ _WORKERS = 8
 
 
 class DomainKeeper:
-    """All domains of the cluster, while this process leads. `run` ends when cancelled and can be called again."""
+    """All domains of the cluster: read in any case, written while `run` runs."""
 
     def __init__(
         self,
-        kube: Kube,
+        watches: Watches,
         settings: DaemonSettings,
         *,
         several_channels: Callable[[], Awaitable[bool]] | None = None,
@@ -62,42 +61,41 @@ class DomainKeeper:
         events: EventRecorder | None = None,
         tracer: Tracer = OFF,
     ) -> None:
-        self._kube = kube
+        self._kube = watches.kube
         self._settings = settings
-        self._several_channels = several_channels
         self._host_imex = host_imex
         self._events = events
         self._tracer = tracer
         self._queue = WorkQueue()
-        self._cluster: DomainsInCluster | None = None
+        self._cluster = DomainsInCluster(
+            watches,
+            namespace=settings.namespace,
+            made_as=lambda domain: made_as(domain, settings),
+            changed=self._changed,
+            look_after=self._queue.add_after,
+        )
+        self._actions = Actions(watches.kube, self._cluster, settings, several_channels=several_channels)
+        self._leads = False
         self._rests_until: dict[str, float] = {}
         """By UID, on the loop's clock: the earliest time of the next status write."""
 
     async def run(self) -> None:
-        """Reads everything again, because another replica may have led meanwhile."""
-        self._queue = WorkQueue()
-        cluster = DomainsInCluster(
-            self._kube,
-            namespace=self._settings.namespace,
-            made_as=lambda domain: made_as(domain, self._settings),
-            changed=self._changed,
-            look_after=lambda uid, seconds: self._queue.add_after(uid, seconds),
-        )
-        actions = Actions(self._kube, cluster, self._settings, several_channels=self._several_channels)
-        self._cluster, self._rests_until = cluster, {}
+        """Writes until cancelled; the watches must run."""
+        for mirror in self._cluster.mirrors:
+            await mirror.synced.wait()
+        self._leads = True
         try:
             async with asyncio.TaskGroup() as tasks:
-                await follow(cluster.mirrors, tasks)
-                for uid in cluster.uids():
+                for uid in self._cluster.uids():
                     self._queue.add(uid)
-                tasks.create_task(self._sweep_again_and_again(cluster))
-                await self._queue.work(lambda uid: self._handle(uid, cluster, actions), _WORKERS)
+                tasks.create_task(self._sweep_again_and_again())
+                await self._queue.work(self._handle, _WORKERS)
         finally:
-            self._cluster = None
+            self._leads = False
 
     def described(self) -> Iterator[str]:
         """Watch errors and a line for each domain, for the debug page; empty while another replica leads."""
-        if self._cluster is not None:
+        if self._leads:
             yield from (f"not watched: {failure}" for failure in self._cluster.failures)
             for (namespace, name), domain in sorted(self._cluster.domains.objects.items()):
                 status = (
@@ -107,16 +105,16 @@ class DomainKeeper:
 
     def statuses(self) -> Mapping[Key, ComputeDomainStatus]:
         """All domains by namespace and name, for metrics; empty while another replica leads."""
-        objects = self._cluster.domains.objects if self._cluster is not None else {}
+        objects = self._cluster.domains.objects if self._leads else {}
         return {key: obj.status for key, obj in objects.items() if isinstance(obj, ComputeDomain)}
 
     def _changed(self, uid: str) -> None:
         rest_s = self._rests_until.get(uid, 0.0) - asyncio.get_running_loop().time()
         self._queue.add_after(uid, max(_GATHER_S, rest_s))
 
-    async def _handle(self, uid: str, cluster: DomainsInCluster, actions: "Actions") -> None:
+    async def _handle(self, uid: str) -> None:
         try:
-            await self._reconcile(uid, cluster, actions)
+            await self._reconcile(uid)
         except (Conflict, NotFound) as error:
             # The watch will report the change; if it does not, another owner has the object.
             _log.info("domain changed meanwhile", uid=uid, error=str(error))
@@ -129,8 +127,8 @@ class DomainKeeper:
         else:
             self._queue.succeeded(uid)
 
-    async def _reconcile(self, uid: str, cluster: DomainsInCluster, actions: "Actions") -> None:
-        observed = cluster.seen(uid)
+    async def _reconcile(self, uid: str) -> None:
+        observed = self._cluster.seen(uid)
         if observed is None:
             self._rests_until.pop(uid, None)
             return
@@ -140,9 +138,9 @@ class DomainKeeper:
         ):
             now = wire_time(datetime.now(UTC))
             decision = decide(observed, now, max_nodes=self._settings.max_nodes, host_imex=self._host_imex)
-            await actions.run(observed.domain, decision.actions)
+            await self._actions.run(observed.domain, decision.actions)
             if decision.status is not None:
-                await actions.write_status(observed.domain, decision.status)
+                await self._actions.write_status(observed.domain, decision.status)
                 pause_s = _BETWEEN_STATUSES_S + _BETWEEN_STATUSES_PER_NODE_S * len(decision.status.nodes)
                 self._rests_until[uid] = asyncio.get_running_loop().time() + pause_s
                 self._tell(observed.domain, decision.status)
@@ -163,18 +161,18 @@ class DomainKeeper:
         kind: Literal["Normal", "Warning"] = "Warning" if ready.reason in _SOMEBODY_HAS_TO_ACT else "Normal"
         self._events.tell(News(regarding, kind, f"Domain{ready.reason}", "Reconciling", note))
 
-    async def _sweep_again_and_again(self, cluster: DomainsInCluster) -> None:
+    async def _sweep_again_and_again(self) -> None:
         while True:
             try:
-                await self._sweep(cluster)
+                await self._sweep()
             except ClusterError as error:
                 _log.warning("cannot remove leftovers of deleted ComputeDomains yet", error=str(error))
             await asyncio.sleep(_SWEEP_EVERY_S)
 
-    async def _sweep(self, cluster: DomainsInCluster) -> None:
+    async def _sweep(self) -> None:
         """Removes objects of domains that do not exist. Reads the domains from the API server again, because the copy
         may be stale."""
-        orphans = cluster.orphans()
+        orphans = self._cluster.orphans()
         if not orphans:
             return
         living = {item["metadata"]["uid"] for item in (await self._kube.list(COMPUTE_DOMAINS)).items}

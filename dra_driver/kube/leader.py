@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, NoReturn
+from typing import Literal
 
 import structlog
 
@@ -74,17 +74,16 @@ class LeaderElection:
             return str(self.failure)
         return None if self._asked else "the lease has not been read yet"
 
-    async def lead(self, work: Callable[[], Awaitable[None]]) -> NoReturn:
-        """Runs `work` while this candidate holds the lease, until cancelled. Cancels `work` when the lease is lost. If
-        `work` ends or fails by itself, so does this method. Releases the lease at the end, so that another replica
-        takes over without waiting.
+    async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs `work` as soon as this candidate holds the lease; cancels it and returns when the lease is lost. If
+        `work` ends or fails by itself, so does this method. If it does not end because the lease was lost, it releases
+        the lease, so that another replica takes over without waiting.
         """
         try:
-            while True:
-                await self._acquire()
-                _log.info("leading", lease=self._name, identity=self._identity)
-                await self._work_while_leading(work)
-                _log.warning("no longer the leader", lease=self._name, identity=self._identity, reason=self._why_lost())
+            await self._acquire()
+            _log.info("leading", lease=self._name, identity=self._identity)
+            await self._work_while_leading(work)
+            _log.warning("no longer the leader", lease=self._name, identity=self._identity, reason=self._why_lost())
         finally:
             if self.leading:
                 await self._release()

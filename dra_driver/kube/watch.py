@@ -24,6 +24,9 @@ _log = structlog.get_logger(__name__)
 _SHORTEST_WATCH_S = 1.0
 """A watch that ends sooner without an event is a failure, so that a broken proxy is not called in a tight loop."""
 
+_PAGE = 100
+"""Slices and inventories are large; few at a time keep the memory of a listing small."""
+
 type Key = tuple[str, str]
 """Namespace (empty for cluster-scoped objects) and name."""
 
@@ -68,49 +71,101 @@ def _whole(obj: JsonObject) -> Any:
 
 
 class Mirror[T]:
-    """The results of `keep` for the objects of one collection, by key. `synced` is set after the first list, and stays
-    set. If `keep` cannot read an object, its previous result stays and the log names the object; others are not
-    affected. `page_size` limits the objects in memory while listing.
+    """The results of `keep` for the objects of one collection, by key. If `keep` cannot read an object, its previous
+    result stays and the log names the object; others are not affected. Mirrors that are made of the same `Watches` in
+    place of a `Kube` share a list and a watch, which `Watches.run` runs.
     """
 
     def __init__(
         self,
-        kube: Kube,
+        kube: "Kube | Watches",
         resource: Resource,
         *,
         keep: Callable[[JsonObject], T] = _whole,
         namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        page_size: int = 500,
         on_change: Callable[[MirrorChange[T]], None] = lambda change: None,
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.objects: dict[Key, T] = {}
+        self.keep = keep
+        self._on_change = on_change
+        selection = _Selection(resource, namespace, label_selector, field_selector)
+        if isinstance(kube, Watches):
+            self._source = kube.source(selection)
+        else:
+            self._source = _Source(kube, selection, backoff or Backoff(), sleep)
+        self._source.feed(self)
+
+    @property
+    def synced(self) -> asyncio.Event:
+        """Set after the first list, and stays set."""
+        return self._source.synced
+
+    @property
+    def failure(self) -> ClusterError | None:
+        """Why the copy does not follow the server at the moment, or None."""
+        return self._source.failure
+
+    async def run(self) -> Never:
+        """Follows the server until cancelled."""
+        await self._source.run()
+
+    def learn(self, key: Key, after: T, *, listed: bool) -> None:
+        """For the list and the watch: what `keep` made of the object."""
+        before = self.objects.get(key)
+        self.objects[key] = after
+        self._on_change(MirrorChange(key, before, after, listed))
+
+    def forget(self, key: Key, *, listed: bool) -> None:
+        """For the list and the watch: the object does not exist any longer."""
+        before = self.objects.pop(key, None)
+        if before is not None:
+            self._on_change(MirrorChange(key, before, None, listed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    resource: Resource
+    namespace: str | None = None
+    label_selector: str | None = None
+    field_selector: str | None = None
+
+
+class _Source:
+    """One list and watch, for all mirrors that it feeds."""
+
+    def __init__(
+        self, kube: Kube, selection: _Selection, backoff: Backoff, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
         self.synced = asyncio.Event()
         self.failure: ClusterError | None = None
-        """Why the copy does not follow the server at the moment, or None."""
         self._kube = kube
-        self._resource = resource
-        self._keep = keep
-        self._namespace = namespace
-        self._label_selector = label_selector
-        self._field_selector = field_selector
-        self._page_size = page_size
-        self._on_change = on_change
-        self._backoff = backoff or Backoff()
+        self._selection = selection
+        self._backoff = backoff
         self._sleep = sleep
+        self._mirrors: list[Mirror[Any]] = []
+        self._runs = False
         self._versions: dict[Key, str] = {}
+        """Of the objects that exist; empty for one that a mirror could not read."""
         self._invalid: dict[Key, str] = {}
-        """Versions of objects that `keep` could not read, so that the log names each once."""
+        """Versions of objects that a mirror could not read, so that the log names each once."""
         self._position: str | None = None
         self._progress = False
         self._just_listed = False
         """Whether the watch has not advanced since the list."""
 
+    def feed(self, mirror: Mirror[Any]) -> None:
+        """Only before `run`: a mirror that came later would not see the objects that were read before."""
+        if self._runs:
+            raise RuntimeError(f"{self._selection.resource.plural} are followed already")
+        self._mirrors.append(mirror)
+
     async def run(self) -> Never:
         """Follows the server until cancelled."""
+        self._runs = True
         while True:
             self._progress = False
             try:
@@ -134,18 +189,18 @@ class Mirror[T]:
         tell = _log.debug if str(self.failure) == str(error) else _log.warning
         self.failure = error
         wait_s = self._backoff.next_s(error.retry_after_s or 0.0)
-        tell("watch interrupted", resource=self._resource.plural, error=str(error), retry_s=round(wait_s, 1))
+        tell("watch interrupted", resource=self._selection.resource.plural, error=str(error), retry_s=round(wait_s, 1))
         await self._sleep(wait_s)
 
     async def _list(self) -> None:
         keys: set[Key] = set()
         position = ""
         pages = self._kube.pages(
-            self._resource,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-            limit=self._page_size,
+            self._selection.resource,
+            namespace=self._selection.namespace,
+            label_selector=self._selection.label_selector,
+            field_selector=self._selection.field_selector,
+            limit=_PAGE,
         )
         async with aclosing(pages):
             async for page in pages:
@@ -156,7 +211,7 @@ class Mirror[T]:
                     await asyncio.sleep(0)
                     keys.add(key_of(obj))
                     self._learn(obj, listed=True)
-        for key in self.objects.keys() - keys:
+        for key in self._versions.keys() - keys:
             self._forget(key, listed=True)
         self._position = position
         self._just_listed = True
@@ -167,10 +222,10 @@ class Mirror[T]:
         assert self._position is not None
         started = asyncio.get_running_loop().time()
         events = self._kube.watch(
-            self._resource,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
+            self._selection.resource,
+            namespace=self._selection.namespace,
+            label_selector=self._selection.label_selector,
+            field_selector=self._selection.field_selector,
             resource_version=self._position,
             accepted=self._follows,
         )
@@ -192,32 +247,57 @@ class Mirror[T]:
 
     def _follows(self) -> None:
         if self.failure is not None:
-            _log.info("watching again", resource=self._resource.plural)
+            _log.info("watching again", resource=self._selection.resource.plural)
         self.failure = None
 
     def _learn(self, obj: JsonObject, *, listed: bool) -> None:
         key, version = key_of(obj), str(obj["metadata"].get("resourceVersion"))
         if self._versions.get(key) == version:
             return
-        try:
-            before, after = self.objects.get(key), self._keep(obj)
-        except Exception as error:  # noqa: BLE001 - one object must not stop the copy of the others
+        results: dict[Callable[[JsonObject], Any], Any] = {}
+        problem: Exception | None = None
+        for mirror in self._mirrors:
+            try:
+                if mirror.keep not in results:
+                    results[mirror.keep] = mirror.keep(obj)
+            except Exception as error:  # noqa: BLE001 - one object must not stop the copy of the others
+                problem = error
+            else:
+                mirror.learn(key, results[mirror.keep], listed=listed)
+        self._versions[key] = version if problem is None else ""
+        if problem is None:
+            self._invalid.pop(key, None)
+        elif self._invalid.get(key) != version:
             # It is read again with the next list, because perhaps only this answer was damaged.
-            if self._invalid.get(key) != version:
-                self._invalid[key] = version
-                _log.warning("an object is invalid", resource=self._resource.plural, key=key, error=repr(error))
-            return
-        self._invalid.pop(key, None)
-        self._versions[key] = version
-        self.objects[key] = after
-        self._on_change(MirrorChange(key, before, after, listed))
+            self._invalid[key] = version
+            plural = self._selection.resource.plural
+            _log.warning("an object is invalid", resource=plural, key=key, error=repr(problem))
 
     def _forget(self, key: Key, *, listed: bool) -> None:
         self._versions.pop(key, None)
         self._invalid.pop(key, None)
-        before = self.objects.pop(key, None)
-        if before is not None:
-            self._on_change(MirrorChange(key, before, None, listed))
+        for mirror in self._mirrors:
+            mirror.forget(key, listed=listed)
+
+
+class Watches:
+    """Lists and watches that the mirrors of several parts of a process share: each collection is read once."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.kube = kube
+        self._sources: dict[_Selection, _Source] = {}
+
+    def source(self, selection: _Selection) -> _Source:
+        """For `Mirror`."""
+        if selection not in self._sources:
+            self._sources[selection] = _Source(self.kube, selection, Backoff(), asyncio.sleep)
+        return self._sources[selection]
+
+    async def run(self) -> None:
+        """Follows the server until cancelled, for all mirrors that were made before."""
+        async with asyncio.TaskGroup() as group:
+            for source in self._sources.values():
+                group.create_task(source.run())
 
 
 async def follow(mirrors: Iterable[Mirror[Any]], tasks: asyncio.TaskGroup) -> None:

@@ -2,8 +2,8 @@
 
 `PoolPublisher` is hosted by the controller, for all nodes, and by a node plugin with `--publisher node`, for its own:
 
-    publisher = PoolPublisher(kube, Publication(driver=name, policies=source))      # or with node_name
-    await publisher.run()                                                           # until cancelled
+    publisher = PoolPublisher(Watches(kube), Publication(driver=name, policies=source))      # or with node_name
+    await publisher.run()                                                                    # until cancelled
 
 Both read NodeInventory objects, so both follow the same rule for wiped slices (`life`). `observed` is the watch of
 slices plus the publisher's own latest writes, `inventories` the stored parts of inventories, `live` follows the

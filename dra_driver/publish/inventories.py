@@ -24,6 +24,7 @@ A dead plugin answers nothing; it costs one question. A plugin whose clock is wr
 """
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -39,19 +40,19 @@ from dra_driver.slices.diff import NodeRef
 
 @dataclass(frozen=True, slots=True)
 class KeptInventory:
-    """`owner_uid` is None when no Node owns the inventory; `registration` when `driver` is not registered."""
+    """`owner_uid` is None when no Node owns the inventory."""
 
     name: str
     resource_version: str
     owner_uid: str | None
-    registration: str | None
-    asked: str | None
+    registrations: Mapping[str, str]
+    """By driver, those that are registered."""
+    asked: Mapping[str, str]
+    """By driver: the registration after which it was asked whether its plugin lives."""
     packed: bytes
     size: int
     """Bytes of the spec as JSON. Of one that is too large, nothing is packed."""
     packed_status: bytes | None = None
-    names_claims: bool = False
-    """Whether the status names claims that wait for the node."""
 
     def node(self) -> NodeRef:
         """Raises InvalidInput."""
@@ -81,12 +82,11 @@ class KeptInventory:
         return f"NodeInventory {self.name}"
 
 
-def kept_inventory(obj: JsonObject, driver: str) -> KeptInventory:
+def kept_inventory(obj: JsonObject) -> KeptInventory:
     """Never raises: what makes no sense is found by `facts`."""
     metadata = obj["metadata"]
     spec = obj.get("spec")
     text = to_json(spec)
-    annotations = metadata.get("annotations") or {}
     owners = [
         owner["uid"]
         for owner in metadata.get("ownerReferences") or ()
@@ -96,22 +96,29 @@ def kept_inventory(obj: JsonObject, driver: str) -> KeptInventory:
         name=metadata["name"],
         resource_version=metadata["resourceVersion"],
         owner_uid=owners[0] if owners else None,
-        registration=_registration(spec, driver),
-        asked=annotations.get(confirmation_annotation(driver)),
+        registrations=_registrations(spec),
+        asked={
+            key.removeprefix(_QUESTION): value
+            for key, value in (metadata.get("annotations") or {}).items()
+            if key.startswith(_QUESTION)
+        },
         packed=zlib.compress(text, level=1) if len(text) <= MOST_READ_BYTES else b"",
         size=len(text),
         packed_status=zlib.compress(to_json(obj["status"]), level=1) if obj.get("status") else None,
-        names_claims=bool((obj.get("status") or {}).get("bindingClaims")),
     )
 
 
-def _registration(spec: object, driver: str) -> str | None:
+_QUESTION = confirmation_annotation("")
+
+
+def _registrations(spec: object) -> dict[str, str]:
+    """The first one of each driver."""
     entries = spec.get("registrations") if isinstance(spec, dict) else None
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and entry.get("driver") == driver and isinstance(entry.get("time"), str):
-            time: str = entry["time"]
-            return time
-    return None
+    return {
+        entry["driver"]: entry["time"]
+        for entry in (reversed(entries) if isinstance(entries, list) else ())
+        if isinstance(entry, dict) and isinstance(entry.get("driver"), str) and isinstance(entry.get("time"), str)
+    }
 
 
 FRESH = timedelta(seconds=15)

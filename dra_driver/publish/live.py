@@ -19,8 +19,7 @@ from dra_driver.api.meta import GPU_POLICIES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.policy import PublishingPolicy, rules_of, selects
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Gates
-from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Key, Mirror, MirrorChange
+from dra_driver.kube.watch import Mirror, MirrorChange, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.decisions import Users, decided, settled
 from dra_driver.publish.mode_changes import with_mode_changes
@@ -75,45 +74,31 @@ class Changed:
     pool: Callable[[str], None]
 
 
-class FollowsClaims(Protocol):
-    """Follows the claims of the cluster, too, so that a process watches them once."""
-
-    def begins(self, synced: asyncio.Event) -> None:
-        """A watch begins: what was seen before may be outdated. `synced` is set after its first list."""
-
-    def keep(self, claim: JsonObject) -> Any:
-        """What is needed of a claim; as little as possible."""
-
-    def saw(self, key: Key, before: Any, after: Any) -> None:
-        """A claim changed, by what was kept; None: it did not exist, or no longer does."""
-
-
 class LivePolicies:
     """For all nodes, or for `node_name` alone; then claims are listed when it matters, rather than watched.
 
     `installed` are policies that hold although the cluster does not have them; one of the cluster with the same name
-    replaces them. `beside` follows the claims, too, if they are watched.
+    replaces them.
     """
 
     labels_matter = True
 
     def __init__(
         self,
-        kube: Kube,
+        watches: Watches,
         driver: str,
         gates: Gates,
         changed: Changed,
         node_name: str | None = None,
         installed: Sequence[GpuPolicy] = (),
-        beside: FollowsClaims | None = None,
     ) -> None:
         self._gates = gates
         self._installed = {policy.name: policy for policy in installed}
         self._changed = changed
         self._policies: Mirror[GpuPolicy | InvalidInput] = Mirror(
-            kube, GPU_POLICIES, keep=_policy, on_change=self._policy_changed
+            watches, GPU_POLICIES, keep=_policy, on_change=self._policy_changed
         )
-        self._users = _Users(kube, driver, self._users_changed, beside)
+        self._users = _Users(watches, driver, self._users_changed, watched=node_name is None)
         self._node_name = node_name
         self._waiting: set[str] = set()
         self._logged_error = ""
@@ -121,7 +106,7 @@ class LivePolicies:
 
     @property
     def mirrors(self) -> tuple[Mirror[Any], ...]:
-        return (self._policies,) if self._node_name is not None else (self._policies, self._users.mirror)
+        return (self._policies, *self._users.mirrors)
 
     async def decide(
         self, facts: NodeInventorySpec, now: NodePolicy | None, labels: Mapping[str, str]
@@ -194,24 +179,21 @@ def _policy(obj: JsonObject) -> GpuPolicy | InvalidInput:
 
 type _Allocated = tuple[tuple[str, str, str], ...]
 """Driver, pool and device of each result of a claim."""
-type _Kept = tuple[_Allocated, Any]
-"""With what `FollowsClaims` keeps of the claim."""
-_NOTHING: _Kept = ((), None)
 
 
 class _Users:
     """Which devices are allocated to which claims, by pool, which is the node."""
 
-    def __init__(self, kube: Kube, driver: str, changed: Callable[[str], None], beside: FollowsClaims | None) -> None:
-        self._kube = kube
+    def __init__(self, watches: Watches, driver: str, changed: Callable[[str], None], *, watched: bool) -> None:
+        """Without `watched`, only `read` learns of claims."""
+        self._kube = watches.kube
         self._drivers = (driver, COMPUTE_DOMAIN_DRIVER)
         self._driver = driver
         self._changed = changed
         self._by_pool: dict[tuple[str, str], dict[str, set[str]]] = {}
-        self._beside = beside
-        self.mirror: Mirror[_Kept] = Mirror(kube, RESOURCE_CLAIMS, keep=self._keep, on_change=self._saw)
-        if beside is not None:
-            beside.begins(self.mirror.synced)
+        self.mirrors: tuple[Mirror[_Allocated], ...] = (
+            (Mirror(watches, RESOURCE_CLAIMS, keep=self._allocated, on_change=self._saw),) if watched else ()
+        )
 
     def of(self, node: str) -> Users:
         return {device: sorted(claims) for device, claims in self._by_pool.get((self._driver, node), {}).items()}
@@ -228,9 +210,6 @@ class _Users:
             for claim in page.items:
                 self._add(_name(claim["metadata"]["namespace"], claim["metadata"]["name"]), self._allocated(claim))
 
-    def _keep(self, claim: JsonObject) -> _Kept:
-        return self._allocated(claim), None if self._beside is None else self._beside.keep(claim)
-
     def _allocated(self, claim: JsonObject) -> _Allocated:
         allocation = (claim.get("status") or {}).get("allocation") or {}
         return tuple(
@@ -239,9 +218,8 @@ class _Users:
             if result["driver"] in self._drivers and not result.get("adminAccess")
         )
 
-    def _saw(self, change: MirrorChange[_Kept]) -> None:
-        claim = _name(*change.key)
-        (before, other_before), (after, other_after) = change.before or _NOTHING, change.after or _NOTHING
+    def _saw(self, change: MirrorChange[_Allocated]) -> None:
+        claim, before, after = _name(*change.key), change.before or (), change.after or ()
         for driver, pool, device in before:
             devices = self._by_pool.get((driver, pool), {})
             devices.get(device, set()).discard(claim)
@@ -252,8 +230,6 @@ class _Users:
         self._add(claim, after)
         for pool in {pool for _, pool, _ in (*before, *after)}:
             self._changed(pool)
-        if self._beside is not None:
-            self._beside.saw(change.key, other_before, other_after)
 
     def _add(self, claim: str, allocated: _Allocated) -> None:
         for driver, pool, device in allocated:

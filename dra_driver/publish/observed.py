@@ -14,14 +14,12 @@ from typing import Protocol
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Mirror, MirrorChange
+from dra_driver.kube.watch import Mirror, MirrorChange, Watches
 from dra_driver.quantity import whole_number
 from dra_driver.slices.diff import CreateSlice, ObservedSlice, UpdateSlice, observed_slice
 from dra_driver.slices.features import ServerFeatures, kept_features, list_probe, probe
 
 _REMEMBERED_DELETIONS = 4096
-_PAGE = 100
-"""Slices are large; few at a time keep the memory of a listing small."""
 
 
 class PoolChanged(Protocol):
@@ -37,15 +35,14 @@ class ObservedSlices:
     """
 
     def __init__(
-        self, kube: Kube, driver: str, node_name: str | None, on_change: PoolChanged, *, unseen_s: float = 60.0
+        self, watches: Watches, driver: str, node_name: str | None, on_change: PoolChanged, *, unseen_s: float = 60.0
     ) -> None:
         selector = f"spec.driver={driver}" if node_name is None else f"spec.driver={driver},spec.nodeName={node_name}"
         self.mirror = Mirror(
-            kube,
+            watches,
             RESOURCE_SLICES,
             keep=self._observed,
             field_selector=selector,
-            page_size=_PAGE,
             on_change=self._saw,
         )
         self._on_change = on_change

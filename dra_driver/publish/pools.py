@@ -22,9 +22,8 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
 from dra_driver.devices.limitations import LimitationCause, Note, limitations_of
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound, Rejected
-from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
-from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
+from dra_driver.kube.watch import Backoff, Mirror, MirrorChange, Watches
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.publish.decisions import with_offered
 from dra_driver.publish.inventories import KeptInventory, Life, LifeVerdict, kept_inventory
@@ -59,7 +58,6 @@ _WORKERS = 16
 """Pools that are written at the same time: a thousand nodes are published in seconds, an API server is not flooded."""
 _ASK_AFTER_S = 2.0
 """A plugin that kubelet registers again within this time need not be asked whether it lives."""
-_PAGE = 100
 _PROBE_EVERY_S = 4 * 3600.0
 """Feature gates change when an API server restarts, without notice."""
 _PROBE_PAUSE_S = 10.0
@@ -146,7 +144,7 @@ class Publication:
     """
 
     driver: str
-    policies: Callable[[Kube, Changed], PolicySource]
+    policies: Callable[[Watches, Changed], PolicySource]
     describe: Describe = described_devices
     labels_matter: bool = False
     node_name: str | None = None
@@ -183,17 +181,18 @@ class PoolPublisher:
 
     def __init__(
         self,
-        kube: Kube,
+        watches: Watches,
         publication: Publication,
         listeners: PublishingListeners | None = None,
         pace: Pace | None = None,
     ) -> None:
         listeners, pace = listeners or PublishingListeners(), pace or Pace()
         driver, node_name = publication.driver, publication.node_name
-        self._kube = kube
+        kube = self._kube = watches.kube
+        self._watches = watches
         self.driver = driver
         changed = Changed(self._nodes_changed, self._pool_changed)
-        self.policies = publication.policies(kube, changed)
+        self.policies = publication.policies(watches, changed)
         self._describe = publication.describe
         self._labels_matter = publication.labels_matter or self.policies.labels_matter
         self._narrator = listeners.narrator
@@ -206,21 +205,18 @@ class PoolPublisher:
         self._features: ServerFeatures | None = None
         self._features_doubted = asyncio.Event()
         self._queue = WorkQueue(pace.retry)
-        self._slices = ObservedSlices(kube, driver, node_name, self._slices_changed)
+        self._slices = ObservedSlices(watches, driver, node_name, self._slices_changed)
         by_name = None if node_name is None else f"metadata.name={node_name}"
         self._statuses = InventoryStatuses(
             kube, driver, listeners.tell, _now, publication.beside, look_again=self._queue.add
         )
         self._inventories = Mirror(
-            kube,
-            NODE_INVENTORIES,
-            keep=lambda obj: kept_inventory(obj, driver),
-            field_selector=by_name,
-            page_size=_PAGE,
-            on_change=self._changed,
+            watches, NODE_INVENTORIES, keep=kept_inventory, field_selector=by_name, on_change=self._changed
         )
-        self._labels = Mirror(
-            kube, NODES, keep=_labels, field_selector=by_name, page_size=_PAGE, on_change=self._relabelled
+        self._labels = (
+            Mirror(watches, NODES, keep=_labels, field_selector=by_name, on_change=self._relabelled)
+            if self._labels_matter
+            else None
         )
         self._lives: dict[str, Life] = {}
         self._ask_at: dict[str, tuple[str, float]] = {}
@@ -236,7 +232,7 @@ class PoolPublisher:
     def mirrors(self) -> tuple[Mirror[Any], ...]:
         """What must be synced before anything is written; without label selectors the nodes are not needed."""
         always: tuple[Mirror[Any], ...] = (self._slices.mirror, self._inventories, *self.policies.mirrors)
-        return (*always, self._labels) if self._labels_matter else always
+        return always if self._labels is None else (*always, self._labels)
 
     @property
     def follows(self) -> bool:
@@ -273,25 +269,14 @@ class PoolPublisher:
             for name in names
         ]
 
-    async def naming_claims(self) -> list[str]:
-        """Nodes whose inventories name claims that wait for them, once the inventories are read."""
-        await self._inventories.synced.wait()
-        return [inventory.name for inventory in self._inventories.objects.values() if inventory.names_claims]
-
     async def run(self) -> None:
         """Keep the pools as they should be, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.follow())
+            group.create_task(self._watches.run())
             group.create_task(self.publish())
 
-    async def follow(self) -> None:
-        """Read the cluster, and the changes in it, until cancelled. Writes nothing."""
-        async with asyncio.TaskGroup() as group:
-            for mirror in self.mirrors:
-                group.create_task(mirror.run())
-
     async def publish(self) -> None:
-        """Write what should be otherwise, until cancelled, once the cluster is read: `follow` must run."""
+        """Write what should be otherwise, until cancelled, once the cluster is read: the watches must run."""
         try:
             async with asyncio.TaskGroup() as group:
                 await self._find_features()
@@ -384,7 +369,8 @@ class PoolPublisher:
             await self._withdraw(pool, observed)
             return False
         life = self._lives.get(pool, Life())
-        self._lives[pool] = life.found_complete(inventory.registration) if is_complete(observed) else life
+        registration = inventory.registrations.get(self.driver)
+        self._lives[pool] = life.found_complete(registration) if is_complete(observed) else life
         if not observed and not await self._plugin_lives(inventory):
             # The facts are not published now, so they need not be looked at.
             return False
@@ -451,21 +437,22 @@ class PoolPublisher:
     async def _plugin_lives(self, inventory: KeptInventory) -> bool:
         """Whether slices may be created; if that is in doubt, the plugin is asked, after a moment."""
         pool = inventory.name
-        life, verdict = self._lives[pool].judged(inventory.registration, inventory.asked, _now())
+        registration = inventory.registrations.get(self.driver)
+        life, verdict = self._lives[pool].judged(registration, inventory.asked.get(self.driver), _now())
         self._lives[pool] = life
-        if verdict is not LifeVerdict.ASK or inventory.registration is None:
+        if verdict is not LifeVerdict.ASK or registration is None:
             self._ask_at.pop(pool, None)
             return verdict is LifeVerdict.CREATE
         time = asyncio.get_running_loop().time()
         doubted, ask_at = self._ask_at.get(pool, ("", 0.0))
-        if doubted != inventory.registration:
+        if doubted != registration:
             ask_at = time + self._pace.ask_after_s
-            self._ask_at[pool] = (inventory.registration, ask_at)
+            self._ask_at[pool] = (registration, ask_at)
         if time < ask_at:
             self._queue.add_after(pool, ask_at - time)
             return False
         self._narrator.asking(pool)
-        question = {confirmation_annotation(self.driver): inventory.registration}
+        question = {confirmation_annotation(self.driver): registration}
         metadata = {"resourceVersion": inventory.resource_version, "annotations": question}
         await self._kube.merge_patch(NODE_INVENTORIES, pool, {"metadata": metadata})
         return False
@@ -510,7 +497,7 @@ class PoolPublisher:
         self._features_doubted.set()
 
     def _node_labels(self, node: str) -> Mapping[str, str]:
-        return self._labels.objects.get(("", node), {})
+        return {} if self._labels is None else self._labels.objects.get(("", node), {})
 
     def _tell_once(self, subject: tuple[str, str], what: tuple[str, ...], tell: Callable[[], None]) -> None:
         """The same thing about the same subject is said once, until something else is true of it."""

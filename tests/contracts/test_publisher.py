@@ -34,6 +34,7 @@ from dra_driver.devices.health import xid_condition
 from dra_driver.errors import AlreadyExists, NotFound
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
+from dra_driver.kube.watch import Watches
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import Narrator, Pace, PoolPublisher, Publication, PublishingListeners
 from dra_driver.publish.observed import server_features
@@ -106,7 +107,7 @@ async def publishing(
 ) -> AsyncIterator[PoolPublisher]:
     """A publisher for one node, so that what other tests left on a real server is not its business."""
     publisher = PoolPublisher(
-        kube,
+        Watches(kube),
         Publication(driver=GPU_DRIVER, policies=fixed(policy), node_name=node, list_attributes=list_attributes),
         PublishingListeners(narrator=written),
         Pace(ask_after_s=0.0),

@@ -5,23 +5,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from prometheus_client import CollectorRegistry
+from support.background import background
 from support.claims import a_claim, a_ref, a_result
 from support.objects import allocate, claim, result
 from support.observed_api import ObservedApiServer
 from support.shipped import create_definitions
 
 from controller.binding import BindingClaims, waiting_for_nodes
-from controller.slices import PublishedSlices
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.inventory import BindingClaim
 from dra_driver.api.meta import NODE_INVENTORIES, RESOURCE_CLAIMS, JsonObject
-from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import MirrorChange, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
-from dra_driver.publish.live import Changed, LivePolicies
-from dra_driver.publish.metrics import PublishingCounters
-from dra_driver.publish.pools import Publication, PublishingListeners
+from dra_driver.publish.live import Changed
 
 DRIVERS = (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
 BINDS = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
@@ -36,15 +33,10 @@ async def definitions(kube: Kube) -> None:
 
 @asynccontextmanager
 async def naming(kube: Kube, again_s: float = 60.0) -> AsyncIterator[None]:
-    binding = BindingClaims(kube, DRIVERS, workers=2, again_s=again_s)
-    policies = LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, NOBODY, beside=binding)
-    tasks = [asyncio.create_task(work) for work in (*(mirror.run() for mirror in policies.mirrors), binding.run(()))]
-    try:
+    watches = Watches(kube)
+    binding = BindingClaims(watches, DRIVERS, workers=2, again_s=again_s)
+    async with background(watches.run(), binding.run()):
         yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def a_node(kube: Kube, name: str, *named: JsonObject) -> None:
@@ -121,22 +113,10 @@ async def test_a_new_leader_corrects_what_an_earlier_one_named(kube: Kube) -> No
     gone = {"driver": GPU_DRIVER, "namespace": "default", "name": "gone", "uid": "uid-of-gone"}
     await a_node(kube, "node-a", gone)
     await allocated(kube, "waits", result("gpu-0", pool="node-b", **BINDS))
-    binding = BindingClaims(kube, DRIVERS, workers=2)
-    publication = Publication(
-        driver=GPU_DRIVER,
-        policies=lambda kube, changed: LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, changed, beside=binding),
-    )
-    counters = PublishingCounters(CollectorRegistry())
-    slices = PublishedSlices(kube, publication, PublishingListeners(), counters, workers=2, binding=binding)
-    following, leading = asyncio.create_task(slices.follow()), asyncio.create_task(slices.run())
-    try:
+    async with naming(kube):
         await named(kube, "node-a")
         await a_node(kube, "node-b")
         await named(kube, "node-b", (GPU_DRIVER, "waits"))
-    finally:
-        for task in (following, leading):
-            task.cancel()
-        await asyncio.gather(following, leading, return_exceptions=True)
 
 
 async def test_an_inventory_that_was_made_again_names_the_claims_that_wait(kube: Kube) -> None:
@@ -150,10 +130,10 @@ async def test_an_inventory_that_was_made_again_names_the_claims_that_wait(kube:
 
 
 async def test_a_node_whose_claims_and_inventory_are_gone_is_forgotten(kube: Kube) -> None:
-    binding = BindingClaims(kube, DRIVERS, workers=2)
-    waits = binding.keep(a_claim(a_ref(), a_result(0, pool="node-c", **BINDS)))
-    binding.saw(("team-a", "train"), None, waits)
-    binding.saw(("team-a", "train"), waits, None)
+    binding = BindingClaims(Watches(kube), DRIVERS, workers=2)
+    waits = waiting_for_nodes(a_claim(a_ref(), a_result(0, pool="node-c", **BINDS)), DRIVERS)
+    binding._saw(MirrorChange(("team-a", "train"), None, waits))
+    binding._saw(MirrorChange(("team-a", "train"), waits, None))
     await binding._write("node-c")
     assert not binding._of_nodes
 
@@ -165,14 +145,3 @@ async def test_nothing_is_written_while_no_claim_waits(api_server: ObservedApiSe
         before = [write for write in api_server.writes if write.resource == NODE_INVENTORIES.plural]
         await asyncio.sleep(0.3)
         assert [write for write in api_server.writes if write.resource == NODE_INVENTORIES.plural] == before
-
-
-async def test_a_second_term_knows_nothing_of_the_first(kube: Kube) -> None:
-    await a_node(kube, "node-a")
-    await allocated(kube, "waits", result("gpu-0", pool="node-a", **BINDS))
-    binding = BindingClaims(kube, DRIVERS, workers=2)
-    for ref in (a_ref("waits"), a_ref("gone")):
-        bound = binding.keep(a_claim(ref, a_result(0, **BINDS)))
-        binding.saw((ref.namespace, ref.name), None, bound)
-    binding.begins(asyncio.Event())
-    assert not binding._of_nodes

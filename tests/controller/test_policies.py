@@ -17,6 +17,7 @@ from dra_driver.errors import NotFound, Rejected
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
+from dra_driver.kube.watch import Watches
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +48,9 @@ async def test_the_api_server_refuses_a_mode_change_that_makes_no_sense(
 async def keeping(
     kube: Kube, *installed: GpuPolicy, gates: Gates = Gates.DEFAULT, tell: Callable[[News], None] = lambda news: None
 ) -> AsyncIterator[PolicyKeeper]:
-    keeper = PolicyKeeper(kube, gates, installed, tell)
-    async with background(keeper.run()):
+    watches = Watches(kube)
+    keeper = PolicyKeeper(watches, gates, installed, tell)
+    async with background(watches.run(), keeper.run()):
         yield keeper
 
 

@@ -27,7 +27,7 @@ from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.domains.objects import DaemonSettings
 from dra_driver.errors import Conflict, NotFound, Unreachable
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Reflector
+from dra_driver.kube.watch import Reflector, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 DRIVER_NAMESPACE = "gpu-dra-driver"
@@ -288,13 +288,15 @@ class Kubelets(Daemons):
 
 
 @asynccontextmanager
-async def running_keeper(kube: Kube, keeper: DomainKeeper | None = None) -> AsyncIterator[DomainKeeper]:
+async def running_keeper(kube: Kube, settings: DaemonSettings = SETTINGS) -> AsyncIterator[DomainKeeper]:
     """A keeper at work; it ends with the block, as if its process had been killed."""
-    keeper = keeper or DomainKeeper(kube, SETTINGS)
-    async with background(keeper.run()) as (task,):
+    watches = Watches(kube)
+    keeper = DomainKeeper(watches, settings)
+    async with background(watches.run(), keeper.run()) as tasks:
         yield keeper
-        if task.done():
-            await task
+        for task in tasks:
+            if task.done():
+                await task
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.events import News
-from dra_driver.kube.watch import Backoff, Mirror
+from dra_driver.kube.watch import Backoff, Mirror, Watches
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import Narrator, PoolPublisher
 from dra_driver.publish.live import Changed, Decision, PolicySource
@@ -183,7 +183,7 @@ class FixedPolicy:
         return Decision(self._policy)
 
 
-def fixed(policy: PublishingPolicy = PublishingPolicy.EVERYTHING) -> Callable[[Kube, Changed], PolicySource]:
+def fixed(policy: PublishingPolicy = PublishingPolicy.EVERYTHING) -> Callable[[Watches, Changed], PolicySource]:
     return lambda kube, changed: FixedPolicy(policy)
 
 
@@ -193,7 +193,7 @@ async def publishing(
     *,
     client: type[Kube] = Kube,
     policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
-    policies: Callable[[Kube, Changed], PolicySource] | None = None,
+    policies: Callable[[Watches, Changed], PolicySource] | None = None,
     node_name: str | None = None,
     ask_after_s: float = 0.0,
     probe_every_s: float = 3600.0,
@@ -202,7 +202,7 @@ async def publishing(
 ) -> AsyncIterator[None]:
     async with client(Endpoint(server=scene.server.url), traced=tracer.request) as kube:
         scene.publisher = PoolPublisher(
-            kube,
+            Watches(kube),
             Publication(
                 driver=GPU_DRIVER,
                 policies=policies or fixed(policy),

@@ -19,6 +19,7 @@ from dra_driver import bundled
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Watches
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.pools import Publication
@@ -76,7 +77,9 @@ class RealNode:
     @asynccontextmanager
     async def publishing(self) -> AsyncIterator[None]:
         """The controller's publisher, for all nodes."""
-        async with _background(PoolPublisher(self.kube, Publication(driver=GPU_DRIVER, policies=fixed())).run()):
+        async with _background(
+            PoolPublisher(Watches(self.kube), Publication(driver=GPU_DRIVER, policies=fixed())).run()
+        ):
             yield
 
     @asynccontextmanager

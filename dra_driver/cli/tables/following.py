@@ -17,8 +17,6 @@ from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.terminal import messages
 
 _LOOK_S = 0.05
-_PAGE = 100
-"""Objects that are typed before keys are read again."""
 
 
 async def read_objects(
@@ -70,7 +68,7 @@ class Following:
                 self.changed.set()
 
             self.mirrors[kind] = Mirror(
-                kube, kind, keep=read, namespace=namespace, label_selector=labels, page_size=_PAGE, on_change=noted
+                kube, kind, keep=read, namespace=namespace, label_selector=labels, on_change=noted
             )
 
     @asynccontextmanager

@@ -16,7 +16,6 @@ from support.domain_cluster import (
     until,
 )
 
-from controller.computedomains.keeper import DomainKeeper
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import DAEMON_SETS, NODE_INVENTORIES, NODES, RESOURCE_CLAIM_TEMPLATES
 from dra_driver.domains.names import daemon_object_name
@@ -93,8 +92,7 @@ async def test_nodes_join_and_leave_while_the_others_keep_their_places(kube: Kub
 async def test_a_domain_that_is_larger_than_a_clique_may_be_says_which_node_is_too_many(
     kube: Kube, cluster: DomainCluster
 ) -> None:
-    keeper = DomainKeeper(kube, replace(SETTINGS, max_nodes=2))
-    async with running_keeper(kube, keeper), tended(kube):
+    async with running_keeper(kube, replace(SETTINGS, max_nodes=2)), tended(kube):
         domain = await cluster.domain("train")
         claims = [await cluster.use(domain, node) for node in TRAYS]
 
@@ -179,8 +177,7 @@ async def test_what_somebody_deletes_of_a_domain_comes_back_and_what_he_changes_
 async def test_another_image_reaches_daemons_when_nobody_uses_the_domain(kube: Kube, cluster: DomainCluster) -> None:
     """Neither before, for programs would lose their peers' memory, nor again and again."""
 
-    def newer() -> DomainKeeper:
-        return DomainKeeper(kube, replace(SETTINGS, image="driver:2"))
+    newer = replace(SETTINGS, image="driver:2")
 
     async def image(domain: ComputeDomain) -> str:
         try:
@@ -202,7 +199,7 @@ async def test_another_image_reaches_daemons_when_nobody_uses_the_domain(kube: K
         async def used_is_new() -> bool:
             return await image(used) == "driver:2"
 
-        async with running_keeper(kube, newer()):
+        async with running_keeper(kube, newer):
             await until(idle_is_new)
             assert await image(used) == SETTINGS.image
             await becomes(cluster, used, "AllNodesReady")
@@ -215,6 +212,6 @@ async def test_another_image_reaches_daemons_when_nobody_uses_the_domain(kube: K
             await kube.merge_patch(
                 DAEMON_SETS, daemon_object_name(idle.metadata.uid), changed, namespace=DRIVER_NAMESPACE
             )
-        async with running_keeper(kube, newer()):
+        async with running_keeper(kube, newer):
             await becomes(cluster, used, "AllNodesReady")
             assert [daemon_set["metadata"]["uid"] for daemon_set in (await kube.list(DAEMON_SETS)).items] == uids

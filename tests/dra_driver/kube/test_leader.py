@@ -92,7 +92,11 @@ class Candidate:
 
 @asynccontextmanager
 async def running(candidate: Candidate) -> AsyncIterator["asyncio.Task[None]"]:
-    task: asyncio.Task[None] = asyncio.create_task(candidate.election.lead(candidate.work))
+    async def terms() -> None:
+        while True:
+            await candidate.election.lead(candidate.work)
+
+    task: asyncio.Task[None] = asyncio.create_task(terms())
     candidate.time.candidates.append(task)
     try:
         yield task

@@ -13,7 +13,7 @@ from support.objects import node
 from dra_driver.api.meta import NODES, JsonObject
 from dra_driver.errors import ClusterError, Gone, Rejected, Unreachable
 from dra_driver.kube.client import Endpoint, Kube, Listing, WatchEvent
-from dra_driver.kube.watch import Backoff, Mirror, MirrorChange, Reflector
+from dra_driver.kube.watch import Backoff, Mirror, MirrorChange, Reflector, Watches
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 NONE_LEFT = Rejected("the script has ended")
@@ -263,6 +263,48 @@ async def test_an_object_of_a_damaged_answer_is_read_with_the_next_list() -> Non
     followed.mirror = Mirror(followed.script, NODES, keep=keep, sleep=followed._sleep)
     await followed.run()
     assert followed.mirror.objects == {("", "a"): "1", ("", "b"): "2"}
+
+
+async def test_mirrors_of_the_same_watches_share_a_list_and_a_watch() -> None:
+    """What they keep in the same way is read once; what one of them cannot read costs the other nothing."""
+    script = Script(
+        listing(3, obj("a", 1), obj("b", 2)),
+        [event("MODIFIED", "a", 4), event("DELETED", "b", 5), Gone("expired")],
+        listing(6, obj("a", 4), obj("c", 6)),
+    )
+    reads: list[str] = []
+
+    def version(item: JsonObject) -> str:
+        reads.append(item["metadata"]["name"])
+        return str(item["metadata"]["resourceVersion"])
+
+    def strict(item: JsonObject) -> str:
+        if item["metadata"]["resourceVersion"] == "4":
+            raise KeyError("spec")
+        return "read"
+
+    watches = Watches(script)  # type: ignore[arg-type]
+    changes: list[MirrorChange[str]] = []
+    first, second = (Mirror(watches, NODES, keep=version, on_change=changes.append) for _ in range(2))
+    complete = asyncio.Event()
+    third = Mirror(watches, NODES, keep=strict, on_change=lambda change: change.key[1] == "c" and complete.set())
+    async with background(watches.run()):
+        await asyncio.wait_for(complete.wait(), 5)
+    assert script.positions[:4] == ["list", "3", "list", "6"]
+    assert first.objects == second.objects == {("", "a"): "4", ("", "c"): "6"}
+    assert [change.key[1] for change in changes] == ["a", "a", "b", "b", "a", "a", "b", "b", "a", "a", "c", "c"]
+    assert third.objects == {("", "a"): "read", ("", "c"): "read"}
+    assert reads == ["a", "b", "a", "a", "c"], "a is read again, because not all could read it"
+
+
+async def test_a_mirror_cannot_join_a_watch_that_runs_already(api_server: SimulatedApiServer) -> None:
+    async with Kube(Endpoint(api_server.url)) as client:
+        watches = Watches(client)
+        mirror = Mirror(watches, NODES)
+        async with background(watches.run()):
+            await mirror.synced.wait()
+            with pytest.raises(RuntimeError, match="nodes are followed already"):
+                Mirror(watches, NODES)
 
 
 async def test_other_tasks_run_between_the_objects_of_a_list_and_who_is_woken_finds_it_complete() -> None:

@@ -25,13 +25,13 @@ def owned(*owners: tuple[str, str]) -> JsonObject:
 
 def test_its_owner_is_the_node_of_its_name() -> None:
     owners = ("Node", "node-2"), ("Pod", "node-1"), ("Node", "node-1")
-    assert kept_inventory(owned(*owners), GPU_DRIVER).owner_uid == "Node/node-1"
-    assert kept_inventory(owned(*owners[:2]), GPU_DRIVER).owner_uid is None
+    assert kept_inventory(owned(*owners)).owner_uid == "Node/node-1"
+    assert kept_inventory(owned(*owners[:2])).owner_uid is None
 
 
 @pytest.mark.parametrize("status", [None, {"conditions": 7}, {"conditions": [{"type": 7}]}])
 def test_a_status_that_makes_no_sense_is_written_again(status: Any) -> None:
-    stored_inventory = kept_inventory(stored(status=status), GPU_DRIVER)
+    stored_inventory = kept_inventory(stored(status=status))
     assert stored_inventory.status() == NodeInventoryStatus()
 
 
@@ -40,7 +40,7 @@ def test_its_registration_is_that_of_this_driver_and_a_time() -> None:
     own = {"driver": GPU_DRIVER, "time": "2026-02-02T00:00:00Z"}
 
     def registration(*entries: Any) -> str | None:
-        return kept_inventory(stored(spec={"registrations": list(entries)}), GPU_DRIVER).registration
+        return kept_inventory(stored(spec={"registrations": list(entries)})).registrations.get(GPU_DRIVER)
 
     assert registration(other, own) == "2026-02-02T00:00:00Z"
     assert registration(other) is None
@@ -49,7 +49,7 @@ def test_its_registration_is_that_of_this_driver_and_a_time() -> None:
 
 def test_an_inventory_of_the_largest_size_that_is_read_is_packed_and_a_larger_one_is_not() -> None:
     def of_size(size: int) -> KeptInventory:
-        return kept_inventory(stored(spec="x" * (size - len('""'))), GPU_DRIVER)
+        return kept_inventory(stored(spec="x" * (size - len('""'))))
 
     largest, larger = of_size(MOST_READ_BYTES), of_size(MOST_READ_BYTES + 1)
     assert (largest.size, bool(largest.packed)) == (MOST_READ_BYTES, True)

@@ -29,7 +29,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube, WatchEvent
-from dra_driver.kube.watch import Key, MirrorChange
+from dra_driver.kube.watch import MirrorChange, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.decisions import decided
 from dra_driver.publish.inventories import KeptInventory, kept_inventory
@@ -48,13 +48,13 @@ async def scene(api_server: ObservedApiServer, kube: Kube) -> Scene:
     return Scene(api_server, kube)
 
 
-def live(kube: Kube, changed: Changed) -> LivePolicies:
-    return LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, changed)
+def live(watches: Watches, changed: Changed) -> LivePolicies:
+    return LivePolicies(watches, GPU_DRIVER, Gates.DEFAULT, changed)
 
 
-def live_on_node(kube: Kube, changed: Changed) -> LivePolicies:
+def live_on_node(watches: Watches, changed: Changed) -> LivePolicies:
     installed = [GpuPolicy.read({"metadata": {"name": "installed-x"}, "spec": {"attributes": {"x": {"int": 1}}}})]
-    return LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, changed, "node-a", installed)
+    return LivePolicies(watches, GPU_DRIVER, Gates.DEFAULT, changed, "node-a", installed)
 
 
 async def applied(scene: Scene, name: str, **spec: Any) -> None:
@@ -164,8 +164,8 @@ async def test_a_policy_of_the_installation_holds_before_it_is_made(scene: Scene
     """Otherwise an upgrade publishes for a moment what it withholds."""
     withheld = [GpuPolicy.read({"metadata": {"name": "installed-x"}, "spec": {"publish": False, "priority": -5}})]
 
-    def source(kube: Kube, changed: Changed) -> LivePolicies:
-        return LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, changed, installed=withheld)
+    def source(watches: Watches, changed: Changed) -> LivePolicies:
+        return LivePolicies(watches, GPU_DRIVER, Gates.DEFAULT, changed, installed=withheld)
 
     await scene.node("node-a", A)
     async with publishing(scene, policies=source):
@@ -257,7 +257,7 @@ async def test_a_status_that_was_not_written_is_no_answer(scene: Scene) -> None:
     statuses = InventoryStatuses(scene.kube, GPU_DRIVER, None, lambda: datetime.now(UTC))
 
     async def current() -> KeptInventory:
-        return kept_inventory(await scene.kube.get(NODE_INVENTORIES, "node-a"), GPU_DRIVER)
+        return kept_inventory(await scene.kube.get(NODE_INVENTORIES, "node-a"))
 
     async def says(statuses: InventoryStatuses, inventory: KeptInventory, *, publish: bool) -> bool:
         return await statuses.write(inventory, inventory.status(), (), NodePolicy(publish=publish))
@@ -323,7 +323,7 @@ async def test_a_node_that_publishes_for_itself_lists_claims_only_when_a_policy_
 
 def test_a_policy_whose_status_alone_changes_is_not_looked_at(kube: Kube) -> None:
     selections: list[Callable[[str, Mapping[str, str]], bool]] = []
-    policies = live(kube, Changed(selections.append, lambda pool: None))
+    policies = live(Watches(kube), Changed(selections.append, lambda pool: None))
     plain, other = (
         GpuPolicy.read({"metadata": {"name": "p"}, "spec": {"nodes": {"names": [node]}}})
         for node in ("node-a", "node-b")
@@ -337,48 +337,24 @@ def test_a_policy_whose_status_alone_changes_is_not_looked_at(kube: Kube) -> Non
 
 def test_users_of_a_node_are_known_by_its_devices_and_channels(kube: Kube) -> None:
     pools: list[str] = []
-    users = _Users(kube, GPU_DRIVER, pools.append, None)
+    users = _Users(Watches(kube), GPU_DRIVER, pools.append, watched=True)
     assert (users.of("node-a"), users.channels("node-a")) == ({}, 0)
-    gpus, domain = (((GPU_DRIVER, "node-a", A.name),), None), (((COMPUTE_DOMAIN_DRIVER, "node-a", "channel-4"),), None)
+    gpus, domain = ((GPU_DRIVER, "node-a", A.name),), ((COMPUTE_DOMAIN_DRIVER, "node-a", "channel-4"),)
     names = [f"claim-{number}" for number in range(8)]
     for name in reversed(names):
         users._saw(MirrorChange(("team", name), None, gpus))
     users._saw(MirrorChange(("team", "domain"), None, domain))
-    users._saw(MirrorChange(("team", "daemon"), None, (((COMPUTE_DOMAIN_DRIVER, "node-a", "daemon-7"),), None)))
+    users._saw(MirrorChange(("team", "daemon"), None, ((COMPUTE_DOMAIN_DRIVER, "node-a", "daemon-7"),)))
     assert users.of("node-a") == {A.name: [f"team/{name}" for name in names]}
     assert users.channels("node-a") == 5
     users._saw(MirrorChange(("team", "domain"), domain, None))
     assert users.channels("node-a") == 0
-    users._saw(MirrorChange(("team", names[0]), gpus, ((), None)))
+    users._saw(MirrorChange(("team", names[0]), gpus, ()))
     assert users.of("node-a") == {A.name: [f"team/{name}" for name in names[1:]]}
     for name in names[1:]:
-        users._saw(MirrorChange(("team", name), gpus, ((), None)))
+        users._saw(MirrorChange(("team", name), gpus, ()))
     assert (GPU_DRIVER, "node-a") not in users._by_pool, "nodes that are gone leave nothing"
     assert pools == ["node-a"] * 19
-
-
-def test_who_follows_claims_hears_of_each_beside_the_users_of_devices(kube: Kube) -> None:
-    begun: list[asyncio.Event] = []
-    changes: list[tuple[object, ...]] = []
-
-    class Beside:
-        def begins(self, synced: asyncio.Event) -> None:
-            begun.append(synced)
-
-        def keep(self, claim: JsonObject) -> Any:
-            return claim["metadata"]["name"]
-
-        def saw(self, key: Key, before: Any, after: Any) -> None:
-            changes.append((key, before, after))
-
-    users = _Users(kube, GPU_DRIVER, lambda pool: None, Beside())
-    assert begun == [users.mirror.synced]
-    assert users._keep(claim("a", "team")) == ((), "a")
-    users._saw(MirrorChange(("team", "a"), None, ((), "first")))
-    users._saw(MirrorChange(("team", "a"), ((), "first"), ((), "second")))
-    users._saw(MirrorChange(("team", "a"), ((), "second"), None))
-    key = ("team", "a")
-    assert changes == [(key, None, "first"), (key, "first", "second"), (key, "second", None)]
 
 
 async def test_the_publisher_of_domains_waits_until_something_is_decided() -> None:
@@ -390,7 +366,7 @@ async def test_the_publisher_of_domains_waits_until_something_is_decided() -> No
 
 async def test_a_node_about_which_nothing_is_decided_has_no_pool(scene: Scene) -> None:
     await scene.node("node-a", A)
-    async with publishing(scene, policies=lambda kube, changed: DecidedPolicies()):
+    async with publishing(scene, policies=lambda watches, changed: DecidedPolicies()):
         await scene.rests()
         assert scene.publisher.pool_states() == []
         policy = decided(PublishingPolicy.EVERYTHING, (), NodeInventorySpec.of(inventory_spec("node-a", [A])), {})

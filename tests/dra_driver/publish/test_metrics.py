@@ -16,7 +16,7 @@ from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonOb
 from dra_driver.errors import InvalidInput, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls
-from dra_driver.kube.watch import Backoff
+from dra_driver.kube.watch import Backoff, Watches
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
@@ -60,7 +60,7 @@ async def test_pools_tell_their_generation_and_publication_and_that_they_fail(
     async with Refusing(Endpoint(server=api_server.url), answered=ApiCalls(registry).answered) as client:
         client.refuses = True
         publisher = PoolPublisher(
-            client,
+            Watches(client),
             Publication(driver=GPU_DRIVER, policies=fixed()),
             PublishingListeners(narrator=CountingNarrator(PublishingCounters(registry))),
             Pace(ask_after_s=0.0, retry=lambda: Backoff(first_s=0.01, longest_s=0.1)),

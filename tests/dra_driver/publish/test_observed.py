@@ -9,6 +9,7 @@ from support.plugin import eventually
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import Unreachable
 from dra_driver.kube.client import Listing, WatchEvent
+from dra_driver.kube.watch import Watches
 from dra_driver.publish.observed import ObservedSlices
 from dra_driver.slices.diff import MANAGED_BY, MANAGER, CreateSlice, WantedSlice, observed_slice
 
@@ -53,7 +54,7 @@ class Scene:
         self.changes: list[bool] = []
         """For each call to look at the pool, whether it was because of a loss."""
         self.slices = ObservedSlices(
-            self.server,
+            Watches(self.server),
             "gpu.nvidia.com",
             None,
             self._changed,
