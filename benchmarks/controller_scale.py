@@ -60,6 +60,7 @@ UNITS = {
     "memory before any node": "MiB",
     "memory": "MiB",
     "maximum memory": "MiB",
+    "memory of a replica that waits": "MiB",
     "nodes lost at once": "",
     "nodes lost: their last slice is gone": "s",
     "nodes lost: writes": "",
@@ -282,11 +283,12 @@ class Bench:
     def _versions(self) -> dict[str, str]:
         return {name: seen.version for name, seen in self.nodes.slices.items()}
 
-    async def leader_change(self, kubeconfig: Path, log: Path, leader: Controller) -> tuple[float, int]:
-        """Seconds until a change is published that happens when the leader is killed, and slices of other nodes that
-        the next leader wrote."""
+    async def leader_change(self, kubeconfig: Path, log: Path, leader: Controller) -> "Figures":
+        """What happens when the leader is killed while another replica waits."""
         async with Controller.running(kubeconfig, log) as other:
             await other.until_ready()
+            await asyncio.sleep(SETTLE_S)
+            memory = other.memory_mib
             before = self._versions()
             await leader.kill()
             changed_s = await self.change_s(300)
@@ -294,7 +296,11 @@ class Bench:
             again = sum(
                 before.get(name) != seen.version for name, seen in self.nodes.slices.items() if seen.node != name_of(0)
             )
-        return changed_s, again
+        return {
+            "memory of a replica that waits": memory,
+            "leader change: a change is published": changed_s,
+            "leader change: slices written again": again,
+        }
 
 
 def _gpu_policy(name: str, spec: JsonObject) -> JsonObject:
@@ -420,14 +426,13 @@ async def _restarted(bench: Bench, kubeconfig: Path, log: Path) -> Figures:
             checked_s, received = time.monotonic() - started, wire.received_bytes
             await asyncio.sleep(SETTLE_S)
             writes, of_slices = await controller.writes(), await controller.writes(slices=True)
-            changed_s, again = await bench.leader_change(kubeconfig, log, controller)
+            change = await bench.leader_change(kubeconfig, log, controller)
     return {
         "restart: until all is checked": checked_s,
         "restart: slice writes": of_slices,
         "restart: other writes, dry runs included": writes - of_slices,
         "restart: received": received / 2**20,
-        "leader change: a change is published": changed_s,
-        "leader change: slices written again": again,
+        **change,
     }
 
 
