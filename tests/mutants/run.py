@@ -68,7 +68,9 @@ CORE: Mapping[str, Sequence[str]] = {
     "dra_driver/publish/preview.py": ("tests/dra_driver/publish", "tests/dra_driver/cli/test_policy.py"),
     "dra_driver/kube/leader.py": ("tests/dra_driver/kube/test_leader.py",),
     "dra_driver/kube/workqueue.py": ("tests/dra_driver/kube/test_workqueue.py",),
-    "controller/slices.py": ("tests/controller/test_slices.py",),
+    "controller/replica.py": ("tests/controller/test_replica.py",),
+    "controller/slices.py": ("tests/controller/test_replica.py",),
+    "dra_driver/kube/watch.py": ("tests/dra_driver/kube/test_watch.py", "tests/controller/test_replica.py"),
 }  # fmt: skip
 """The files, and the tests nearest to them; of two patterns, the later."""
 _HARMLESS = Path(__file__).with_name("harmless.yaml")
