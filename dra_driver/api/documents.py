@@ -51,7 +51,7 @@ class SourceText:
 @dataclass(frozen=True, slots=True, eq=False)
 class Document:
     """One object as written. `obj` is plain, unchecked JSON data: `metadata` may be a number. It may share parts with
-    other objects (anchors of YAML, items of a list that are alike), so nobody changes it.
+    other objects (anchors of YAML, items of a list that are alike): do not change it.
 
     `index` counts the objects of the file from 0, items of lists each for themselves.
     What the document does not have is empty: `api_version`, `kind`, `name`; `namespace` is None.
