@@ -236,7 +236,11 @@ def json_of(value: Any) -> Any:
     if table is None:
         return dict(sorted(value.items())) if isinstance(value, Mapping) else value
     own = ((json_name, getattr(value, name), default) for name, json_name, default in table)
-    return {json_name: json_of(item) for json_name, item, default in own if item != default}
+    return {
+        json_name: item if isinstance(item, str | int) else json_of(item)
+        for json_name, item, default in own
+        if item != default
+    }
 
 
 def _dumps(value: object) -> str:

@@ -359,7 +359,8 @@ class Kube:
 
     async def _content(self, call: _Call) -> bytes:
         with self._traced(call.verb, call.path if call.resource is None else call.resource.plural) as more:
-            async with self._answer(replace(call, headers={**call.headers, **more})) as response:
+            with_more = replace(call, headers={**call.headers, **more}) if more else call
+            async with self._answer(with_more) as response:
                 return await response.read()
 
     @asynccontextmanager

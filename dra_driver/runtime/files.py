@@ -161,7 +161,8 @@ def names(folder: Path) -> tuple[str, ...]:
 def make_folder(folder: Path) -> None:
     """Creates the folder with its parents if it is missing. Raises NodeNotReady."""
     with _translated(folder, "cannot be created"):
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
 
 
 def remove_temporaries(folder: Path, prefix: str) -> tuple[Path, ...]:

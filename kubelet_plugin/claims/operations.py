@@ -97,8 +97,8 @@ class Operations:
         return answer if isinstance(answer, DriverError) else None
 
     def begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
-        """Start work that is finished even if its caller gives up."""
-        task = asyncio.create_task(work)
+        """Start work that is finished even if its caller gives up. It runs at once, until it first waits."""
+        task = asyncio.eager_task_factory(asyncio.get_running_loop(), work)
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
         return task

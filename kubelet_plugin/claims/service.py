@@ -218,9 +218,6 @@ class ClaimService:
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
         """The devices of each claim, or why not, by claim UID. A repeated call gives the same answer."""
         files, reads = _Once(self._view.files), _Reads(len({claim.uid for claim in claims}))
-        if not self._all_held(claims):
-            with suppress(NodeNotReady):  # a claim that needs them gets the reason
-                files.begin()  # while the claims are read
         return await self._operations.each("prepare", claims, partial(self._prepare, files=files, reads=reads))
 
     async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
@@ -243,13 +240,6 @@ class ClaimService:
         """None for each released claim, or why not, by claim UID. A claim that is not held is released already."""
         return await self._operations.each("unprepare", claims, self._unprepare)
 
-    def _all_held(self, claims: Sequence[ClaimRef]) -> bool:
-        try:
-            held = self._journal.current.held
-        except DriverError:
-            return True  # every claim will be refused for that reason
-        return all(claim.uid in held for claim in claims)
-
     async def _prepare(
         self, ref: ClaimRef, notes: ClaimNotes, files: "_Once[ContainerFiles]", reads: "_Reads"
     ) -> tuple[PreparedDevice, ...]:
@@ -260,7 +250,7 @@ class ClaimService:
         held = self._journal.current.held.get(ref.uid)
         sure = held is not None and _is_final(held) and await self._is_prepared(held, self._view.node())
         patience_s = 0.0 if sure else self._patience.api_s
-        answer = await notes.while_wanted(ref, lambda: self._asked(ref, patience_s))
+        answer = await notes.while_wanted(ref, lambda: self._asked(ref, patience_s, files if held is None else None))
         await reads.ended()
         async with self._executor.turn(ref.uid):
             notes.wanted(ref)
@@ -287,9 +277,14 @@ class ClaimService:
             self._view.check_not_released()
             return answer_of((await self._carry_out(plan)).entry, self._driver)
 
-    async def _asked(self, ref: ClaimRef, patience_s: float) -> ClaimRead:
+    async def _asked(self, ref: ClaimRef, patience_s: float, files: "_Once[ContainerFiles] | None") -> ClaimRead:
+        """`files`: what to begin while the API server is asked, which takes longer."""
         with suppress(DriverError), timed(self._listener.step_ended, "read_claim"):
-            answer = await self._reads.of(ref, patience_s=patience_s)
+            answer = self._reads.begin(ref, patience_s=patience_s)
+            if files is not None:
+                with suppress(NodeNotReady):  # a claim that needs them gets the reason
+                    files.begin()
+            await answer.ended()
             answer.claim()  # what it raises is the step's outcome, and the claim's in its turn
         return answer
 

@@ -237,7 +237,7 @@ class DomainClaims:
         notes.devices = () if had is None else self._devices(had)
 
     async def _read(self, ref: ClaimRef, notes: ClaimNotes) -> ResourceClaim:
-        answer = await notes.while_wanted(ref, lambda: self._reads.of(ref, patience_s=_API_PATIENCE_S))
+        answer = await notes.while_wanted(ref, lambda: self._reads.begin(ref, patience_s=_API_PATIENCE_S).ended())
         try:
             return checked(answer.claim(), ref)
         except ClusterError as error:

@@ -242,6 +242,8 @@ class CdiFiles:
 
         A missing parent means that the host's folder is not mounted, and no runtime would see a folder made here.
         """
+        if self.folder.is_dir():
+            return
         try:
             self.folder.mkdir()
             self.folder.chmod(0o755)  # regardless of the umask

@@ -153,6 +153,11 @@ class ClaimRead:
         """Whether the claim was released since the API server was asked."""
         return self._releases.count != self._released_before
 
+    async def ended(self) -> "ClaimRead":
+        """Returns when there is an answer, or an error. To cancel this does not end the question."""
+        await asyncio.wait([self.asking])
+        return self
+
     def claim(self) -> ResourceClaim | None:
         """None when there is none. Raises what asking raised."""
         return self.asking.result()
@@ -166,17 +171,16 @@ class ClaimReads:
         self._of_claims: WeakValueDictionary[str, _Releases] = WeakValueDictionary()
         """Each lives as long as a caller has an answer about the claim."""
 
-    async def of(self, ref: ClaimRef, *, patience_s: float) -> ClaimRead:
-        """The answer, or the error, of a question that was not answered when this was called."""
+    def begin(self, ref: ClaimRef, *, patience_s: float) -> ClaimRead:
+        """The question, which no answer precedes. It is sent at once if there is a connection."""
         releases = self._of_claims.setdefault(ref.uid, _Releases())
         if releases.asked is not None:
             claim, patient_s, read = releases.asked
             if (claim, patient_s) == (ref, patience_s) and not read.asking.done() and not read.outdated:
-                await asyncio.wait([read.asking])
                 return read
-        read = ClaimRead(releases, asyncio.create_task(self._claims.read(ref, patience_s=patience_s)))
+        asking = self._claims.read(ref, patience_s=patience_s)
+        read = ClaimRead(releases, asyncio.eager_task_factory(asyncio.get_running_loop(), asking))
         releases.asked = ref, patience_s, read
-        await asyncio.wait([read.asking])
         return read
 
     def released(self, claim_uid: str) -> None:

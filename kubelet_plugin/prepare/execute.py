@@ -109,9 +109,11 @@ type Finish = Callable[[Entry, Records], Awaitable[Plan]]
 class _ClaimFiles:
     """A claim's files around the write of the journal: before it under hidden names, after it in place."""
 
-    def __init__(self, cdi: CdiFiles, plan: Plan) -> None:
+    def __init__(self, cdi: CdiFiles, plan: Plan, *, new: bool = False) -> None:
+        """`new`: the claim had no files before."""
         self._cdi = cdi
         self._plan = plan
+        self._new = new
         self._staged: list[StagedFile] = []
         self.due = False
         """Whether the journal has the entry, so that a claim without its files is UNFINISHED."""
@@ -135,8 +137,9 @@ class _ClaimFiles:
             return
         self.due = True
         self._cdi.publish(self._staged)
-        # It may have been allocated again, with devices for other requests.
-        self._cdi.drop_metadata(self._plan.entry.claim.uid, but=[file.request for file in self._plan.metadata])
+        if not self._new:
+            # It may have been allocated again, with devices for other requests.
+            self._cdi.drop_metadata(self._plan.entry.claim.uid, but=[file.request for file in self._plan.metadata])
 
     def _discard(self) -> None:
         for file in self._staged:
@@ -242,7 +245,7 @@ class Executor:
 
     async def _write(self, plan: Plan, before: Entry | None) -> None:
         transitions.admitted_to(self._journal.current, plan.entry)  # before anything is written for it
-        files = _ClaimFiles(self._cdi, plan)
+        files = _ClaimFiles(self._cdi, plan, new=before is None)
         try:
             await self._journal.commit(transitions.with_entry(plan.entry), around=files)
         except DriverError:

@@ -15,9 +15,10 @@ that name, the end of the first removes the files of the second, and the longest
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+
+from pydantic_core import to_json
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import ResourceClaim
@@ -129,7 +130,7 @@ def _content(entry: Entry, request: str, described: list[JsonObject], devices: l
         **({"podClaimName": pod_claim} if pod_claim else {}),
         "requests": [{"name": f"{request}/{alternative}" if alternative else request, "devices": described}],
     }
-    return (json.dumps(document, indent=2, ensure_ascii=False).translate(_ESCAPED) + "\n").encode()
+    return (to_json(document, indent=2).decode().translate(_ESCAPED) + "\n").encode()
 
 
 def _described(device: HeldDevice, node: KnownNode, source: MetadataSource, made: str | None) -> JsonObject:
@@ -147,7 +148,7 @@ def _published(device: HeldDevice, node: KnownNode, source: MetadataSource) -> J
     offer = None if isinstance(node.offers, NodeNotReady) else node.offers.get(device.device)
     if offer is None or offer.gpu.uuid != device.gpu_uuid:
         return {}
-    if offer.share is None and device.share_id is None:
+    if offer.sharing is not None and offer.share is None and device.share_id is None:
         offer = replace(offer, sharing=None)
     return source.attributes(offer)
 
@@ -163,7 +164,7 @@ def _spec(entry: Entry, request: str, driver: str, folder: str) -> bytes:
     host_path = f"{folder}/{host_name(entry.claim.uid, request)}"
     mount = Mount(host_path, _container_path(entry, request, driver), ("ro", "bind"))
     device = CdiDevice(f"{entry.claim.uid}_{request}", ContainerEdits(mounts=(mount,)))
-    return json.dumps(json_of(CdiSpec(_CDI_VERSION, f"{driver}/metadata", (device,))), indent=2).encode()
+    return to_json(json_of(CdiSpec(_CDI_VERSION, f"{driver}/metadata", (device,))), indent=2)
 
 
 def _container_path(entry: Entry, request: str, driver: str) -> str:

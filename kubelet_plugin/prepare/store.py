@@ -303,7 +303,8 @@ class JournalFile:
     def _locked(self, patience_s: float | None = None) -> Iterator[None]:
         path = self._folder / LOCK
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._folder.exists():
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise NodeNotReady(f"cannot be opened: {error.strerror or error}", about=f"file {path}") from error

@@ -325,7 +325,8 @@ def _offer(asked: ClaimRef, place: str, result: AllocatedDevice, node: KnownNode
     if offer is None:
         raise _unknown(asked, place, result.device, node)
     # Without consumable capacity the server gives a shared device to one claim, and says so by naming no share.
-    return offer if offer.share is not None or result.share_id is not None else replace(offer, sharing=None)
+    alone = offer.sharing is None or offer.share is not None or result.share_id is not None
+    return offer if alone else replace(offer, sharing=None)
 
 
 def _unknown(asked: ClaimRef, place: str, device: str, node: KnownNode) -> UnknownDevice | NodeNotReady:
