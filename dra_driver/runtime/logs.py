@@ -49,7 +49,7 @@ def configure_logging(level: str, log_format: str, stream: TextIO | None = None)
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
-        logger_factory=structlog.PrintLoggerFactory(file=stream),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )
     libraries = logging.StreamHandler(stream)

@@ -2,7 +2,7 @@
 
 gRPC reads its settings when it is imported, so this one is made here. With gRPC's event engine, the default, a message
 of the kubelet passes three threads until one wakes the event loop. Without it, that one reads the socket itself: a
-third fewer switches of threads in a call. A release of gRPC that no longer knows the name logs that, and goes on.
+third fewer switches of threads in a call. A release of gRPC that does not know the name only logs that.
 """
 
 import os
