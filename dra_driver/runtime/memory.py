@@ -7,6 +7,7 @@ import ctypes
 import gc
 import mmap
 from asyncio import sslproto
+from functools import cache
 
 _ARENA_MAX = -8
 _TRIM_THRESHOLD = -1
@@ -22,8 +23,9 @@ _PF_W = 2
 
 
 def limit() -> None:
-    """Call before threads start and connections are opened."""
+    """Call before threads start and connections are opened, and after the imports."""
     _limit_allocator()
+    _segments_of_files()
     # asyncio reserves as much for each TLS connection, and fills it: 256 KiB, though a TLS record has at most 16 KiB.
     sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
 
@@ -61,24 +63,36 @@ def _let_go() -> None:
 
 
 def _let_go_of_libraries(library: ctypes.CDLL) -> None:
-    """Unmaps the pages of loaded libraries that come from their files: code, constants, symbols. Most were used only at
-    start-up; the others return when they are used. Segments that are written, also by relocation, are left alone: their
-    pages are in no file. A library that another thread loads meanwhile has the same segments.
+    """Unmaps the pages of libraries that come from their files: code, constants, symbols. Most were used only at
+    start-up; the others return when they are used.
     """
-    iterate = getattr(library, "dl_iterate_phdr", None)
-    if iterate is None:
-        return
+    for start, size in _segments_of_files():
+        library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _DONT_NEED)
 
-    def let_go(info: "ctypes._Pointer[_LoadedObject]", size: int, data: int | None) -> int:
+
+@cache
+def _segments_of_files() -> tuple[tuple[int, int], ...]:
+    """Addresses and sizes of what libraries map and never write. Segments that are written, also by relocation, are
+    left out, because their pages are in no file.
+
+    Remembered from before threads started: the C library holds its lock of loaded libraries during the calls, and a
+    thread that imports a compiled module would wait for it with Python's lock. Libraries are never unloaded.
+    """
+    iterate = getattr(ctypes.CDLL(None), "dl_iterate_phdr", None)
+    if iterate is None:
+        return ()
+    segments = []
+
+    def add(info: "ctypes._Pointer[_LoadedObject]", size: int, data: int | None) -> int:
         loaded = info.contents
         for header in loaded.headers[: loaded.count]:
             if header.type == _PT_LOAD and not header.flags & _PF_W:
                 start = (loaded.base + header.address) & -mmap.PAGESIZE
-                end = loaded.base + header.address + header.file_bytes
-                library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
+                segments.append((start, loaded.base + header.address + header.file_bytes - start))
         return 0
 
-    iterate(_CALLBACK(let_go), None)
+    iterate(_CALLBACK(add), None)
+    return tuple(segments)
 
 
 class _ProgramHeader(ctypes.Structure):
