@@ -7,9 +7,11 @@ from support.inventories import gpu, inventory_spec, mig, policy
 from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, ImexFacts, Limitation, NodeInventoryStatus, PassthroughFacts
-from dra_driver.devices.limitations import LimitationCause, Note, limitations_of, wanted_status
+from dra_driver.devices.limitations import LimitationCause as Cause
+from dra_driver.devices.limitations import Note, limitations_of, wanted_status
 from dra_driver.names import GPU_DRIVER
-from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
+from dra_driver.slices.features import ALL_FEATURES as ALL
+from dra_driver.slices.features import ServerFeatures
 from dra_driver.slices.offline import published_offline
 
 RESET = mig(switchable=False)
@@ -19,7 +21,7 @@ PAIR = [gpu(0, mig=RESET), gpu(1, mig=RESET)]
 
 
 def limited(
-    gpus: Sequence[GpuFacts], features: ServerFeatures = ALL_FEATURES, **rules: Any
+    gpus: Sequence[GpuFacts], features: ServerFeatures = ALL, **rules: Any
 ) -> list[tuple[str | None, str, list[str]]]:
     """Rule, reason and GPUs."""
     limitations = published_offline(inventory_spec("node-a", gpus), policy(**rules), {}, "uid", features)[0].limitations
@@ -35,65 +37,41 @@ NO_SHARES = ServerFeatures(partitionable=True, taints=True)
 @rows(
     "facts, features, rules, rule, cause",
     [
-        ({"mig": RESET}, ALL_FEATURES, {"mig": [DYNAMIC]}, "mig[0]", LimitationCause.RESET_NEEDED),
-        ({}, ALL_FEATURES, {"mig": [{**DYNAMIC, "gpus": {"names": ["*"]}}]}, "mig[0]", LimitationCause.NO_MIG),
-        ({"mig": mig(profiles=[])}, ALL_FEATURES, {"mig": [DYNAMIC]}, "mig[0]", LimitationCause.NO_MIG_PROFILES),
-        (
-            {"mig": mig()},
-            ALL_FEATURES,
-            {"mig": [{**DYNAMIC, "profiles": ["9g.*"]}]},
-            "mig[0]",
-            LimitationCause.NO_SUCH_PROFILE,
-        ),
-        ({"mig": mig(enabled=True)}, ALL_FEATURES, {}, None, LimitationCause.NO_MIG_DEVICES),
-        (
-            {"mig": mig(enabled=True)},
-            ALL_FEATURES,
-            {"mig": [{"mode": "Static"}]},
-            "mig[0]",
-            LimitationCause.NO_MIG_DEVICES,
-        ),
-        (
-            {},
-            ALL_FEATURES,
-            {"sharing": [{"strategy": "MPS", "replicas": 64}]},
-            "sharing[0]",
-            LimitationCause.NO_SHARING,
-        ),
-        ({}, ALL_FEATURES, {"passthrough": [{}]}, "passthrough[0]", LimitationCause.NO_IOMMU),
+        ({"mig": RESET}, ALL, {"mig": [DYNAMIC]}, "mig[0]", Cause.RESET_NEEDED),
+        ({}, ALL, {"mig": [{**DYNAMIC, "gpus": {"names": ["*"]}}]}, "mig[0]", Cause.NO_MIG),
+        ({"mig": mig(profiles=[])}, ALL, {"mig": [DYNAMIC]}, "mig[0]", Cause.NO_MIG_PROFILES),
+        ({"mig": mig()}, ALL, {"mig": [{**DYNAMIC, "profiles": ["9g.*"]}]}, "mig[0]", Cause.NO_SUCH_PROFILE),
+        ({"mig": mig(enabled=True)}, ALL, {}, None, Cause.NO_MIG_DEVICES),
+        ({"mig": mig(enabled=True)}, ALL, {"mig": [{"mode": "Static"}]}, "mig[0]", Cause.NO_MIG_DEVICES),
+        ({}, ALL, {"sharing": [{"strategy": "MPS", "replicas": 64}]}, "sharing[0]", Cause.NO_SHARING),
+        ({}, ALL, {"passthrough": [{}]}, "passthrough[0]", Cause.NO_IOMMU),
         (
             {"mig": mig(enabled=True), "passthrough": PassthroughFacts(iommu_group=1)},
-            ALL_FEATURES,
+            ALL,
             {"passthrough": [{}], "mig": [DYNAMIC]},
             "passthrough[0]",
-            LimitationCause.NO_PASSTHROUGH,
+            Cause.NO_PASSTHROUGH,
         ),
-        ({"mig": mig()}, NO_COUNTERS, {"mig": [DYNAMIC]}, "mig[0]", LimitationCause.NO_PARTITIONABLE_DEVICES),
+        ({"mig": mig()}, NO_COUNTERS, {"mig": [DYNAMIC]}, "mig[0]", Cause.NO_PARTITIONABLE_DEVICES),
         (
             {"passthrough": PassthroughFacts(iommu_group=1)},
             NO_COUNTERS,
             {"passthrough": [{}]},
             "passthrough[0]",
-            LimitationCause.NO_PARTITIONABLE_DEVICES,
+            Cause.NO_PARTITIONABLE_DEVICES,
         ),
+        ({}, NO_SHARES, {"sharing": [{**TIMES, "unlimited": True}]}, "sharing[0]", Cause.NO_CONSUMABLE_CAPACITY),
         (
             {},
-            NO_SHARES,
-            {"sharing": [{**TIMES, "unlimited": True}]},
-            "sharing[0]",
-            LimitationCause.NO_CONSUMABLE_CAPACITY,
-        ),
-        (
-            {},
-            ALL_FEATURES,
+            ALL,
             {"attributes": [{"values": {f"extra{number:02d}": number for number in range(40)}}]},
             "attributes[0]",
-            LimitationCause.NO_ROOM_FOR_ATTRIBUTE,
+            Cause.NO_ROOM_FOR_ATTRIBUTE,
         ),
     ],
 )
 def test_a_rule_that_cannot_be_followed_is_named_with_the_reason(
-    facts: dict[str, Any], features: ServerFeatures, rules: dict[str, Any], rule: str | None, cause: LimitationCause
+    facts: dict[str, Any], features: ServerFeatures, rules: dict[str, Any], rule: str | None, cause: Cause
 ) -> None:
     facts_of = gpu(0, **facts)
     assert (rule, cause.reason, [facts_of.name]) in limited([facts_of], features, **rules)
@@ -133,7 +111,7 @@ def test_more_channels_than_the_driver_has_are_a_limitation_of_the_other_driver(
 
 def test_texts_and_numbers_are_bounded() -> None:
     rules = policy()
-    notes = [Note(LimitationCause.NO_SHARING, f"{number} " + "x" * 3000, gpu(number)) for number in range(200)]
+    notes = [Note(Cause.NO_SHARING, f"{number} " + "x" * 3000, gpu(number)) for number in range(200)]
     limitations = limitations_of(notes, rules, GPU_DRIVER, "node-a")
     assert len(limitations) == 50 and max(len(limitation.message) for limitation in limitations) == 1024
     status = wanted_status(
@@ -142,8 +120,8 @@ def test_texts_and_numbers_are_bounded() -> None:
     assert len(status.conditions[0].message) == 1024
 
 
-@rows("cause", list(LimitationCause))
-def test_every_cause_says_what_ends_it(cause: LimitationCause) -> None:
+@rows("cause", list(Cause))
+def test_every_cause_says_what_ends_it(cause: Cause) -> None:
     (limitation,) = limitations_of([Note(cause, "text", gpu(0))], policy(), GPU_DRIVER, "node-a")
     assert limitation.fix and "{" not in limitation.fix and cause.meaning.endswith(".")
 
