@@ -9,6 +9,7 @@ for all of them.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
@@ -72,7 +73,7 @@ class WorkQueue:
             if timer.when() <= loop.time() + delay_s:
                 return
             timer.cancel()
-        self._timers[key] = loop.call_later(delay_s, self._due, key)
+        self._timers[key] = loop.call_later(delay_s, partial(self.add, key, soon=True))
 
     def retry(self, key: str, at_least_s: float = 0.0) -> float:
         """Processes `key` after its next, longer pause; returns the pause in seconds."""
@@ -113,10 +114,6 @@ class WorkQueue:
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
-
-    def _due(self, key: str) -> None:
-        self._timers.pop(key, None)
-        self.add(key, soon=True)
 
     async def _work(self, handle: Callable[[str], Awaitable[None]]) -> None:
         while True:

@@ -112,7 +112,7 @@ class Node:
         self.host_imex: Callable[[], str | None] | None = None
         self.heard = Heard()
 
-    def plugin(self, *, patience_s: float = 5.0) -> DomainClaims:
+    def plugin(self, *, patience_s: float = 5.0, sweep_interval_s: float = 600.0) -> DomainClaims:
         node = DomainHost(
             name=NODE,
             host=self.host,
@@ -124,7 +124,7 @@ class Node:
         )
         reader = DomainReader(cast(Any, self.domains), NODE, patience_s=patience_s)
         return DomainClaims(
-            ClaimReader(self.api), reader, self.journal, self.cdi, node, self.heard, sweep_interval_s=600.0
+            ClaimReader(self.api), reader, self.journal, self.cdi, node, self.heard, sweep_interval_s=sweep_interval_s
         )
 
     @property

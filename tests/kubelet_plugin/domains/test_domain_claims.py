@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.background import background
 from support.claims import a_claim, a_config
 from support.domain_claims import HARDWARE, NODE, Node
+from support.plugin import eventually
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotReady, Unreachable
+from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotReady, Rejected, Unreachable
 from dra_driver.kube.client import Listing
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.domains.service import DomainClaims
@@ -184,14 +186,47 @@ async def test_after_a_reboot_the_files_are_there_again_with_the_new_numbers(nod
     assert nodes_in(node.file(ref)) == [("/dev/nvidia-caps-imex-channels/channel0", 299, 0)]
 
 
-async def test_a_sweep_removes_what_the_other_instance_was_writing_when_it_was_killed(node: Node) -> None:
+@pytest.mark.parametrize("when", ["start", "sweep", "run"])
+async def test_what_the_other_instance_was_writing_when_it_was_killed_is_removed(node: Node, when: str) -> None:
     node.ready("d")
-    plugin = node.plugin()
+    plugin = node.plugin(sweep_interval_s=0.01)
     await prepared(plugin, node.claim("one", "d"))
     half_done = node.cdi.folder / f".{next(node.cdi.folder.glob('*.json')).name}.0123.tmp"
     half_done.write_text("half")
-    await plugin.sweep()
+    if when == "run":
+        async with background(plugin.run()):
+            await eventually(lambda: not half_done.exists())
+    else:
+        await (plugin.start() if when == "start" else plugin.sweep())
     assert not half_done.exists()
+
+
+async def test_a_sweep_while_the_api_server_is_away_releases_nothing(node: Node) -> None:
+    node.ready("d")
+    ref, plugin = node.claim("one", "d"), node.plugin()
+    await prepared(plugin, ref)
+    node.api.away = Unreachable("away")
+    await plugin.sweep()
+    await plugin.sweep()
+    assert list(node.held) == [ref.uid]
+
+
+async def test_a_start_writes_each_file_that_it_can(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.ready("d")
+    refs = [node.claim("one", "d"), node.claim("two", "d", "channel-1")]
+    await node.plugin().prepare(refs)
+    for ref in refs:
+        node.cdi.remove(ref.uid)
+    write = node.cdi.write
+
+    def refuse(uid: str, content: bytes) -> None:
+        if uid == refs[0].uid:
+            raise NodeNotReady("cannot be written: the file system is full", about="file")
+        write(uid, content)
+
+    monkeypatch.setattr(node.cdi, "write", refuse)
+    await node.plugin().start()
+    assert node.cdi.claims() == {refs[1].uid}
 
 
 async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two_looks_later(node: Node) -> None:
@@ -242,6 +277,85 @@ async def test_a_claim_that_is_released_while_it_is_entered_is_prepared_and_then
     assert device.device == "channel-0"
     assert (await releasing[0])[ref.uid] is None
     assert (node.file(ref), node.held) == (None, {})
+
+
+async def test_a_call_that_is_given_up_before_its_claim_is_entered_enters_nothing(node: Node) -> None:
+    node.domains.put("d")
+    ref, plugin = node.claim("one", "d"), node.plugin()
+    waiting = asyncio.create_task(plugin.prepare([ref]))
+    await node.domains.watched.wait()
+    async with plugin._files:  # another claim is entered
+        node.ready("d")
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    await plugin.close()
+    assert (node.file(ref), node.held) == (None, {})
+
+
+async def test_a_release_that_is_given_up_before_it_begins_releases_nothing(node: Node) -> None:
+    """The kubelet may have asked the next instance of the plugin to prepare the claim."""
+    node.ready("d")
+    ref, plugin = node.claim("one", "d"), node.plugin()
+    await prepared(plugin, ref)
+    async with plugin._files:
+        releasing = asyncio.create_task(plugin.unprepare([ref]))
+        await asyncio.sleep(0.02)
+        releasing.cancel()
+        await asyncio.gather(releasing, return_exceptions=True)
+    await plugin.close()
+    assert node.file(ref) is not None and list(node.held) == [ref.uid]
+
+
+async def test_the_end_waits_for_what_was_begun(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.ready("d")
+    ref, plugin = node.claim("one", "d"), node.plugin()
+    commit, begun = node.journal.commit, asyncio.Event()
+
+    async def slow(change: Any, **more: Any) -> Any:
+        begun.set()
+        await asyncio.sleep(0.05)
+        return await commit(change, **more)
+
+    monkeypatch.setattr(node.journal, "commit", slow)
+    preparing = asyncio.create_task(plugin.prepare([ref]))
+    await begun.wait()
+    preparing.cancel()
+    await plugin.close()
+    assert node.file(ref) is not None and list(node.held) == [ref.uid]
+
+
+async def test_a_claim_is_read_again_after_its_release(node: Node) -> None:
+    """An answer to what was asked before may be outdated."""
+    node.ready("d")
+    ref, plugin, go_on = node.claim("one", "d"), node.plugin(), asyncio.Event()
+
+    async def before_answer(_: str) -> None:
+        await go_on.wait()
+
+    node.api.before_answer = before_answer
+    first = asyncio.create_task(prepared(plugin, ref))
+    await eventually(lambda: node.api.reads == 1)
+    await plugin.unprepare([ref])
+    second = asyncio.create_task(prepared(plugin, ref))
+    await eventually(lambda: node.api.reads == 2)
+    go_on.set()
+    refused(await first, NodeNotReady, "was released")
+    assert len(await second) == 1
+
+
+async def test_a_claim_that_may_not_be_read_is_the_administrators_move(node: Node) -> None:
+    node.ready("d")
+    node.api.away = Rejected("forbidden", status=403)
+    refused(await prepared(node.plugin(), node.claim("one", "d")), Rejected, "forbidden", "an administrator has to")
+
+
+@pytest.mark.parametrize("uid", ["../uid", ""])
+async def test_a_uid_that_cannot_be_in_the_name_of_a_file_is_refused(node: Node, uid: str) -> None:
+    node.ready("d")
+    ref = node.claim("one", "d")
+    node.api.objects[ref.namespace, ref.name]["metadata"]["uid"] = uid
+    refused(await prepared(node.plugin(), replace(ref, uid=uid)), InvalidInput, "cannot be the UID")
 
 
 async def test_a_file_of_no_claim_is_removed(node: Node) -> None:
@@ -305,6 +419,20 @@ async def test_no_other_domain_comes_to_the_node_while_a_lost_claim_is_not_settl
 async def away(resource: Resource) -> AsyncGenerator[Listing, None]:
     raise Unreachable("away")
     yield
+
+
+async def test_a_sweep_enters_lost_claims_again(node: Node) -> None:
+    ref = await lost(node)
+    await node.plugin().sweep()
+    assert list(node.held) == [ref.uid]
+
+
+async def test_of_a_lost_claim_whose_domain_is_gone_nothing_is_left(node: Node) -> None:
+    """Its device is known no more, and others must not wait for it."""
+    await lost(node)
+    node.domains.objects.clear()
+    await node.plugin().start()
+    assert node.cdi.claims() == frozenset() and node.held == {}
 
 
 async def test_of_a_lost_claim_that_is_gone_nothing_is_left(node: Node) -> None:

@@ -17,6 +17,7 @@ from kubelet_plugin.domains.service import DomainClaims
 from kubelet_plugin.domains.wanted import with_domain_claim
 from kubelet_plugin.prepare.journal import decode, encode
 from kubelet_plugin.prepare.lifecycle import BindingStage
+from kubelet_plugin.prepare.store import JOURNAL
 
 
 @pytest.fixture
@@ -51,8 +52,10 @@ async def test_a_channel_is_prepared_when_the_daemon_is_ready_and_the_kubelet_fi
     assert await waiting is None
     assert stage(node, ref) is BindingStage.AHEAD
     assert await plugin.prepare_ahead(ref) is None
+    assert stage(node, ref) is BindingStage.AHEAD
+    node.domains.objects.clear()
     (answer,) = await asked(plugin, ref)
-    assert answer.device == "channel-0"
+    assert answer.device == "channel-0", "the kubelet does not wait for the domain again"
     assert stage(node, ref) is BindingStage.ASKED
     journal = node.journal.current
     assert decode(encode(journal)).domains == journal.domains
@@ -62,13 +65,14 @@ async def test_a_channel_without_binding_conditions_is_as_before(node: Node) -> 
     node.ready("d")
     ref, plugin = node.claim("one", "d"), node.plugin()
     assert await plugin.prepare_ahead(ref) is None
+    assert len(await asked(plugin, ref)) == 1
     assert stage(node, ref) is BindingStage.NONE
     node.api.put(a_claim(ref))
     assert await plugin.release_given_up() is False
     assert node.file(ref) is not None
 
 
-@pytest.mark.parametrize("how", ["given up", "deleted", "another channel"])
+@pytest.mark.parametrize("how", ["given up", "deleted", "another channel", "no sense"])
 async def test_what_the_scheduler_gave_up_is_released_at_once(node: Node, how: str) -> None:
     node.ready("d")
     ref, plugin = waits(node), node.plugin()
@@ -79,8 +83,10 @@ async def test_what_the_scheduler_gave_up_is_released_at_once(node: Node, how: s
         node.api.put(a_claim(ref))
     elif how == "deleted":
         node.api.remove(ref)
-    else:
+    elif how == "another channel":
         waits(node, device="channel-1")
+    else:
+        waits(node, allocationMode="Some")
     assert await plugin.release_given_up() is True
     assert (stage(node, ref), node.file(ref)) == (None, None)
     assert await plugin.release_given_up() is False
@@ -169,6 +175,45 @@ async def test_what_the_kubelet_got_at_another_instance_is_not_taken_from_it(nod
     assert stage(node, ref) is BindingStage.ASKED
     assert [device.name for device in node.held[ref.uid].devices] == ["channel-1"]
     assert node.file(ref) is not None
+
+
+async def test_what_the_kubelet_got_meanwhile_outlives_an_answer_of_before(node: Node) -> None:
+    node.ready("d")
+    ref, plugin, other = waits(node), node.plugin(), node.plugin()
+    assert await plugin.prepare_ahead(ref) is None
+
+    async def outdated() -> None:
+        waits(node, device="channel-2")
+        await asked(other, ref)
+        waits(node, device="channel-1")
+        during_the_next_read(node, current)
+
+    async def current() -> None:
+        waits(node, device="channel-2")
+
+    during_the_next_read(node, outdated)
+    assert isinstance(await plugin.prepare_ahead(ref), NodeNotReady)
+    assert [device.name for device in node.held[ref.uid].devices] == ["channel-2"]
+    assert node.file(ref) is not None
+
+
+async def test_what_is_allocated_again_keeps_nothing_while_it_waits_for_its_domain(node: Node) -> None:
+    node.ready("d")
+    ref, plugin = waits(node), node.plugin(patience_s=0.01)
+    assert await plugin.prepare_ahead(ref) is None
+    waits(node, device="channel-1")
+    node.domains.put("d")
+    assert isinstance(await asked(plugin, ref), DomainNotReady)
+    assert (stage(node, ref), node.file(ref)) == (None, None)
+
+
+async def test_a_claim_that_the_journal_lost_is_one_that_the_kubelet_may_have(node: Node) -> None:
+    node.ready("d")
+    ref, plugin = waits(node), node.plugin()
+    await asked(plugin, ref)
+    (node.journal.folder / JOURNAL).write_bytes(b"")
+    await node.plugin().start()
+    assert stage(node, ref) is BindingStage.ASKED
 
 
 async def test_a_domain_that_waits_for_other_nodes_is_no_fault_of_this_one(node: Node) -> None:
