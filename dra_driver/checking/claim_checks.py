@@ -24,11 +24,11 @@ from dra_driver.checking.codes import Code, Severity
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import CheckReport
 from dra_driver.checking.manifests import ClaimPart, Manifests, typed_claim
-from dra_driver.checking.selectors import KnownNames, check_selector, fix_of
+from dra_driver.checking.selectors import KnownNames, check_selector, unknown
 from dra_driver.domains.objects import workload_template
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import GATES, KNOWN, FeatureGates
-from dra_driver.phrases import listed, meant, shown
+from dra_driver.phrases import shown
 
 _CODES: dict[str, Code] = {
     "FieldValueRequired": codes.MISSING_FIELD,
@@ -117,11 +117,9 @@ def _check_named_requests(part: ClaimPart) -> None:
     known = [*requests, *(f"{name}/{sub}" for name, subs in requests.items() for sub in subs)]
     for path, name in _named_requests(part):
         if name not in known:
-            guess = meant(name, known)
-            message = f"the claim has no request {shown(name)}{guess}"
-            message += "" if guess or not known else f"; it has {listed(known)}"
+            message, fix = unknown(f"the claim has no request {shown(name)}", name, known)
             only = f"write `{known[0]}`" if len(known) == 1 else None
-            part.report.find(codes.UNKNOWN_REQUEST, path, message, fix=fix_of(guess) or only)
+            part.report.find(codes.UNKNOWN_REQUEST, path, message, fix=fix or only)
 
 
 def _named_requests(part: ClaimPart) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from dra_driver.checking.claim_checks import check_gate, request_names
 from dra_driver.checking.codes import Severity
 from dra_driver.checking.findings import CheckReport
 from dra_driver.checking.manifests import ClaimPart, Manifests, PodPart
-from dra_driver.checking.selectors import fix_of
+from dra_driver.checking.selectors import fix_of, unknown
 from dra_driver.names import FORMER_CLASSES, is_dns_label, is_dns_subdomain
 from dra_driver.phrases import is_misspelled, listed, meant, shown
 
@@ -148,10 +148,8 @@ def _unknown_claim(pod: PodPart, path: str, name: str, claims: Collection[str]) 
         if not pod.report.has(path):
             pod.report.find(codes.MISSING_FIELD, path, "must name a claim of the pod")
         return
-    guess = meant(name, claims)
-    message = f"the pod has no claim {shown(name)}{guess}"
-    message += "" if guess or not claims else f"; it has {listed(claims)}"
-    fix = fix_of(guess) or f"add an entry `name: {name}` to {pod.path}.resourceClaims"
+    message, fix = unknown(f"the pod has no claim {shown(name)}", name, claims)
+    fix = fix or f"add an entry `name: {name}` to {pod.path}.resourceClaims"
     pod.report.find(codes.UNKNOWN_CLAIM, path, message, fix=fix)
 
 
@@ -173,10 +171,8 @@ def _check_request(pod: PodPart, path: str, entry: JsonObject, request: str, man
         message = f"containers name requests, not their alternatives: `{top}`, not `{request}`"
         pod.report.find(codes.UNKNOWN_REQUEST, path, message, fix=f"write `{top}`")
         return
-    guess = meant(request, known)
-    message = f"{part.report.document.title} has no request {shown(request)}{guess}"
-    message += "" if guess or not known else f"; it has {listed(known)}"
-    pod.report.find(codes.UNKNOWN_REQUEST, path, message, fix=fix_of(guess))
+    message, fix = unknown(f"{part.report.document.title} has no request {shown(request)}", request, known)
+    pod.report.find(codes.UNKNOWN_REQUEST, path, message, fix=fix)
 
 
 def _check_unused_requests(

@@ -12,7 +12,7 @@ from dra_driver.checking import codes
 from dra_driver.checking.codes import Severity
 from dra_driver.checking.findings import CheckReport
 from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
-from dra_driver.phrases import is_misspelled, meant
+from dra_driver.phrases import is_misspelled, listed, meant
 
 _CAPACITIES = (
     "memory", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines", "cores", "shares",
@@ -99,6 +99,12 @@ def fix_of(guess: str) -> str | None:
     """`write `x`` from `; did you mean `x`?`."""
     parts = guess.split("`")
     return f"write `{parts[1]}`" if len(parts) > 2 else None
+
+
+def unknown(message: str, name: str, known: Collection[str]) -> tuple[str, str | None]:
+    """The message with what was probably meant, or else with all that is known; and the fix."""
+    guess = meant(name, known)
+    return f"{message}{guess}" if guess or not known else f"{message}; it has {listed(known)}", fix_of(guess)
 
 
 def suggested_in(message: str) -> str | None:

@@ -190,6 +190,8 @@ class PodSpecAt:
     """What of the object it is: a role, worker group, task or template; empty where there is one pod only."""
     inherited: frozenset[str] = frozenset()
     """Fields of `spec` that are not at its path: the pod has them from elsewhere in the object."""
+    obj: JsonObject = field(default_factory=dict, repr=False)
+    """What describes it: the document's object, or one that this holds, such as the component of an AppWrapper."""
 
 
 # -- what containers ask for

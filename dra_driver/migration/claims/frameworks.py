@@ -174,13 +174,7 @@ kept them from their first release on, and kinds of Kubernetes itself, are not h
 def _first_release(pod: PodSpecAt) -> Iterator[MigrationFinding]:
     """A pod names its template in `resourceClaimTemplateName` since Kubernetes 1.31. Definitions with older types drop
     the name, and the pod starts without GPUs. Source: each project's definitions, release by release."""
-    obj = pod.document.obj
-    for length in range(len(pod.path)):
-        inner = value_at(obj, pod.path[: len(pod.path) - length])
-        if isinstance(inner, dict) and "kind" in inner and "apiVersion" in inner:
-            obj = inner
-            break
-    version, kind = str(obj.get("apiVersion")), str(obj.get("kind"))
+    version, kind = str(pod.obj.get("apiVersion")), str(pod.obj.get("kind"))
     known = FIRST_RELEASES.get((version, kind)) or FIRST_RELEASES.get((version.rpartition("/")[0], kind))
     if known is not None:
         project, release = known

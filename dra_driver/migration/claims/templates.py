@@ -173,8 +173,8 @@ def _template(pod: PodSpecAt, spec: JsonObject) -> JsonObject:
     # One of another kind with this name has one, too: kustomize refuses an object that it is given twice.
     content = {**spec, "kind": document.kind, "annotations": annotations}
     metadata: JsonObject = {"name": f"{_owner(document)}-gpu-{hash_of(content)}"}
-    namespace = _inner_namespace(pod) or document.namespace
-    if namespace:
+    namespace = value_at(pod.obj, ("metadata", "namespace")) or document.namespace
+    if isinstance(namespace, str) and namespace:
         metadata["namespace"] = namespace
     metadata["labels"] = {MANAGED_BY: OWNER}
     if annotations:
@@ -203,16 +203,6 @@ def _shared(pod: PodSpecAt, spec: JsonObject, group: tuple[str, ...]) -> JsonObj
     template = _template(pod, spec)
     name = f"shared-gpu-{hash_of({'of': group, **spec})}"
     return {**template, "kind": "ResourceClaim", "metadata": {**template["metadata"], "name": name}, "spec": spec}
-
-
-def _inner_namespace(pod: PodSpecAt) -> str | None:
-    """Of an object in another object, such as the component of an AppWrapper."""
-    for length in range(len(pod.path), 0, -1):
-        inner = value_at(pod.document.obj, pod.path[:length])
-        if isinstance(inner, dict) and "kind" in inner:
-            namespace = value_at(inner, ("metadata", "namespace"))
-            return namespace if isinstance(namespace, str) else None
-    return None
 
 
 def _owner(document: Document) -> str:

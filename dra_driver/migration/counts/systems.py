@@ -14,7 +14,7 @@ import yaml
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.untyped import Path, map_in, maps_in, places_in, value_at
+from dra_driver.api.untyped import Path, list_in, map_in, maps_in, places_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
 from dra_driver.migration.claims.templates import class_name
@@ -292,8 +292,7 @@ def _counted(
 
 def _kueue_queue(changes: Changes, workloads: Workloads) -> None:
     for index, group in enumerate(maps_in(value_at(changes.obj, ("spec", "resourceGroups")))):
-        listed = group.get("coveredResources")
-        covered = list(map(str, listed)) if isinstance(listed, list) else []
+        covered = list(map(str, list_in(group.get("coveredResources"))))
         if any(name.startswith(f"{INVENTORY_GROUP}/") for name in covered):
             continue
         for position, resource in enumerate(covered):

@@ -71,7 +71,8 @@ class _Described:
             yield from self._argo(ARGO[key])
         if key in NESTED:
             for path, inner, _ in self._maps(NESTED[key]):
-                yield from _Described(self.document, inner, path, self.options).pods()
+                for pod in _Described(self.document, inner, path, self.options).pods():
+                    yield replace(pod, obj=inner) if pod.obj is self.document.obj else pod
         if key == KSERVE:
             yield from self._kserve()
         if key == DYNAMO:
@@ -176,6 +177,7 @@ def _pod(
         ClaimForm.NONE if why else form,
         why,
         group,
+        obj=document.obj,
     )
 
 
