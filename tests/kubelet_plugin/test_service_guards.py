@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.claims import FakeFacts, a_claim, a_gpu, a_ref, a_result, node_facts
+from support.domain_claims import Heard
 from support.prepared import Bench, prepare_one
 
 from dra_driver.errors import NodeNotReady, Unreachable
@@ -75,3 +76,19 @@ async def test_a_claim_that_comes_before_the_hardware_was_seen_is_told_so(bench:
         answers = await service.prepare([ref])
     assert isinstance(answers[ref.uid], NodeNotReady)
     assert "has not been looked at yet" in str(answers[ref.uid])
+
+
+async def test_a_claim_without_holds_is_released_before_the_hardware_was_seen(bench: Bench) -> None:
+    ref = await prepared(bench)
+    bench.facts = UnseenFacts()
+    async with bench.plugin() as service:
+        assert (await service.unprepare([ref]))[ref.uid] is None
+        assert (service.held, bench.files) == ({}, [])
+
+
+async def test_a_second_release_is_told_as_a_repeated_one(bench: Bench) -> None:
+    ref, heard = await prepared(bench), Heard()
+    async with bench.plugin(listener=heard) as service:
+        for _ in range(2):
+            await service.unprepare([ref])
+    assert [operation.repeated for operation in heard.operations] == [False, True]

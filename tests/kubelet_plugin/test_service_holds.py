@@ -3,11 +3,13 @@ hardware."""
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.background import background
 from support.claims import BOOT, a_claim, a_config, a_gpu, a_ref, a_result, device_name, node_facts, uuid_of
 from support.inventories import mig
 from support.plugin import eventually
@@ -31,7 +33,7 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     subject_of,
 )
-from kubelet_plugin.prepare.journal import Journal, encode, line_of
+from kubelet_plugin.prepare.journal import Journal, Unreadable, encode, line_of
 from kubelet_plugin.prepare.lifecycle import digest_of
 from kubelet_plugin.prepare.ours import Lost
 from kubelet_plugin.prepare.repair import RepairReport
@@ -267,6 +269,56 @@ async def test_what_a_lost_gpu_kept_is_looked_after_before_the_next_sweep(
         running.cancel()
 
 
+async def test_what_a_lost_claim_left_is_looked_after_when_the_kubelet_releases_the_claim(
+    bench: HoldBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubelet_plugin.claims.service._FIRST_RETRY_S", 0.01)
+    ref = bench.long("train")
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        async with background(service.run()):
+            await service._journal.commit(lambda journal: replace(journal, held={}))
+            await asyncio.sleep(0.05)
+            assert bench.hardware.there, "nothing says that there is something to look after"
+            await unprepare_one(service, ref)
+            await eventually(lambda: not bench.hardware.there and not bench.journal.holds)
+
+
+async def test_a_hold_that_is_no_longer_as_it_was_is_made_again_for_the_claim_that_has_it(bench: HoldBench) -> None:
+    ref, hold = bench.long("train"), TimeSlice(GPU, "Long")
+    async with bench.plugin() as service:
+        await prepare_one(service, bench.claim("part", PART))
+        await prepare_one(service, ref)
+        bench.hardware.vanish(hold)
+        await service.again(TimeSlice(GPU, "Short"))
+        assert hold not in bench.hardware.holds
+        await service.again(hold)
+        assert hold in bench.hardware.holds
+        bench.hardware.failures = [HardwareError("it hangs")]
+        with pytest.raises(HardwareError):
+            await unprepare_one(service, ref)
+        bench.hardware.vanish(hold)
+        await service.again(hold)
+        assert hold not in bench.hardware.holds, "its claim is being released"
+
+
+async def test_the_end_waits_for_what_was_begun(bench: HoldBench) -> None:
+    ref, begun = bench.long("train"), threading.Event()
+
+    def slow(_: Hold) -> None:
+        begun.set()
+        time.sleep(0.05)
+
+    bench.hardware.on_act = slow
+    async with bench.plugin() as service:
+        preparing = asyncio.create_task(service.prepare([ref]))
+        await asyncio.to_thread(begun.wait)
+        preparing.cancel()
+        await asyncio.gather(preparing, return_exceptions=True)
+        await service.close()
+        assert bench.files and bench.hardware.holds == {TimeSlice(GPU, "Long")}
+
+
 async def test_what_was_left_behind_keeps_what_it_rests_on_when_the_last_claim_goes(bench: HoldBench) -> None:
     refs = bench.claim("one", PART), bench.claim("two", OTHER_PART)
     async with bench.plugin() as service:
@@ -312,11 +364,16 @@ async def test_a_destroyed_part_is_noticed_before_the_next_sweep(
 
     async with bench.plugin() as service:
         await prepare_one(service, ref)
-        running = asyncio.create_task(service.run())
+        running, reads = asyncio.create_task(service.run()), bench.api.reads
         await asyncio.sleep(0.05)
         assert bench.files
+        assert bench.api.reads == reads, "there is nothing to look at"
         bench.facts.facts = replace(bench.facts.facts, lost=(Lost(uuid_of(0), "MIG-3", "it is gone"),))
         await eventually(is_without_file)
+        await asyncio.sleep(0.05)
+        reads = bench.api.reads
+        await asyncio.sleep(0.05)
+        assert bench.api.reads == reads, "what is lost is looked at once"
         running.cancel()
 
 
@@ -610,13 +667,17 @@ async def test_settings_that_could_not_be_made_again_are_made_by_the_next_sweep(
         assert bench.hardware.acts == []
 
 
-async def test_a_journal_that_cannot_be_read_does_not_end_the_plugin_when_settings_are_lost(bench: HoldBench) -> None:
+async def test_a_journal_that_cannot_be_read_does_not_end_the_plugin(bench: HoldBench) -> None:
+    ref = bench.long("train")
     async with bench.plugin() as service:
-        await prepare_one(service, bench.long("train"))
+        await prepare_one(service, ref)
         content = (bench.state / JOURNAL).read_bytes()
         (bench.state / JOURNAL).write_bytes(line_of({"version": 9, "minReader": 9, "lines": 0}))
         (pending,) = (await service._healer.reassert_settings()).pending
         assert "newer release" in pending
+        (answer,) = (await service.prepare([ref])).values()
+        assert isinstance(answer, Unreadable)
+        assert await service.release_given_up() is True
         (bench.state / JOURNAL).write_bytes(content)
 
 
