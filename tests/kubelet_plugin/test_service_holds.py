@@ -626,6 +626,7 @@ async def test_settings_that_the_driver_may_have_forgotten_are_made_again(bench:
         await prepare_one(service, ref)
         await prepare_one(service, part)
         running = asyncio.create_task(service.run())
+        await asyncio.sleep(0.02)
         bench.hardware.vanish(TimeSlice(GPU, "Long"))
         bench.hardware.acts.clear()
         service.settings_may_be_lost()
