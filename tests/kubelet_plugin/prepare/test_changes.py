@@ -29,6 +29,7 @@ from kubelet_plugin.prepare.transitions import (
     made,
     releasing,
     to_undo,
+    undoing,
 )
 
 GPU = GpuIdentity("GPU-0", "0000:10:00.0")
@@ -156,3 +157,11 @@ def test_what_somebody_needs_again_is_not_forgotten() -> None:
 
     assert forgotten([MODE, INSTANCE])(journal) == journal
     assert forgotten([MODE])(replace(journal, held={})).holds.keys() == {INSTANCE}
+
+
+def test_what_another_claim_needs_is_not_undone() -> None:
+    journal = a_journal(ONE)
+
+    assert undoing(MODE, but=None)(journal) == journal
+    assert undoing(OTHER, but=None)(journal) == journal
+    assert undoing(MODE, but="uid-of-one")(journal).holds[MODE].state is HoldState.UNDOING
