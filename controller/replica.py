@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from dra_driver.kube.watch import Watches
+from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever
 
 
@@ -36,9 +37,16 @@ class Replica[T: Parts]:
         while True:
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(forever("following", self.parts.watches.run))
+                settling = tasks.create_task(self._settle())
                 await lead(self.parts.run)
                 following.cancel()
+                settling.cancel()
             self.parts = self._build()
+
+    async def _settle(self) -> None:
+        """The first read of a large cluster leaves free memory that nothing uses again."""
+        await self.parts.watches.read()
+        memory.settle()
 
 
 async def alone(work: Callable[[], Awaitable[None]]) -> None:

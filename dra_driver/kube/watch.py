@@ -293,6 +293,11 @@ class Watches:
             self._sources[selection] = _Source(self.kube, selection, Backoff(), asyncio.sleep)
         return self._sources[selection]
 
+    async def read(self) -> None:
+        """Returns when all collections were read once."""
+        for source in self._sources.values():
+            await source.synced.wait()
+
     async def run(self) -> None:
         """Follows the server until cancelled, for all mirrors that were made before."""
         async with asyncio.TaskGroup() as group:

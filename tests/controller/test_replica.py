@@ -24,6 +24,7 @@ from dra_driver.names import GPU_DRIVER
 from dra_driver.publish.live import LivePolicies
 from dra_driver.publish.metrics import PublishingCounters
 from dra_driver.publish.pools import Publication, PublishingListeners
+from dra_driver.runtime import memory
 
 
 @dataclass
@@ -92,13 +93,15 @@ ALL = ["gpupolicies", "nodeinventories", "nodes", "resourceclaims", "resourcesli
 
 
 async def test_a_replica_that_waits_writes_nothing_and_reads_nothing_again_when_it_leads(
-    api_server: ObservedApiServer, kube: Kube, replica: Replica[Parts]
+    api_server: ObservedApiServer, kube: Kube, replica: Replica[Parts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create_definitions(kube)
     await a_node(kube, "node-a")
-    terms = Terms()
+    terms, settled = Terms(), list[str | None]()
+    monkeypatch.setattr(memory, "settle", lambda: settled.append(replica.parts.slices.problem()))
     async with background(replica.run(terms.lead)):
-        await eventually(lambda: replica.parts.slices.problem() is None)
+        await eventually(lambda: settled)
+        assert settled == [None], "once, when all is read"
         assert reads(api_server) == ALL
         assert await published(kube) == set()
         assert replica.parts.slices.publisher is None
