@@ -149,11 +149,10 @@ class _Source:
         self._mirrors: list[Mirror[Any]] = []
         self._runs = False
         self._versions: dict[Key, str] = {}
-        """Of the objects that exist; empty for one that a mirror could not read."""
-        self._invalid: dict[Key, str] = {}
-        """Versions of objects that a mirror could not read, so that the log names each once."""
+        """Of the objects that exist; marked for one that a mirror could not read."""
         self._position: str | None = None
         self._progress = False
+        """Whether anything came since the last attempt."""
         self._just_listed = False
         """Whether the watch has not advanced since the list."""
 
@@ -242,7 +241,6 @@ class _Source:
 
     def _progressed(self) -> None:
         self._progress, self._just_listed = True, False
-        self._follows()
         self._backoff.reset()
 
     def _follows(self) -> None:
@@ -252,7 +250,8 @@ class _Source:
 
     def _learn(self, obj: JsonObject, *, listed: bool) -> None:
         key, version = key_of(obj), str(obj["metadata"].get("resourceVersion"))
-        if self._versions.get(key) == version:
+        known = self._versions.get(key)
+        if known == version:
             return
         results: dict[Callable[[JsonObject], Any], Any] = {}
         problem: Exception | None = None
@@ -264,18 +263,14 @@ class _Source:
                 problem = error
             else:
                 mirror.learn(key, results[mirror.keep], listed=listed)
-        self._versions[key] = version if problem is None else ""
-        if problem is None:
-            self._invalid.pop(key, None)
-        elif self._invalid.get(key) != version:
-            # It is read again with the next list, because perhaps only this answer was damaged.
-            self._invalid[key] = version
+        # An invalid object is read again with the next list, because perhaps only this answer was damaged.
+        self._versions[key] = version if problem is None else f"invalid {version}"
+        if problem is not None and known != self._versions[key]:
             plural = self._selection.resource.plural
             _log.warning("an object is invalid", resource=plural, key=key, error=repr(problem))
 
     def _forget(self, key: Key, *, listed: bool) -> None:
         self._versions.pop(key, None)
-        self._invalid.pop(key, None)
         for mirror in self._mirrors:
             mirror.forget(key, listed=listed)
 

@@ -14,7 +14,7 @@ from support.plugin import eventually
 from support.shipped import create_definitions
 
 from controller.policies import PolicyKeeper
-from controller.replica import Replica
+from controller.replica import Replica, alone
 from controller.slices import PublishedSlices
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES
 from dra_driver.features import Gates
@@ -110,6 +110,22 @@ async def test_a_replica_that_waits_writes_nothing_and_reads_nothing_again_when_
         await eventually(lambda: publisher_has_pools(replica))
         assert reads(api_server) == []
         assert await published(kube) == {"node-a"}
+
+
+async def test_a_replica_that_leads_before_all_is_read_begins_again_after_its_term(replica: Replica[Parts]) -> None:
+    """The definitions of policies and inventories are not installed."""
+    terms, first = Terms(), replica.parts
+    terms.begins.set()
+    terms.ends.set()
+    async with background(replica.run(terms.lead)):
+        await eventually(lambda: replica.parts is not first)
+
+
+async def test_without_an_election_a_replica_leads(kube: Kube, replica: Replica[Parts]) -> None:
+    await create_definitions(kube)
+    await a_node(kube, "node-a")
+    async with background(replica.run(alone)):
+        await eventually(lambda: publishes(kube, "node-a"))
 
 
 def publisher_has_pools(replica: Replica[Parts]) -> bool:

@@ -12,6 +12,7 @@ from support.objects import node
 
 from dra_driver.api.meta import NODES, JsonObject
 from dra_driver.errors import ClusterError, Gone, Rejected, Unreachable
+from dra_driver.kube import watch
 from dra_driver.kube.client import Endpoint, Kube, Listing, WatchEvent
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange, Reflector, Watches
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -143,6 +144,20 @@ async def test_the_server_says_how_long_to_wait() -> None:
 async def test_watches_that_end_at_once_are_no_busy_loop() -> None:
     followed = await Followed(listing(5), [], [], [], []).run()
     assert len(followed.pauses) == 4
+
+
+async def test_a_long_watch_without_an_event_is_followed_by_another_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers end a watch after some minutes."""
+    monkeypatch.setattr(watch, "_SHORTEST_WATCH_S", 0.0)
+    followed = await Followed(listing(5), [], [], []).run()
+    assert len(followed.pauses) == 1, "the end of the script"
+
+
+async def test_an_object_that_a_restored_server_has_again_is_learned_again() -> None:
+    followed = await Followed(
+        listing(5, obj("a", 1)), [event("DELETED", "a", 6), Gone("expired")], listing(5, obj("a", 1))
+    ).run()
+    assert followed.calls() == [("a", None, "1"), ("a", "1", None), ("a", None, "1")]
 
 
 async def test_positions_that_always_expire_are_no_busy_loop() -> None:
