@@ -1,5 +1,6 @@
 """Guards of the claim service that are met only when two things go wrong at once."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from support.claims import FakeFacts, a_claim, a_gpu, a_ref, a_result, node_fact
 from support.domain_claims import Heard
 from support.prepared import Bench, prepare_one
 
-from dra_driver.errors import NodeNotReady, Unreachable
+from dra_driver.errors import NodeNotReady, UnknownDevice, Unreachable
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.hardware import NodeFacts
 
@@ -84,6 +85,32 @@ async def test_a_claim_without_holds_is_released_before_the_hardware_was_seen(be
     async with bench.plugin() as service:
         assert (await service.unprepare([ref]))[ref.uid] is None
         assert (service.held, bench.files) == ({}, [])
+
+
+async def test_a_sweep_before_the_hardware_was_seen_does_not_end_the_plugin(bench: Bench) -> None:
+    ref = await prepared(bench)
+    bench.facts = UnseenFacts()
+    async with bench.plugin() as service:
+        assert "has not been looked at yet" in (await service.sweep()).pending[0]
+        assert list(service.held) == [ref.uid]
+
+
+class HungFacts(FakeFacts):
+    """The hardware hangs since it was seen."""
+
+    async def observe(self) -> NodeFacts:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_device_that_is_not_known_is_refused_although_the_hardware_hangs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubelet_plugin.claims.service._LOOK_AGAIN_S", 0.01)
+    bench.facts = HungFacts()
+    ref = bench.api.put(a_claim(a_ref(), a_result("gpu-nowhere")))
+    async with bench.plugin() as service:
+        assert isinstance((await service.prepare([ref]))[ref.uid], UnknownDevice)
 
 
 async def test_a_second_release_is_told_as_a_repeated_one(bench: Bench) -> None:
