@@ -8,7 +8,7 @@ from support.claims import FakeFacts, a_claim, a_gpu, a_ref, a_result, node_fact
 from support.domain_claims import Heard
 from support.prepared import Bench, prepare_one
 
-from dra_driver.errors import NodeNotReady, UnknownDevice, Unreachable
+from dra_driver.errors import InvalidInput, NodeNotReady, UnknownDevice, Unreachable
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.hardware import NodeFacts
 
@@ -56,6 +56,37 @@ async def test_a_claim_that_stands_again_at_the_second_question_is_not_released(
     assert len(questions) == 2
     assert any("stands again" in sentence for sentence in report.done)
     assert bench.claims_with_file == {ref.uid}
+
+
+async def test_a_claim_that_a_sweep_releases_while_it_is_read_is_read_again(bench: Bench) -> None:
+    ref = await prepared(bench)
+    claim = bench.api.objects[ref.namespace, ref.name]
+
+    async def gone_for_good(_: str) -> None:
+        bench.api.objects.clear()
+
+    async with bench.plugin(stale_s=0.0) as service:
+
+        async def gone(_: str) -> None:
+            bench.api.before_answer = None
+            bench.api.remove(ref)
+            await service.sweep()
+            bench.api.put(claim)  # what was asked before is answered with what was there then
+            bench.api.before_answer = gone_for_good
+
+        bench.api.before_answer = gone
+        assert isinstance((await service.prepare([ref]))[ref.uid], InvalidInput)
+        assert (service.held, bench.files) == ({}, [])
+
+
+async def test_a_prepared_claim_is_answered_before_the_rules_of_the_node_are_known(bench: Bench) -> None:
+    ref = await prepared(bench)
+    bench.policy = None
+    async with bench.plugin() as service:
+        assert len(await prepare_one(service, ref)) == 1
+        other = bench.api.put(a_claim(a_ref("other"), a_result(1)))
+        with pytest.raises(NodeNotReady, match="not yet known"):
+            await prepare_one(service, other)
 
 
 class UnseenFacts(FakeFacts):

@@ -110,7 +110,7 @@ class Bench:
     driver_files: DriverFiles = DRIVER_FILES
     without_node: Collection[str] = ()
     """UUIDs of the GPUs whose device node is missing."""
-    policy: PublishingPolicy = PublishingPolicy.EVERYTHING
+    policy: PublishingPolicy | None = PublishingPolicy.EVERYTHING
     effects: Effects = field(default_factory=dict)
 
     def __post_init__(self) -> None:
