@@ -58,6 +58,14 @@ async def test_a_claim_that_stands_again_at_the_second_question_is_not_released(
     assert bench.claims_with_file == {ref.uid}
 
 
+async def test_a_prepared_claim_does_not_wait_for_the_api_server(bench: Bench) -> None:
+    ref = await prepared(bench)
+    bench.api.away, reads = AWAY, bench.api.reads
+    async with bench.plugin(api_s=2.0) as service:
+        await prepare_one(service, ref)
+    assert bench.api.reads == reads + 2, "at the start, and once for the kubelet"
+
+
 async def test_a_claim_that_a_sweep_releases_while_it_is_read_is_read_again(bench: Bench) -> None:
     ref = await prepared(bench)
     claim = bench.api.objects[ref.namespace, ref.name]

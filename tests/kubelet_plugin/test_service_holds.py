@@ -668,6 +668,17 @@ async def test_settings_that_could_not_be_made_again_are_made_by_the_next_sweep(
         assert bench.hardware.acts == []
 
 
+async def test_what_is_not_right_yet_is_tried_again_soon(bench: HoldBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kubelet_plugin.claims.service._FIRST_RETRY_S", 0.01)
+    hold = TimeSlice(GPU, "Long")
+    async with bench.plugin() as service:
+        await prepare_one(service, bench.long("train"))
+    bench.hardware.vanish(hold)
+    bench.hardware.failures = [HardwareError("it hangs")]
+    async with bench.plugin() as service, background(service.run()):
+        await eventually(lambda: hold in bench.hardware.holds)
+
+
 async def test_a_journal_that_cannot_be_read_does_not_end_the_plugin(bench: HoldBench) -> None:
     ref = bench.long("train")
     async with bench.plugin() as service:
