@@ -6,9 +6,9 @@ tables of the pages from these files.
 
 import json
 import os
-import platform
 import resource
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.terminal import print_table
+
+PYTHON = os.environ.get("GPU_DRA_BENCH_PYTHON", sys.executable)
+"""What runs the driver's programs. `image_python.py` writes one that is the image's."""
 
 type Figures = Mapping[str, Mapping[str, Any]]
 """By row: `unit`, and values by column."""
@@ -64,6 +67,12 @@ def cost(
     return Cost(*(round(min(values), 3) for values in zip(*costs, strict=True)))
 
 
+def _python_version() -> str:
+    code = "import platform; print(platform.python_version())"
+    version = subprocess.run([PYTHON, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    return version if sys.executable == PYTHON else f"{version} of the image"
+
+
 def write_record(path: Path, figures: Figures, *, kubernetes: str, peer: str | None = None, **more: Any) -> None:
     """`kubernetes` is the version of the API server, or says that it is simulated. `more` stands beside the date."""
     commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], check=True, capture_output=True, text=True)
@@ -71,7 +80,7 @@ def write_record(path: Path, figures: Figures, *, kubernetes: str, peer: str | N
         "ours": commit.stdout.strip(),
         **({} if peer is None else {"peer": peer}),
         "kubernetes": kubernetes,
-        "python": platform.python_version(),
+        "python": _python_version(),
         "processors": str(os.cpu_count()),
     }
     record = {"date": datetime.now(UTC).date().isoformat(), **more, "versions": versions, "figures": figures}

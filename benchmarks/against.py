@@ -39,7 +39,7 @@ from pathlib import Path
 # The folder of a script is where Python looks first.
 from _api_server import version
 from _kubelet import Kubelet, allocated_claim
-from _measured import memory_mib, write_record
+from _measured import PYTHON, memory_mib, write_record
 from prepare import install
 
 from dra_driver.api.meta import LEASES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
@@ -116,7 +116,7 @@ class Cluster:
     def in_pod(self, module: str, *arguments: str) -> list[str]:
         host, _, port = self.server.url.removeprefix("https://").partition(":")
         variables = (f"KUBERNETES_SERVICE_HOST={host}", f"KUBERNETES_SERVICE_PORT={port}")
-        return ["env", *variables, sys.executable, "-c", IN_POD, str(self.service_account), module, *arguments]
+        return ["env", *variables, PYTHON, "-c", IN_POD, str(self.service_account), module, *arguments]
 
 
 @contextmanager

@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -29,7 +28,7 @@ import aiohttp
 import yaml
 from _api_server import version
 from _many_nodes import BareClient, Nodes, SeenSlice, cluster, name_of, spec_of
-from _measured import Record, memory_mib, processor_s
+from _measured import PYTHON, Record, memory_mib, processor_s
 
 from dra_driver.api.meta import GPU_POLICIES, LEASES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -92,7 +91,7 @@ class Controller:
             endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
         with log.open("ab") as file:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "controller.main", "--kubeconfig", str(kubeconfig)),
+                *(PYTHON, "-m", "controller.main", "--kubeconfig", str(kubeconfig)),
                 *("--http-endpoint", endpoint, "--log-level", "warning"),
                 stderr=file,
             )

@@ -19,7 +19,6 @@ are not installed; what they take of memory is what a node pays, and 1 MB for th
 import argparse
 import asyncio
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from typing import Any
 # The folder of a script is where Python looks first.
 from _api_server import SIMULATED
 from _kubelet import Kubelet, allocated_claim
-from _measured import memory_mib, write_record
+from _measured import PYTHON, memory_mib, write_record
 
 from dra_driver.api.meta import DEVICE_CLASSES, LEASES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube, endpoint_from
@@ -137,7 +136,7 @@ class Bench:
         """`environment`: what the programs that it starts have besides; settings of this shell do not reach them."""
         server = endpoint_from(self.kubeconfig).server
         given = [f"{variable}={value}" for variable, value in (environment or {}).items()]
-        command = ["env", *given, sys.executable, "-c", IN_POD, server, module, *arguments]
+        command = ["env", *given, PYTHON, "-c", IN_POD, server, module, *arguments]
         return Process(name, command, self.folder / f"{name}.log")
 
     def _plugin(self, *more: str) -> Process:

@@ -8,12 +8,11 @@ with one core to spare would need.
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from _measured import cost
+from _measured import PYTHON, cost
 
 LIMITS_S = {"dractl --help": 0.3, "dractl explain -f": 0.6}
 HELP_LIMIT = 8
@@ -45,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
-    dractl = [sys.executable, "-m", "dra_driver.cli"]
+    dractl = [PYTHON, "-m", "dra_driver.cli"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "objects.json"
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests()}))
@@ -53,7 +52,7 @@ def main() -> None:
         for name, command in commands.items():
             spent = cost(command, rounds, expected=(0, 1))
             print(f"{name:20} {spent.processor_s:.2f} s CPU, {spent.wall_s:.2f} s in all (wanted: {LIMITS_S[name]} s)")
-        nothing_s = cost([sys.executable, "-c", "pass"], rounds).processor_s
+        nothing_s = cost([PYTHON, "-c", "pass"], rounds).processor_s
         help_s = cost([*dractl, "--help"], rounds).processor_s
         print(f"dractl --help takes {help_s / nothing_s:.1f} times as long as an empty Python (wanted: {HELP_LIMIT})")
 

@@ -20,7 +20,6 @@ import select
 import statistics
 import struct
 import subprocess
-import sys
 import tempfile
 import termios
 import threading
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from _many_nodes import GPUS, name_of, spec_of
-from _measured import Cost, Record, cost, memory_mib, processor_s
+from _measured import PYTHON, Cost, Record, cost, memory_mib, processor_s
 from aiohttp import web
 
 from dra_driver.api.meta import (
@@ -230,7 +229,7 @@ def serving(answers: Answers, folder: Path) -> Iterator[Path]:
 
 def commands(rounds: int, kubeconfig: Path, cluster: Path, pods: tuple[Path, Path]) -> dict[str, Cost]:
     """What ends by itself, by name. `cluster` is a file with all slices; of the pods the first fits."""
-    program = [sys.executable, "-m", "dra_driver.cli"]
+    program = [PYTHON, "-m", "dra_driver.cli"]
     there, archive = ["--kubeconfig", str(kubeconfig)], cluster.with_name("bundle.tar.gz")
     fits, waits = map(str, pods)
     offline = ["--slices", str(cluster)]
@@ -276,7 +275,7 @@ class Terminal:
         self.descriptor, inside = pty.openpty()
         fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dra_driver.cli", "top", "--kubeconfig", str(kubeconfig)],
+            [PYTHON, "-m", "dra_driver.cli", "top", "--kubeconfig", str(kubeconfig)],
             stdin=inside, stdout=inside, stderr=inside, env={**os.environ, "TERM": "xterm-256color"},
         )  # fmt: skip
         os.close(inside)
@@ -337,7 +336,7 @@ def top(kubeconfig: Path, nodes: int) -> dict[str, float]:
 
 def ui(kubeconfig: Path, nodes: int, seconds: float = 20.0) -> dict[str, float]:
     """While claims change. A page has all that changed on it sent in one event."""
-    command = [sys.executable, "-m", "dra_driver.cli", "ui", "--port", "0", "--kubeconfig", str(kubeconfig)]
+    command = [PYTHON, "-m", "dra_driver.cli", "ui", "--port", "0", "--kubeconfig", str(kubeconfig)]
     process, started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True), time.monotonic()
     assert process.stdout is not None
     root, _, key = process.stdout.readline().strip().partition("/enter?key=")
