@@ -19,6 +19,7 @@ are not installed; what they take of memory is what a node pays, and 1 MB for th
 import argparse
 import asyncio
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
