@@ -361,6 +361,9 @@ class DomainClaims:
     async def _release_stale(self, uids: frozenset[str]) -> None:
         for uid in sorted(uids):
             async with self._files:
+                known = self._journal.current.domains.get(uid)
+                if known is None or await self._allocated_here(known) is not None:
+                    continue  # it was allocated again, and prepared, while the others were read
                 await self._drop(uid)
             _log.info("released what a deleted claim had of a ComputeDomain", uid=uid)
 

@@ -246,6 +246,27 @@ async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two
     assert node.held == {}
 
 
+async def test_what_is_prepared_again_while_others_are_looked_at_is_not_released(node: Node) -> None:
+    node.ready("d")
+    first, second = node.claim("one", "d"), node.claim("two", "d", "channel-1")
+    plugin = node.plugin()
+    await prepared(plugin, first)
+    await prepared(plugin, second)
+    node.api.remove(first)
+    await plugin.sweep()
+
+    async def meanwhile(name: str) -> None:
+        if name == "two":
+            node.api.before_answer = None
+            node.claim("one", "d")
+            await prepared(plugin, first)
+
+    node.api.before_answer = meanwhile
+    await plugin.sweep()
+    assert node.file(first) is not None
+    assert first.uid in node.held
+
+
 async def test_a_claim_that_is_released_while_it_waits_leaves_nothing(node: Node) -> None:
     node.domains.put("d")
     ref = node.claim("one", "d")
