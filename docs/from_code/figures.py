@@ -43,6 +43,7 @@ TABLES: Mapping[str, Table] = {
             "unprepare of eight in one call",
             "processor time, prepare and unprepare of one",
             "resident memory after the start",
+            "resident memory after 1,000 claims",
         ),
     ),
     "calls": Table(
