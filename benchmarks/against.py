@@ -243,12 +243,13 @@ def write_host(root: Path) -> None:
         (programs / name).chmod(0o755)
 
 
-def ours(node: Node) -> Sequence[str]:
-    return node.cluster.in_pod(
+def ours(arguments: Sequence[str]) -> Callable[[Node], Sequence[str]]:
+    return lambda node: node.cluster.in_pod(
         "kubelet_plugin.main",
         *("--node-name", node.name, "--host-root", str(node.host), "--http-endpoint", "127.0.0.1:0"),
         *("--kubelet-root", str(node.folder / "kubelet"), "--cdi-root", str(node.cdi)),
         *("--cdi-hook", f"/{DRIVER_ROOT}/usr/bin/nvidia-cdi-hook"),
+        *arguments,
     )
 
 
@@ -319,7 +320,7 @@ async def leads(kube: Kube) -> None:
         await asyncio.sleep(0.1)
 
 
-async def measure(command: str, rounds: int, quiet_s: float) -> list[tuple[Figures, Figures]]:
+async def measure(command: str, arguments: str, rounds: int, quiet_s: float) -> list[tuple[Figures, Figures]]:
     """Ours and the peer's figures in each round."""
     measured = []
     with ExitStack() as stack:
@@ -337,9 +338,10 @@ async def measure(command: str, rounds: int, quiet_s: float) -> list[tuple[Figur
             await leads(kube)
             for number in range(rounds):
                 with ExitStack() as of_round:
+                    commands = {f"ours-{number}": ours(shlex.split(arguments)), f"peer-{number}": peer(command)}
                     nodes = [
                         Node(cluster, name, folder / name, memory / name, make, of_round)
-                        for name, make in ((f"ours-{number}", ours), (f"peer-{number}", peer(command)))
+                        for name, make in commands.items()
                     ]
                     try:
                         await one_round(nodes, number % 2, quiet_s)
@@ -374,11 +376,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", required=True, help="command of the other driver's plugin")
     parser.add_argument("--peer-name", required=True, help="its name and version, for the record")
+    parser.add_argument("--ours", default="", help="more arguments for this driver's plugin, such as --feature-gates …")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quiet", type=float, default=60.0, help="seconds to watch the plugins at rest")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
-    measured = asyncio.run(measure(options.peer, options.rounds, options.quiet))
+    measured = asyncio.run(measure(options.peer, options.ours, options.rounds, options.quiet))
     figures = compared(measured)
     rows = [
         (

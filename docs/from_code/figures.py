@@ -33,6 +33,18 @@ def _ratio(row: JsonObject) -> str:
 
 TABLES: Mapping[str, Table] = {
     "against": Table("against", {"Ratio": _ratio, "Here": _value("ours"), "There": _value("peer")}),
+    "against-same": Table(
+        "against_same",
+        {"Ratio": _ratio, "Here": _value("ours"), "There": _value("peer")},
+        (
+            "one prepare",
+            "one unprepare",
+            "prepare of eight in one call",
+            "unprepare of eight in one call",
+            "processor time, prepare and unprepare of one",
+            "processor time, prepare and unprepare of eight",
+        ),
+    ),
     "against-ratios": Table(
         "against",
         {"Ratio": _ratio},
