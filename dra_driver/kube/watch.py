@@ -210,7 +210,9 @@ class _Source:
                     await asyncio.sleep(0)
                     keys.add(key_of(obj))
                     self._learn(obj, listed=True)
-        for key in self._versions.keys() - keys:
+        # The owner of a mirror may have entered the answer to a write, which no watch has shown.
+        known = self._versions.keys() | {key for mirror in self._mirrors for key in mirror.objects}
+        for key in known - keys:
             self._forget(key, listed=True)
         self._position = position
         self._just_listed = True
@@ -241,6 +243,7 @@ class _Source:
 
     def _progressed(self) -> None:
         self._progress, self._just_listed = True, False
+        self._follows()
         self._backoff.reset()
 
     def _follows(self) -> None:
