@@ -26,8 +26,11 @@ def unpack(image: Path, root: Path) -> None:
     """The files of the image for this machine's architecture."""
     with tarfile.open(image) as archive:
 
+        def file(name: str) -> Any:
+            return archive.extractfile(name)
+
         def blob(digest: str) -> Any:
-            return archive.extractfile(f"blobs/sha256/{digest.removeprefix('sha256:')}")
+            return file(f"blobs/sha256/{digest.removeprefix('sha256:')}")
 
         def manifest(index: Any) -> Any:
             for entry in index["manifests"]:
@@ -38,7 +41,7 @@ def unpack(image: Path, root: Path) -> None:
                     return inner
             raise SystemExit(f"{image} has no image for {platform.machine()}")
 
-        for layer in manifest(json.load(archive.extractfile("index.json")))["layers"]:  # type: ignore[arg-type]
+        for layer in manifest(json.load(file("index.json")))["layers"]:
             with tarfile.open(fileobj=blob(layer["digest"])) as files:
                 files.extractall(root, filter="tar")
 

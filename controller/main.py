@@ -105,8 +105,9 @@ async def run(settings: ControllerSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """They follow the cluster by the same `watches`, and write while they run. `slices` are of GPUs, `channels` of
-    ComputeDomains, under a driver name of their own."""
+    """The controller's parts. All follow the cluster with the same `watches`, and write only while `run` runs. `slices`
+    are of GPUs, `channels` of ComputeDomains, under a driver name of their own. `domains` and `channels` are None
+    without ComputeDomains."""
 
     watches: Watches
     slices: PublishedSlices

@@ -10,7 +10,7 @@ from dra_driver.runtime.tasks import forever
 
 
 class Parts(Protocol):
-    """What follows the cluster by `watches`, and writes while it runs."""
+    """What follows the cluster with `watches`, and writes only while `run` runs."""
 
     @property
     def watches(self) -> Watches: ...

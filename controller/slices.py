@@ -14,7 +14,8 @@ from dra_driver.runtime import memory
 
 
 class PublishedSlices:
-    """The slices of one driver in the whole cluster: read in any case, written while `run` runs."""
+    """The slices of one driver in the whole cluster. It follows them with the watches, and writes only while `run`
+    runs."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Observes, decides and writes for each domain that changed, and sweeps leftovers. A status is written at
-most every quarter of a second, and a large one less often, because every daemon receives all of it. Therefore a domain
-whose nodes start together costs a few writes rather than one per node.
+"""Observes, decides and writes for each domain that changed, and sweeps leftovers. A status is written at most every
+quarter of a second, and a large one less often, because every daemon receives all of it. Therefore a domain whose nodes
+start together costs a few writes rather than one per node.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _WORKERS = 8
 
 
 class DomainKeeper:
-    """All domains of the cluster: read in any case, written while `run` runs."""
+    """All domains of the cluster. It follows them with the watches, and writes only while `run` runs."""
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ TABLES: Mapping[str, Table] = {
     ),
     "controller": Table("controller_scale"),
     "controller-short": Table(
-        "controller_scale",
+        "controller_scale_real",
         rows=(
             "first publish, nodes join",
             "the same writes by a bare client",

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """ERROR: it will not work. WARNING: it may not do what was meant. INFO: worth knowing, nothing to do."""
+    """ERROR: it will not work, or not as before. WARNING: it may not do what was meant. INFO: no action is needed."""
 
     ERROR = "error"
     WARNING = "warning"

@@ -1,9 +1,11 @@
 """A local copy of a collection that follows the server by lists and watches. A `Reflector` keeps whole objects; a
 `Mirror` keeps only what `keep` extracts from each object, so that a thousand nodes do not cost a thousand decoded
-objects. Both retry forever, with growing, jittered pauses: after a broken connection, an expired position (410),
-without a server, or for a resource type that is not installed yet. Readers use `objects`; `on_change` is called in the
-order of the server's events and must not block. A list after a gap reports what is new, different or gone, as a watch
-would have. The copy can be stale by design, so writes that depend on it are guarded by resourceVersion.
+objects. Parts of one process that follow the same collections share `Watches`, so that each is listed and watched once.
+
+A list and a watch are retried forever, with growing, jittered pauses: after a broken connection, an expired position
+(410), without a server, or for a resource type that is not installed yet. Readers use `objects`; `on_change` is called
+in the order of the server's events and must not block. A list after a gap reports what is new, different or gone, as a
+watch would have. The copy can be stale by design, so writes that depend on it are guarded by resourceVersion.
 """
 
 import asyncio

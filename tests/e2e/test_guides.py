@@ -16,6 +16,8 @@ from dra_driver.kubernetes import CURRENT, SEEN
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 
 _LONGEST_S = 90.0
+_AGAIN = "# again, until GPUS is not 0"
+"""A command that a reader repeats: pods that came before the partitions would take them in another order."""
 GUIDES = {
     "03-first-pod": ("dgx-h100", "dractl get claims"),
     "04-share-a-gpu": ("dgx-h100", "dractl get devices"),
@@ -61,4 +63,8 @@ def _follow(shell: Shell, block: Block) -> None:
         (shell.folder / block.file).write_text(block.text)
     elif block.language == "sh" and block.not_run is None:
         for command in commands(block):
-            shell.run(command.line.replace("NODE", "dgx-h100-1"))
+            line = command.line.replace("NODE", "dgx-h100-1")
+            output = shell.run(line)
+            while _AGAIN in line and not re.search(r"^  gpus: [1-9]", output, re.MULTILINE):
+                time.sleep(0.2)
+                output = shell.run(line)

@@ -298,7 +298,7 @@ async def test_mirrors_of_the_same_watches_share_a_list_and_a_watch() -> None:
             raise KeyError("spec")
         return "read"
 
-    watches = Watches(script)  # type: ignore[arg-type]
+    watches = Watches(script)
     changes: list[MirrorChange[str]] = []
     first, second = (Mirror(watches, NODES, keep=version, on_change=changes.append) for _ in range(2))
     complete = asyncio.Event()

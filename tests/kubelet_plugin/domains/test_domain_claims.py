@@ -229,7 +229,8 @@ async def test_a_start_writes_each_file_that_it_can(node: Node, monkeypatch: pyt
     assert node.cdi.claims() == {refs[1].uid}
 
 
-async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two_looks_later(node: Node) -> None:
+async def two_of_which_the_first_is_gone(node: Node) -> tuple[DomainClaims, ClaimRef, ClaimRef]:
+    """Both are prepared, and one sweep has looked at them since."""
     node.ready("d")
     first, second = node.claim("one", "d"), node.claim("two", "d", "channel-1")
     plugin = node.plugin()
@@ -237,6 +238,11 @@ async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two
     await prepared(plugin, second)
     node.api.remove(first)
     await plugin.sweep()
+    return plugin, first, second
+
+
+async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two_looks_later(node: Node) -> None:
+    plugin, first, second = await two_of_which_the_first_is_gone(node)
     assert node.file(first) is not None  # kubelet may be about to release it
     await plugin.sweep()
     assert node.file(first) is None
@@ -247,13 +253,7 @@ async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two
 
 
 async def test_what_is_prepared_again_while_others_are_looked_at_is_not_released(node: Node) -> None:
-    node.ready("d")
-    first, second = node.claim("one", "d"), node.claim("two", "d", "channel-1")
-    plugin = node.plugin()
-    await prepared(plugin, first)
-    await prepared(plugin, second)
-    node.api.remove(first)
-    await plugin.sweep()
+    plugin, first, _ = await two_of_which_the_first_is_gone(node)
 
     async def meanwhile(name: str) -> None:
         if name == "two":

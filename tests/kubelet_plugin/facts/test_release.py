@@ -271,7 +271,6 @@ async def test_the_plugin_waits_for_the_end_of_a_release_and_otherwise_for_notic
 async def test_what_fails_is_tried_again_though_nobody_asks_again(
     tmp_path: Path, cluster: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubelet_plugin.facts.watcher._PAUSE_PATIENCE_S", 0.01)
     monkeypatch.setattr("kubelet_plugin.facts.release._LOOK_S", 3600.0)
     async with Plugin(tmp_path, cluster).running() as plugin:
         await plugin.opened()
