@@ -24,7 +24,9 @@ from dra_driver.errors import InvalidInput
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Format, OutputOption, Status, print_data, print_table
 
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only the exit status says whether all fits.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing; the exit status says whether everything fits.")
+]
 
 
 def allocate(

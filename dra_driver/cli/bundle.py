@@ -39,10 +39,12 @@ def bundle(
     archive: Annotated[
         Path | None,
         typer.Option(
-            "--archive", metavar="FILE", help="The archive to make; default: gpu-dra-bundle-TIME.tar.gz in this folder."
+            "--archive", metavar="FILE", help="Archive to write; default: gpu-dra-bundle-TIME.tar.gz in this folder."
         ),
     ] = None,
-    lines: Annotated[int, typer.Option("--lines", min=1, help="The last lines of each log.")] = 5000,
+    lines: Annotated[
+        int, typer.Option("--lines", min=1, help="How many of the last lines of each log to include.")
+    ] = 5000,
     anonymize: Annotated[
         bool,
         typer.Option(

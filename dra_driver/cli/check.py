@@ -46,27 +46,33 @@ class CheckFormat(StrEnum):
 def check(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILES", help="YAML or JSON files, folders with such files, or - for standard input."),
+        typer.Argument(metavar="FILES", help="YAML or JSON files, folders with them, or - for standard input."),
     ],
     output: Annotated[
         CheckFormat,
-        typer.Option("--output", "-o", help="sarif is for code scanning, github for annotations in GitHub Actions."),
+        typer.Option(
+            "--output", "-o", help="Output format: sarif for code scanning, github for annotations in GitHub Actions."
+        ),
     ] = CheckFormat.TABLE,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
     kubernetes: Annotated[
         str | None,
-        typer.Option("--kubernetes", metavar="1.36", help="The version to check for; with --live it is asked for."),
+        typer.Option(
+            "--kubernetes", metavar="1.36", help="Kubernetes version to check for; default with --live: the cluster's."
+        ),
     ] = None,
     profiles: Annotated[
         str,
         typer.Option(
             "--profiles",
             metavar="MODEL,…",
-            help="The GPU models that there are, by the names of simulated nodes (dgx-h100, t4, …): what fits none of "
-            "them is an error. Without it all models are looked at, and it is a warning.",
+            help="The cluster's GPU models, by the names of simulated nodes (dgx-h100, t4, …). A claim that fits none "
+            "of them is an error; without this option all models are checked, and it is a warning.",
         ),
     ] = "",
-    live: Annotated[bool, typer.Option("--live", help="Against the nodes, classes and claims of a cluster.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Check against the nodes, classes and claims of a cluster.")
+    ] = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
@@ -143,7 +149,7 @@ def _print_table(findings: Sequence[Finding], documents: int) -> None:
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), [_row(finding) for finding in findings])
     counts = Counter(finding.severity for finding in findings)
     parts = [how_many(counts[severity], noun) for severity, noun in _NOUNS.items() if counts[severity]]
-    messages.print(f"{how_many(documents, 'document')}: {', '.join(parts) or 'nothing to say'}", markup=False)
+    messages.print(f"{how_many(documents, 'document')}: {', '.join(parts) or 'no problems found'}", markup=False)
 
 
 _NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}

@@ -19,7 +19,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell that is to complete commands.")]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(help="Shell to write the script for.")]) -> None:
     """Print a script that completes commands, options, and names from the cluster.
 
     \b

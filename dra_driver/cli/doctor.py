@@ -38,25 +38,25 @@ NodeOption = Annotated[
 ]
 DriverOption = Annotated[
     str | None,
-    typer.Option("--driver", help="The driver's name; default: what the plugin's DaemonSet says, else gpu.nvidia.com."),
+    typer.Option("--driver", help="Driver name; default: the one in the plugin's DaemonSet, otherwise gpu.nvidia.com."),
 ]
 KubeletRootOption = Annotated[
-    Path, typer.Option("--kubelet-root", readable=False, help="With --node: kubelet's folder.")
+    Path, typer.Option("--kubelet-root", readable=False, help="With --node: the kubelet's folder.")
 ]
 CdiRootOption = Annotated[
     Path, typer.Option("--cdi-root", readable=False, help="With --node: the folder of the driver's CDI files.")
 ]
 DriverRootOption = Annotated[
     str | None,
-    typer.Option("--driver-root", help="With --node: folder of the NVIDIA driver; default: it is looked for."),
+    typer.Option("--driver-root", help="With --node: folder of the NVIDIA driver; default: search for it."),
 ]
 CdiHookOption = Annotated[
-    str | None, typer.Option("--cdi-hook", help="With --node: the plugin's setting of that name, a path or `none`.")
+    str | None, typer.Option("--cdi-hook", help="With --node: the plugin's setting `--cdi-hook`, a path or `none`.")
 ]
 SimulateOption = Annotated[
     str | None,
     typer.Option(
-        "--simulate", metavar="PROFILE|FILE[:N]", help="With --node: the hardware below --host-root is simulated."
+        "--simulate", metavar="PROFILE|FILE[:N]", help="With --node: use simulated hardware below --host-root."
     ),
 ]
 
@@ -69,7 +69,7 @@ def doctor(
     node: NodeOption = False,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings and unknown results as problems.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show also what is ok, and what was skipped.")
+        bool, typer.Option("--verbose", "-v", help="Also show checks that passed or were skipped.")
     ] = False,
     output: OutputOption = Format.TABLE,
     driver: DriverOption = None,
@@ -81,32 +81,31 @@ def doctor(
     simulate: SimulateOption = None,
     prove: Annotated[
         bool,
-        typer.Option("--prove", help="Try what containers need: on this machine with --node, and in pods on a node."),
+        typer.Option("--prove", help="Test what containers need: on this machine with --node, and in pods on a node."),
     ] = False,
     also: Annotated[
         list[ProofChange] | None,
-        typer.Option(
-            "--also", help="With --prove: try this, too, which changes the node for a moment; may be repeated."
-        ),
+        typer.Option("--also", help="With --prove: also test this; it changes the node for a moment. Can be repeated."),
     ] = None,
     on: Annotated[
         str | None,
         typer.Option(
             "--on",
             metavar="NODE",
-            help="With --prove: the node that pods are made on; default: this machine, with --node.",
+            help="With --prove: node to create the pods on; default with --node: this machine.",
         ),
     ] = None,
     image: Annotated[
-        str | None, typer.Option("--image", help="With --prove: image of the pods; default: that of the node's plugin.")
+        str | None,
+        typer.Option("--image", help="With --prove: image of the pods; default: the image of the node's plugin."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, help="With --prove: seconds that each pod is waited for.")
+        float, typer.Option("--timeout", min=1.0, help="With --prove: seconds to wait for each pod.")
     ] = 90.0,
     archive: Annotated[
         Path | None,
         typer.Option(
-            "--archive", metavar="FILE", help="With --prove: the archive to make; default: gpu-dra-proof.tar.gz."
+            "--archive", metavar="FILE", help="With --prove: archive to write; default: gpu-dra-proof.tar.gz."
         ),
     ] = None,
     kubeconfig: KubeconfigOption = None,

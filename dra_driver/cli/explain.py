@@ -36,10 +36,13 @@ _WIDEST = 120
 _WIDTH_OF_FILES = 100
 
 NamespaceOption = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Of the pod or claim; default: default.", show_default=False)
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace of the pod or claim; default: default.", show_default=False),
 ]
-DevicesOption = Annotated[bool, typer.Option("--devices", help="Every device of every node, with what it lacks.")]
-NodeOption = Annotated[list[str], typer.Option("--node", help="Every device of this node; may be repeated.")]
+DevicesOption = Annotated[
+    bool, typer.Option("--devices", help="Show every device of every node, and why it does not fit.")
+]
+NodeOption = Annotated[list[str], typer.Option("--node", help="Show every device of this node; can be repeated.")]
 
 
 _READ_AS = {
@@ -66,12 +69,14 @@ def explain(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="What to explain: pod, claim, node, gpu, deployment, job, …; or with the name, as pod/NAME.",
+            help="What to explain: pod, claim, node, gpu, deployment, job, …; or kind and name, as pod/NAME.",
             show_default=False,
             autocompletion=lambda: WORDS,
         ),
     ] = None,
-    name: Annotated[str | None, typer.Argument(help="Its name.", show_default=False, autocompletion=_names)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the object.", show_default=False, autocompletion=_names)
+    ] = None,
     namespace: NamespaceOption = None,
     files: FilesOption = [],
     slices: SlicesOption = [],

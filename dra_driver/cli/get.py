@@ -101,40 +101,46 @@ def get(
         str,
         typer.Argument(
             metavar="nodes|devices|claims|policies|domains",
-            help="What to show; also in the singular, or as node/NAME.",
+            help="What to show; the singular works too, and node/NAME.",
             autocompletion=_words,
         ),
     ],
-    names: Annotated[list[str] | None, typer.Argument(help="Only these; default: all.", autocompletion=_names)] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Show only these; default: all.", autocompletion=_names)
+    ] = None,
     output: Annotated[
         str,
         typer.Option(
             "--output",
             "-o",
             metavar="|".join(_FORMS),
-            help="How to print the data; wide has more columns, html is a page with a map, jsonpath selects of json.",
+            help="Output format: wide has more columns, html is a page with a map, jsonpath selects from json.",
             autocompletion=lambda: _FORMS,
         ),
     ] = Form.TABLE,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Then print each row that changes, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="After listing, print each row that changes, until Ctrl-C.")
     ] = False,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Claims and domains of this namespace; default: all.")
+        str | None, typer.Option("--namespace", "-n", help="Show claims and domains of this namespace; default: all.")
     ] = None,
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces, which is the default.")
+        bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces; this is the default.")
     ] = False,
     labels: Annotated[
         str | None,
-        typer.Option("--selector", "-l", help="By labels, as kubectl; of nodes and devices, the labels of the node."),
+        typer.Option(
+            "--selector", "-l", help="Select by labels, as kubectl does; nodes and devices by the labels of the node."
+        ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every published device: partitions and shares, too.")] = False,
-    free: Annotated[bool, typer.Option("--free", help="Only devices of which a claim could have something.")] = False,
-    node: Annotated[str | None, typer.Option("--node", help="Only devices of this node.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every published device, including partitions and shares.")
+    ] = False,
+    free: Annotated[bool, typer.Option("--free", help="Show only GPUs with free capacity.")] = False,
+    node: Annotated[str | None, typer.Option("--node", help="Show only devices of this node.")] = None,
     drivers: Annotated[
         list[str],
-        typer.Option("--driver", help="Drivers whose devices to show, that of the GPUs first; may be repeated."),
+        typer.Option("--driver", help="Drivers whose devices to show, the GPUs' driver first; can be repeated."),
     ] = _DRIVERS,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,

@@ -54,28 +54,30 @@ _INTERVALS: dict[str, Interval] = {"default": "Default", "short": "Short", "medi
 
 
 NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Its name; default: one that says what it is.")
+    str | None,
+    typer.Argument(metavar="[NAME]", help="Name of the object; default: derived from the request, such as h100-x4."),
 ]
-GpuOption = Annotated[str | None, option("Model: h100, l40s, rtx-pro-6000.", "--gpu", metavar="MODEL")]
-MemoryOption = Annotated[str | None, option("At least so much memory each: 40Gi.", "--memory", metavar="AMOUNT")]
+GpuOption = Annotated[str | None, option("GPU model: h100, l40s, rtx-pro-6000.", "--gpu", metavar="MODEL")]
+MemoryOption = Annotated[str | None, option("Minimum memory of each device: 40Gi.", "--memory", metavar="AMOUNT")]
 MigOption = Annotated[str | None, option("A MIG device: 1g.10gb, 1c.3g.40gb.", "--mig", metavar="PROFILE")]
-MpsOption = Annotated[bool, option("Programs of the claim run at the same time, by MPS.", "--mps")]
+MpsOption = Annotated[bool, option("Run the claim's programs at the same time, with MPS.", "--mps")]
 MpsLimitsOption = Annotated[
-    str | None, option("MPS, each program limited: threads=50,memory=8Gi.", "--mps-limits", metavar="LIMITS")
+    str | None, option("Use MPS, and limit each program: threads=50,memory=8Gi.", "--mps-limits", metavar="LIMITS")
 ]
 TimeSliceOption = Annotated[
-    Literal["default", "short", "medium", "long"] | None, option("Programs of the claim take turns.", "--time-slice")
+    Literal["default", "short", "medium", "long"] | None,
+    option("Let the claim's programs take turns, with time slices of this length.", "--time-slice"),
 ]
-IsolatedOption = Annotated[bool, option("Devices that are isolated from other claims.", "--isolated")]
+IsolatedOption = Annotated[bool, option("Use only devices that are isolated from other claims.", "--isolated")]
 VmOption = Annotated[bool, option("A GPU for a virtual machine.", "--vm")]
 ImageOption = Annotated[
-    str | None, option("The image that pods run; default: one that shows the devices and ends.", "--image")
+    str | None, option("Image of the pods; default: a small image that prints the devices and exits.", "--image")
 ]
 CommandOption = Annotated[
-    str | None, option("What containers run instead of the program of the image: 'python train.py'.", "--command")
+    str | None, option("Command of the containers, instead of the image's own: 'python train.py'.", "--command")
 ]
 TextOption = Annotated[
-    Literal["yaml", "json"], typer.Option("--output", "-o", help="YAML with comments, or JSON without.")
+    Literal["yaml", "json"], typer.Option("--output", "-o", help="Output format: YAML with comments, or JSON without.")
 ]
 
 
@@ -103,17 +105,17 @@ def request(
     name: NameArgument = None,
     gpu: GpuOption = None,
     prefer: Annotated[
-        str | None, option("Models in order, the best first: h200,h100,a100.", "--prefer", metavar="MODEL,…")
+        str | None, option("GPU models in order of preference: h200,h100,a100.", "--prefer", metavar="MODEL,…")
     ] = None,
-    count: Annotated[int | None, option("How many; default: 1.", "--count")] = None,
-    same: Annotated[Same | None, option("What several devices have in common.", "--same")] = None,
+    count: Annotated[int | None, option("How many devices; default: 1.", "--count")] = None,
+    same: Annotated[Same | None, option("What the devices must have in common.", "--same")] = None,
     memory: MemoryOption = None,
     mig: MigOption = None,
     share: Annotated[
         str | None,
         option("A part of a device that others share: cores=50,memory=8Gi or shares=1.", "--share", metavar="AMOUNTS"),
     ] = None,
-    with_nic: Annotated[bool, option("With a network device of DRANET beside each GPU.", "--with-nic")] = False,
+    with_nic: Annotated[bool, option("Also claim a network device of DRANET for each GPU.", "--with-nic")] = False,
     nic_class: Annotated[
         str, typer.Option("--nic-class", metavar="CLASS", help="The DeviceClass of DRANET's network devices.")
     ] = DRANET_CLASS,
@@ -121,14 +123,20 @@ def request(
     mps_limits: MpsLimitsOption = None,
     time_slice: TimeSliceOption = None,
     isolated: IsolatedOption = False,
-    admin: Annotated[bool, option("All GPUs of a node, for monitoring, without holding them.", "--admin")] = False,
+    admin: Annotated[
+        bool, option("Access to all GPUs of a node for monitoring; other claims can still get them.", "--admin")
+    ] = False,
     vm: VmOption = False,
     tolerate: Annotated[
-        list[str] | None, option("Also devices with this taint; may be repeated.", "--tolerate", metavar="KEY[=VALUE]")
+        list[str] | None,
+        option("Tolerate this taint of devices; can be repeated.", "--tolerate", metavar="KEY[=VALUE]"),
     ] = None,
-    pod: Annotated[bool, option("With a pod that uses it.", "--pod")] = False,
+    pod: Annotated[bool, option("Also write a pod that uses it.", "--pod")] = False,
     replicas: Annotated[
-        int, typer.Option("--replicas", min=1, max=MOST_NODES, help="Pods of a workload, each with devices of its own.")
+        int,
+        typer.Option(
+            "--replicas", min=1, max=MOST_NODES, help="Number of the workload's pods; each gets its own devices."
+        ),
     ] = 1,
     image: ImageOption = None,
     command: CommandOption = None,
@@ -164,12 +172,12 @@ def request(
 
 
 for _form, _what, _examples in (
-    ("claim", "A ResourceClaim, for pods that name it; it outlives them, and they share its devices.", _EXAMPLES),
-    ("template", "A ResourceClaimTemplate: each pod that uses it gets its own claim.", _EXAMPLES),
-    ("deployment", "A Deployment, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
-    ("statefulset", "A StatefulSet, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
-    ("job", "A Job, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
-    ("jobset", "A JobSet, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
+    ("claim", "Write a ResourceClaim. All pods that name it share its devices, and it outlives them.", _EXAMPLES),
+    ("template", "Write a ResourceClaimTemplate: each pod that uses it gets its own claim.", _EXAMPLES),
+    ("deployment", "Write a Deployment, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
+    ("statefulset", "Write a StatefulSet, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
+    ("job", "Write a Job, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
+    ("jobset", "Write a JobSet, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
 ):
     app.command(_form, help=_what + _examples.format(_form))(request)
 
@@ -211,8 +219,8 @@ def offered(
 
 @app.command("domain")
 def domain(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Its name.")] = "train",
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="How many nodes the Job is for.")] = 2,
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Name of the domain.")] = "train",
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="Number of nodes of the Job.")] = 2,
     all_channels: Annotated[
         bool, option("All IMEX channels of the driver, not only the domain's own.", "--all-channels")
     ] = False,

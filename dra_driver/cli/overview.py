@@ -29,28 +29,30 @@ COMMANDS = (
     LazyCommand("top", "dra_driver.cli.top.loop:top", "Watch the GPUs of all nodes in the terminal."),
     LazyCommand("ui", "dra_driver.cli.ui.command:ui", "Watch the GPUs of all nodes in a browser."),
     LazyCommand(
-        "explain", "dra_driver.cli.explain:explain", "Why something waits and what would fit, or what is wrong."
+        "explain", "dra_driver.cli.explain:explain", "Explain why something waits and what would fit, or what is wrong."
     ),
-    LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: the devices that claims would get."),
-    LazyCommand(
-        "check", "dra_driver.cli.check:check", "Offline: what is wrong with manifests, before they are applied."
-    ),
+    LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: show the devices that claims would get."),
+    LazyCommand("check", "dra_driver.cli.check:check", "Offline: find mistakes in manifests before you apply them."),
     LazyCommand(
         "migrate", "dra_driver.cli.migration.migrate:migrate", "Offline: move manifests from the device plugin to DRA."
     ),
     LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, class, domain or workload from what you want."),
-    LazyCommand("policy", "dra_driver.cli.policy:app", "What GpuPolicies would change, before they are applied."),
-    LazyCommand("doctor", "dra_driver.cli.doctor:doctor", "What is wrong with an installation, and the fixes."),
-    LazyCommand("bundle", "dra_driver.cli.bundle:bundle", "Make a support archive, without secrets."),
-    LazyCommand("completion", "dra_driver.cli.completion:completion", "Completion of commands and names, for a shell."),
+    LazyCommand("policy", "dra_driver.cli.policy:app", "Show what GpuPolicies would change before you apply them."),
+    LazyCommand(
+        "doctor", "dra_driver.cli.doctor:doctor", "Find what is wrong with an installation, and how to fix it."
+    ),
+    LazyCommand("bundle", "dra_driver.cli.bundle:bundle", "Write a support archive without secrets."),
+    LazyCommand(
+        "completion", "dra_driver.cli.completion:completion", "Print a script that completes commands and names."
+    ),
 )
 """In the order of the help."""
 
 _HELP_OF_OTHERS = {
-    "gpus": "Release the GPUs of this node to a reset, and take them back.",
-    "inventory": "What this node has, and what it would lead to in a cluster.",
+    "gpus": "Close the GPUs of this node for a reset, and open them again.",
+    "inventory": "Show this node's hardware, and what it would publish.",
     "record": "Record this node in a file that anyone can replay.",
-    "simulate": "Let something happen to a simulated node.",
+    "simulate": "Inject a fault into a simulated node.",
 }
 """Of commands that come from the entry point group `gpu_dra.commands`, because they need the node's own code."""
 
@@ -71,10 +73,10 @@ def overview(program: str) -> str:
 _OVERVIEW = """\
 Usage: {program} [OPTIONS] COMMAND [ARGS]...
 
-  GPUs on Kubernetes by Dynamic Resource Allocation: try it, see it, ask it.
+  GPUs on Kubernetes with Dynamic Resource Allocation (DRA).
 
   Examples:
-    dractl cluster                  a simulated cluster to try things on
+    dractl cluster                  a simulated cluster to try things out
     dractl get devices              who uses which GPU
     dractl explain pod NAME         why a pod waits
     dractl COMMAND --help           options and examples of a command

@@ -24,7 +24,7 @@ from dra_driver.publish.preview import NodePreview, counted, preview, users_by_n
 from dra_driver.slices.features import default_features
 from dra_driver.terminal import Format, LabelOption, OutputOption, labels_of, messages, print_data, print_table
 
-_HELP = """Preview GpuPolicies before they are applied, or make them of a file.
+_HELP = """Preview GpuPolicies before you apply them, or convert a file to them.
 
 \b
 Examples:
@@ -44,7 +44,8 @@ def preview_policies(
         list[str], typer.Option("--file", "-f", help="GpuPolicies or a PublishingPolicy: a file, a folder, or -.")
     ] = [],
     delete: Annotated[
-        list[str], typer.Option("--delete", metavar="NAME", help="A GpuPolicy of the cluster, as if it were deleted.")
+        list[str],
+        typer.Option("--delete", metavar="NAME", help="Preview the deletion of this GpuPolicy of the cluster."),
     ] = [],
     models: ModelsOption = None,
     label: LabelOption = [],
@@ -184,10 +185,11 @@ def _data(item: NodePreview) -> JsonObject:
 @app.command("convert")
 def convert(
     files: Annotated[
-        list[str], typer.Argument(metavar="FILES", help="A PublishingPolicy, or values of the chart with `policy`.")
+        list[str],
+        typer.Argument(metavar="FILES", help="Files with a PublishingPolicy, or values of the chart with `policy`."),
     ],
     prefix: Annotated[
-        str | None, typer.Option("--prefix", help="Of the names; default: the name of the first file.")
+        str | None, typer.Option("--prefix", help="Prefix of the policies' names; default: the name of the first file.")
     ] = None,
 ) -> None:
     """Print the GpuPolicies that say what a PublishingPolicy says, for `kubectl apply -f -`.

@@ -126,7 +126,8 @@ def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None 
     there = [file for file in files if file.exists()]
     if not there:
         raise InvalidInput(
-            "is not there; name another with --kubeconfig, or in KUBECONFIG", about=f"kubeconfig {_joined(files)}"
+            "does not exist; set --kubeconfig or KUBECONFIG, or run `dractl cluster` for a simulated cluster",
+            about=f"kubeconfig {_joined(files)}",
         )
     plain = _plain_endpoint(there[0], context) if len(there) == 1 else None
     return plain or _from_kubeconfig(there, context)

@@ -30,11 +30,16 @@ _POLL_S = 0.2
 _HERE = NodePlaces()
 
 KubeletRootOption = Annotated[
-    Path, typer.Option("--kubelet-root", readable=False, help="Kubelet's folder, the same in both.")
+    Path,
+    typer.Option(
+        "--kubelet-root", readable=False, help="The kubelet's folder, the same on the host and in the plugin's pod."
+    ),
 ]
-DriverOption = Annotated[str, typer.Option("--driver-name", help="The plugin's setting of that name.")]
+DriverOption = Annotated[
+    str, typer.Option("--driver-name", help="Driver name, as in the plugin's setting `--driver-name`.")
+]
 PatienceOption = Annotated[
-    float, typer.Option("--patience", metavar="SECONDS", min=0.0, help="How long the plugin is waited for.")
+    float, typer.Option("--patience", metavar="SECONDS", min=0.0, help="How long to wait for the plugin.")
 ]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -42,7 +47,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @app.callback()
 def gpus() -> None:
-    """Release the GPUs of this node to a reset, a MIG tool or a new driver, and take them back.
+    """Close the GPUs of this node for a reset, a MIG tool or a new driver, and open them again.
 
     \b
     Examples:
@@ -56,18 +61,26 @@ def release(
     for_: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="TIME", help="When they are taken back by themselves: 90s, 30m, 2h.", show_default="30m"
+            "--for",
+            metavar="TIME",
+            help="When the plugin opens the GPUs again by itself: after 90s, 30m, 2h.",
+            show_default="30m",
         ),
     ] = None,
     until_resumed: Annotated[
-        bool, typer.Option("--until-resumed", help="Not before `dractl gpus resume`, also over restarts and boots.")
+        bool,
+        typer.Option(
+            "--until-resumed", help="Keep them closed until `dractl gpus resume`, even across restarts and reboots."
+        ),
     ] = False,
     host_root: HostRootOption = _HERE.host_root,
     kubelet_root: KubeletRootOption = _HERE.kubelet_root,
     driver_name: DriverOption = _HERE.driver,
     patience_s: PatienceOption = 60.0,
 ) -> None:
-    """Let the plugin close all GPUs of this node, and wait until it has; no claim is prepared meanwhile.
+    """Make the plugin close all GPUs of this node, and wait until it has.
+
+    No claim is prepared until they are opened again.
 
     \b
     Examples:

@@ -57,7 +57,7 @@ def inventory(
     driver_root: Annotated[
         str | None,
         typer.Option(
-            "--driver-root", metavar="PATH", help="Where the driver lies on this machine, instead of searching."
+            "--driver-root", metavar="PATH", help="Folder of the NVIDIA driver on this machine; default: search for it."
         ),
     ] = None,
     policy: Annotated[
@@ -65,13 +65,13 @@ def inventory(
         typer.Option(
             "--policy",
             metavar="FILE",
-            help="GpuPolicies or a PublishingPolicy; without one, every GPU is published as it is.",
+            help="File with GpuPolicies or a PublishingPolicy; default: publish every GPU as it is.",
         ),
     ] = None,
     label: terminal.LabelOption = [],
     output: terminal.OutputOption = terminal.Format.TABLE,
 ) -> None:
-    """What this node has, and what it would lead to in a cluster that has every feature.
+    """Show this node's hardware, and what it would publish in a cluster with every feature.
 
     With -o json or yaml: the NodeInventory, the ResourceSlices, and the CDI edits of a claim that has all its GPUs.
 

@@ -24,20 +24,20 @@ _SHOWN_NOTES = 10
 
 
 def record(
-    archive: Annotated[Path, typer.Option("--archive", metavar="FILE", help="The archive to make.")] = Path(
+    archive: Annotated[Path, typer.Option("--archive", metavar="FILE", help="Archive to write.")] = Path(
         "gpu-dra-record.tar.gz"
     ),
     keep_names: Annotated[
         bool,
-        typer.Option("--keep-names", help="Keep UUIDs, serial numbers, addresses and the machine's name as they are."),
+        typer.Option("--keep-names", help="Do not replace UUIDs, serial numbers, addresses and the machine's name."),
     ] = False,
     host_root: HostRootOption = Path("/"),
     driver_root: Annotated[
-        str | None, typer.Option("--driver-root", help="Folder of the NVIDIA driver; default: it is looked for.")
+        str | None, typer.Option("--driver-root", help="Folder of the NVIDIA driver; default: search for it.")
     ] = None,
     simulate: Annotated[
         str | None,
-        typer.Option("--simulate", metavar="PROFILE|FILE[:N]", help="The hardware below --host-root is simulated."),
+        typer.Option("--simulate", metavar="PROFILE|FILE[:N]", help="Use simulated hardware below --host-root."),
     ] = None,
 ) -> None:
     """Record this node: every answer of NVML, sysfs, device nodes, names of the driver's files, versions.

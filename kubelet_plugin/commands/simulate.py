@@ -143,7 +143,7 @@ ACTIONS: dict[str, _Action] = {
         "GPU on|off [pending]", "set MIG mode as an administrator; pending: at the next reset", _mig_mode
     ),
     "reset": _Action("GPU", "reset the GPU as an administrator", _reset),
-    "open-gpu": _Action("GPU [NAME]", "a program that is in no claim opens the GPU, as a monitor does", _open),
+    "open-gpu": _Action("GPU [NAME]", "a program without a claim opens the GPU, as a monitor does", _open),
     "close-gpu": _Action("PID", "that program ends", _close),
     "resets": _Action("alone|together", "whether the board can reset one GPU without all others", _resets),
     "make-mig": _Action("GPU PROFILE [START]", "create a MIG device as an administrator", _make_mig),
@@ -177,7 +177,7 @@ def simulate(
         str,
         typer.Argument(
             metavar="NODE",
-            help="A node of the cluster that $KUBECONFIG names, or the folder of a simulated host.",
+            help="Node of the simulated cluster that $KUBECONFIG names, or the folder of a simulated node.",
             autocompletion=lambda incomplete: [name for name in _hosts() if name.startswith(incomplete)],
         ),
     ],
@@ -185,7 +185,7 @@ def simulate(
         str,
         typer.Argument(
             metavar="ACTION",
-            help="What happens; see above.",
+            help="What to do; see above.",
             autocompletion=lambda incomplete: [name for name in ACTIONS if name.startswith(incomplete)],
         ),
     ],
@@ -194,14 +194,16 @@ def simulate(
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option("--profile", metavar="PROFILE|FILE[:N]", help="Make the host first when it is not there yet."),
+        typer.Option(
+            "--profile", metavar="PROFILE|FILE[:N]", help="Create the simulated node first, if it does not exist."
+        ),
     ] = None,
 ) -> None:
     messages.print(act(_hosts().get(host, Path(host)), action, arguments or [], profile), markup=False, soft_wrap=True)
 
 
 simulate.__doc__ = (
-    "Let something happen to a simulated node.\n\nA GPU is its name (gpu-69a54c71), its UUID, or its number from 0.\n\n"
+    "Inject a fault into a simulated node.\n\nA GPU is its name (gpu-69a54c71), its UUID, or its number from 0.\n\n"
     f"{_HELP}\n\n\b\nExamples:\n  dractl simulate dgx-h100-1 xid gpu-69a54c71 79\n  dractl simulate dgx-h100-1 reboot"
 )
 

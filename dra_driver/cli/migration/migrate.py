@@ -87,7 +87,7 @@ class Gathered:
 
     @property
     def objects(self) -> tuple[JsonObject, ...]:
-        """Of the cluster, or of files that tell of one."""
+        """Of the cluster, or of files that describe it."""
         if self.read is not None:
             return self.read.objects
         return tuple(
@@ -112,25 +112,26 @@ def migrate(
         list[str] | None,
         typer.Argument(
             metavar="[PATHS]",
-            help="YAML or JSON files, folders with such files (kustomize folders, too), or - for standard input.",
+            help="YAML or JSON files, folders with them (also kustomize folders), or - for standard input.",
         ),
     ] = None,
     cluster: Annotated[
         bool,
         option(
-            "Without PATHS: the workloads of a cluster. With PATHS: what is around them is asked of it.", "--cluster"
+            "Without PATHS: migrate the workloads of a cluster. With PATHS: read their surroundings from it.",
+            "--cluster",
         ),
     ] = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: Annotated[
-        str | None, option("With --cluster and no PATHS: workloads of this namespace only.", "--namespace", "-n")
+        str | None, option("With --cluster and no PATHS: only workloads of this namespace.", "--namespace", "-n")
     ] = None,
     around: Annotated[
         list[str] | None,
         option(
-            "More files, read for what they say and never changed: the device plugin's configuration, ClusterPolicy, "
-            "mig-parted configuration, nodes, slices; may be repeated.",
+            "Files to read but never change: the device plugin's configuration, ClusterPolicy, mig-parted "
+            "configuration, nodes, slices; can be repeated.",
             "--with",
             metavar="PATH",
         ),
@@ -138,8 +139,8 @@ def migrate(
     nodes: Annotated[
         str | None,
         option(
-            "Nodes on which the result is tried: GPU models by the names of simulated nodes (dgx-h100,t4), or files of "
-            "`dractl record`. Default: all models that are known; with --cluster its nodes.",
+            "Nodes to try the result on: GPU models by the names of simulated nodes (dgx-h100,t4), or files of "
+            "`dractl record`. Default: all known models; with --cluster, its nodes.",
             "--nodes",
             metavar="MODEL,…",
         ),
@@ -147,27 +148,29 @@ def migrate(
     try_seconds: Annotated[
         float,
         typer.Option(
-            "--try-seconds", min=0.0, help="For trying the result; what is not tried by then is reported as not tried."
+            "--try-seconds", min=0.0, help="Time limit for trying the result; the rest is reported as not tried."
         ),
     ] = 60.0,
     diff_only: Annotated[bool, option("Print what would change.", "--diff")] = False,
-    in_place: Annotated[bool, option("Write results over the files.", "--in-place")] = False,
+    in_place: Annotated[bool, option("Overwrite the files with the results.", "--in-place")] = False,
     target: Annotated[
         str | None,
         option("Write results and reports into this folder; - prints the manifests instead.", "--to", metavar="DIR"),
     ] = None,
     report: Annotated[ReportFormat | None, option("Print the whole report.", "--report")] = None,
     kubernetes: Annotated[
-        str | None, option("Version of the cluster; default 1.36.", "--kubernetes", metavar="1.36")
+        str | None, option("Kubernetes version of the cluster; default: 1.36.", "--kubernetes", metavar="1.36")
     ] = None,
     decisions: Annotated[
         Path | None,
         option(
-            "What you decide, as YAML: see docs/migration.md. The report proposes it.", "--decisions", metavar="FILE"
+            "YAML file with your decisions, which the report proposes: see docs/migration.md.",
+            "--decisions",
+            metavar="FILE",
         ),
     ] = None,
     strategy: Annotated[
-        StrategyOption | None, option("The decision `strategy`, which counts instead of the file's.", "--strategy")
+        StrategyOption | None, option("The decision `strategy`; overrides the file of --decisions.", "--strategy")
     ] = None,
 ) -> None:
     """Move manifests from the device plugin and its relatives to DRA; without --in-place and --to nothing is written.

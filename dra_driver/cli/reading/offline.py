@@ -31,30 +31,33 @@ if TYPE_CHECKING:
 # Options are plain assignments: typer does not look through a `type` statement.
 FilesOption = Annotated[
     list[str],
-    typer.Option("--file", "-f", help="Manifests: a file, a folder, or - for standard input; may be repeated."),
+    typer.Option("--file", "-f", help="Manifests: a file, a folder, or - for standard input; can be repeated."),
 ]
 SlicesOption = Annotated[
     list[str],
-    typer.Option("--slices", help="More files, with what the cluster has: slices, classes, nodes, claims in use."),
+    typer.Option("--slices", help="Files with objects of the cluster: slices, classes, nodes, claims in use."),
 ]
 ModelsOption = Annotated[
     str | None,
     typer.Option(
         "--nodes",
         metavar="MODEL[:N],…",
-        help="Nodes of models that the driver simulates, as gb200:2 or dgx-h100,t4, besides those in files.",
+        help="Add simulated nodes of these models to the nodes in files: gb200:2 or dgx-h100,t4.",
         show_default=False,
     ),
 ]
 KubernetesOption = Annotated[
-    str, typer.Option("--kubernetes", help="Version of the cluster, as 1.36: it decides what schedulers can do.")
+    str, typer.Option("--kubernetes", help="Kubernetes version whose scheduler to follow, such as 1.36.")
 ]
 StepsOption = Annotated[
     int,
-    typer.Option("--steps", min=1, help="Devices to try for one pod or claim on one node, before it is not decided."),
+    typer.Option("--steps", min=1, help="Devices to try for each pod or claim on a node before the search gives up."),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="After this time, what is left is not decided.")
+    float,
+    typer.Option(
+        "--timeout", min=0.1, metavar="SECONDS", help="Give up after this time; the rest is reported as not decided."
+    ),
 ]
 LONGEST_S = 60.0
 CURRENT_VERSION = f"1.{CURRENT}"

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 KubeconfigOption = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="Which cluster to ask; default: $KUBECONFIG, then ~/.kube/config.")
+    Path | None,
+    typer.Option("--kubeconfig", help="Kubeconfig of the cluster; default: $KUBECONFIG, then ~/.kube/config."),
 ]
 ContextOption = Annotated[
-    str | None, typer.Option("--context", help="Context of the kubeconfig; default: its current one.")
+    str | None, typer.Option("--context", help="Context of the kubeconfig; default: the current context.")
 ]
 
 

@@ -54,7 +54,7 @@ NodesOption = Annotated[
     typer.Option(
         "--nodes",
         help="Simulated nodes: PROFILE or PROFILE:NUMBER, separated by commas; default: those of the folder's"
-        f" {scenarios.CLUSTER_FILE}, else {DEFAULT_NODES}.",
+        f" {scenarios.CLUSTER_FILE}, otherwise {DEFAULT_NODES}.",
     ),
 ]
 PublisherOption = Annotated[
@@ -62,7 +62,9 @@ PublisherOption = Annotated[
 ]
 VersionOption = Annotated[
     str,
-    typer.Option("--kubernetes", metavar=f"1.{CURRENT}", help=f"Version to behave like: {', '.join(SEEN_VERSIONS)}."),
+    typer.Option(
+        "--kubernetes", metavar=f"1.{CURRENT}", help=f"Kubernetes version to simulate: {', '.join(SEEN_VERSIONS)}."
+    ),
 ]
 
 
@@ -78,13 +80,15 @@ class ExampleOutcome:
 
 def demo(
     folder: Annotated[
-        Path | None, typer.Option("--folder", "-f", help="A folder with manifests of your own instead of the examples.")
+        Path | None, typer.Option("--folder", "-f", help="Folder with your own manifests, instead of the examples.")
     ] = None,
     nodes: NodesOption = None,
     output: OutputOption = Format.TABLE,
     publisher: PublisherOption = Publisher.CONTROLLER,
     kubernetes: VersionOption = SEEN_VERSIONS[-1],
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each step of each example.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Time limit of each step of each example, in seconds.")
+    ] = 30.0,
 ) -> None:
     """Run the examples on a simulated cluster and show what each container got.
 
@@ -326,16 +330,19 @@ def cluster(
     nodes: NodesOption = None,
     publisher: PublisherOption = Publisher.CONTROLLER,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where its files lie; default: a temporary folder.")
+        Path | None, typer.Option("--folder", help="Folder for the cluster's files; default: a temporary folder.")
     ] = None,
     policy: Annotated[
-        Path | None, typer.Option("--policy", help="GpuPolicies or a PublishingPolicy of the installation.")
+        Path | None, typer.Option("--policy", help="File with GpuPolicies or a PublishingPolicy for the installation.")
     ] = None,
     gates: Annotated[
-        str, typer.Option("--feature-gates", metavar="A=true,B=false", help="Of the driver's controller and plugins.")
+        str,
+        typer.Option(
+            "--feature-gates", metavar="A=true,B=false", help="Feature gates of the driver's controller and plugins."
+        ),
     ] = "",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port of the API server on 127.0.0.1; 0 takes a free one.")
+        int, typer.Option("--port", min=0, max=65535, help="Port of the API server on 127.0.0.1; 0: any free port.")
     ] = 0,
     kubernetes: VersionOption = SEEN_VERSIONS[-1],
 ) -> None:

@@ -27,12 +27,10 @@ SHOWN = (*(kind for kind in EXPLAINED_BY if kind != TAINT_RULES[1]), EVENTS)
 
 
 def ui(
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")
-    ] = 8080,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")] = 8080,
     driver: Annotated[str, typer.Option("--driver", help="The driver of the GPUs.")] = GPU_DRIVER,
     shared: Annotated[
-        bool, typer.Option("--shared", help="In a pod: for all users of the cluster, who sign in with their tokens.")
+        bool, typer.Option("--shared", help="Run in a pod for all users of the cluster, who sign in with their tokens.")
     ] = False,
     certificates: Annotated[
         Path | None,
@@ -44,7 +42,7 @@ def ui(
         ),
     ] = None,
     role: Annotated[
-        str, typer.Option("--viewer-role", help="With --shared: the ClusterRole that a refusal names.")
+        str, typer.Option("--viewer-role", help="With --shared: the ClusterRole to name when a user is refused.")
     ] = "gpu-dra-gpu-dra-driver-ui-viewer",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,

@@ -145,7 +145,7 @@ def test_nothing_to_say_prints_nothing_to_standard_output(file: Path) -> None:
     file.write_text(GOOD)
     outcome = run("check", str(file))
     assert outcome.stdout == ""
-    assert "1 document: nothing to say" in outcome.stderr
+    assert "1 document: no problems found" in outcome.stderr
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])

@@ -45,7 +45,7 @@ def test_a_workload_comes_with_the_template_of_its_pods_and_each_gets_devices(tm
         assert (template["metadata"]["name"], "command:" in text) == ("train", False)
         file = tmp_path / f"{kind}.yaml"
         file.write_text(text)
-        assert run("check", str(file), "--strict").stderr == "2 documents: nothing to say\n"
+        assert run("check", str(file), "--strict").stderr == "2 documents: no problems found\n"
         placed = json.loads(run("allocate", "-f", str(file), "--nodes", "dgx-h100", "-o", "json").stdout)
         assert [item["fits"] for item in placed] == [True, True, False]
     text = run("new", "job", "--count", "1", "--command", "python 'my train.py'").stdout
