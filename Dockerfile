@@ -55,6 +55,6 @@ LABEL org.opencontainers.image.title="gpu-dra-driver" \
 COPY --from=build /opt/gpu-dra /opt/gpu-dra
 COPY --from=hook /hook /opt/gpu-dra/libexec
 ENV PATH=/opt/gpu-dra/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# Whoever runs it says nothing more is a user without rights; the plugin's pod asks for root, for it has to be.
+# Without another user in the pod spec it runs without rights; the plugin's pod asks for root, because it needs it.
 USER 65532:65532
 CMD ["dractl", "--help"]

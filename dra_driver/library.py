@@ -146,8 +146,6 @@ def _read(manifests: Manifests) -> ReadDocuments:
 def _name(obj: JsonObject) -> str:
     """Raises InvalidInput for what callers without a type checker pass."""
     if not isinstance(obj, dict):
-        raise InvalidInput(
-            f"{type(obj).__name__} is no object of Kubernetes; pass mappings, or text", about="manifests"
-        )
+        raise InvalidInput(f"{type(obj).__name__} is not a Kubernetes object; pass mappings or text", about="manifests")
     metadata = obj.get("metadata")
     return f"{obj.get('kind')}/{metadata.get('name') if isinstance(metadata, dict) else None}"

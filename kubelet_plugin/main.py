@@ -36,7 +36,14 @@ from dra_driver.runtime.tasks import exit_after, forever, run_service, until_sig
 from dra_driver.runtime.telemetry import DebugSection, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.claims.mode_changes import ModeChanges
-from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, machine_of, mode_resets, mps_daemons
+from kubelet_plugin.claims.node_effects import (
+    CurrentFootprint,
+    NodeMachine,
+    effects_of,
+    machine_of,
+    mode_resets,
+    mps_daemons,
+)
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
@@ -147,7 +154,7 @@ class _Node:
     machine: NodeMachine
     daemons: MpsDaemons
     journal: JournalStore
-    ours: OursNow
+    ours: CurrentFootprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +197,7 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
     machine = machine_of(host, settings.host_root if settings.simulate else None)
     fabric = _fabric_manager(settings, host, driver, simulated)
     runtime = ContainerRuntime(own)
-    ours = OursNow(journal, host)
+    ours = CurrentFootprint(journal, host)
     return _Node(
         own=own,
         host=host,
@@ -271,7 +278,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         node.own,
         lambda mistake: cluster.events.tell(release_refused(settings.node_name, mistake)),
     )
-    watch.watch_mps(node.daemons, claims.again)
+    watch.watch_mps(node.daemons, claims.reassert_hold)
     NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
     publisher = _publisher(cluster, settings)
     calls = CallMetrics(metrics)

@@ -92,7 +92,7 @@ class CertificateKeeper:
         if not self._secret.synced.is_set():
             return None, f"{self._secret.about} has not been read yet"
         if self._secret.object is None:
-            return None, f"{self._secret.about} is not there"
+            return None, f"{self._secret.about} does not exist"
         try:
             serving_certificate = certificate_in(self._secret.object, self._secret.about)
         except InvalidInput as error:

@@ -219,7 +219,7 @@ def key_of(obj: JsonObject) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
-    """What stands behind one entry of a pod. `claim` None is one that cannot be had now, for the reason in `missing`.
+    """The claim of one entry of a pod. `claim` None is one that cannot be had now, for the reason in `missing`.
 
     `generated` is true for a claim that would be made from `template` and does not exist yet.
     """

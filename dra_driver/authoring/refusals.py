@@ -89,7 +89,7 @@ def _together(intent: Intent) -> Iterator[str]:
     if intent.shows_devices and intent.workload in (WorkloadKind.DEPLOYMENT, WorkloadKind.STATEFUL_SET):
         yield f"--image is missing: a {intent.workload} needs a program that does not end; add --image, or --command"
     if intent.gpu is not None and intent.prefer:
-        yield "--gpu with --prefer: --gpu wants one model, --prefer takes the first of several; leave one out"
+        yield "--gpu with --prefer: --gpu selects one model, --prefer the first available of several; use one of them"
     beside_nic = intent.nic and intent.same in (Same.PCIE, Same.NODE)
     if intent.same is not None and intent.devices == 1 and not beside_nic and not intent.admin:
         yield f"--same {intent.same} with one device: say how many with --count"

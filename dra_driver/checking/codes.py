@@ -154,7 +154,7 @@ EXTENDED_RESOURCE = Code(
 POLICY = Code(
     "policy",
     _ERROR,
-    "A GpuPolicy or PublishingPolicy that makes no sense, so that the driver would not follow it.",
+    "An invalid GpuPolicy or PublishingPolicy, which the driver would not follow.",
     "a warning where a field needs a feature gate that is off",
 )
 POLICY_FILE = Code(

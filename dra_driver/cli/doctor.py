@@ -194,7 +194,7 @@ def _shipped(folder: Path) -> tuple[JsonObject, ...]:
 
 @asynccontextmanager
 async def patience(reader: Reader) -> AsyncIterator[None]:
-    """Tell what is waited for, when it takes longer than two seconds."""
+    """Report what the command waits for, when it takes longer than two seconds."""
     telling = asyncio.create_task(_tell(reader))
     try:
         yield

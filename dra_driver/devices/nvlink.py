@@ -64,7 +64,7 @@ def fabric_of(gpus: Sequence[GpuFacts]) -> NodeFabric:
     ill = [gpu.name for gpu in gpus if state_of(gpu) is FabricState.UNHEALTHY]
     clique = cliques[0] if cliques else ""
     if clique and ill:
-        text = f"the NVLink fabric reports as unhealthy: {', '.join(ill)}"
+        text = f"the NVLink fabric reports these as unhealthy: {', '.join(ill)}"
         return NodeFabric(clique, "FabricUnhealthy", text)
     return NodeFabric(clique)
 

@@ -335,7 +335,7 @@ def pool_findings(world: World, nodes: Iterable[NodeView]) -> Iterator[WaitFindi
                 nodes_of[str(pool), pool.problem].append(node.name)
     for (name, problem), names in sorted(nodes_of.items()):
         code = "incomplete-pool"
-        fix = "None of its devices can be used meanwhile. If this persists, its driver or controller is stuck."
+        fix = "Until then none of its devices can be used. If this persists, its driver or controller is stuck."
         if problem.startswith("is invalid"):
             code = "invalid-pool"
             fix = (
@@ -356,7 +356,7 @@ def plugin_findings(world: World, nodes: Collection[str]) -> Iterator[WaitFindin
             silent[driver].append(node)
     for driver, nodes in sorted(silent.items()):
         subject = f"the plugin of driver {driver}" if driver else "the node plugin"
-        text = f"{subject} is not registered with kubelet"
+        text = f"{subject} is not registered with the kubelet"
         fix = "Check the node plugin's pod and its log. Without the plugin, the kubelet prepares no claim there."
         yield WaitFinding("plugin-not-registered", some(nodes), text, fix)
 

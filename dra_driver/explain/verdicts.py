@@ -119,7 +119,7 @@ def _listed(parts: Iterable[str], word: str = "") -> str:
 
 
 class ReasonCode(StrEnum):
-    """What stands in the way. The texts are part of what `-o json` promises."""
+    """What keeps a device from being used. The texts are part of what `-o json` promises."""
 
     FITS = "fits"
     # of the node, before devices are looked at

@@ -103,9 +103,9 @@ def settled(
 ) -> NodePolicy:
     """What holds from now on. `now` is what held until now; None if nothing was decided yet.
 
-    A GPU that is used stays as it is, and is named in `waiting`. If a claim was allocated a device of before the last
-    change while that change was made, the GPU changes back. ComputeDomains keep the channels that they use, which are
-    the first `channels_used`.
+    A GPU that is used stays as it is, and is named in `waiting`. If a claim was allocated a device that existed before
+    the last change while that change was made, the GPU changes back. ComputeDomains keep the channels that they
+    use, which are the first `channels_used`.
     """
     if now is None:
         return wanted

@@ -117,7 +117,7 @@ class LivePolicies:
             if str(invalid[0]) != self._logged_error:
                 self._logged_error = str(invalid[0])
                 _log.warning(
-                    "what holds for all nodes stays as it is until the policy is corrected", error=self._logged_error
+                    "rules for all nodes stay unchanged until the policy is corrected", error=self._logged_error
                 )
             return None if now is None else Decision(rules_of(now), now)
         policies, rules = self._current()

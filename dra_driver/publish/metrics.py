@@ -87,8 +87,8 @@ def _figures(figures: Mapping[str, Figures]) -> Iterator[Metric]:
     pools = _gauge("gpu_dra_pools", "Pools with slices in the cluster.", "driver")
     devices = _gauge("gpu_dra_published_devices", "Devices in the slices of the cluster.", "driver")
     waiting = _gauge("gpu_dra_pools_waiting", "Pools whose plugin did not answer a liveness check.", "driver")
-    pending = _gauge("gpu_dra_pools_pending", "Pools to be looked at, pauses after failures included.", "driver")
-    text = "Times that a pool was put back because it could not be looked at or written."
+    pending = _gauge("gpu_dra_pools_pending", "Pools waiting to be checked, including pauses after failures.", "driver")
+    text = "Times that a pool was queued again because it could not be checked or written."
     retries = CounterMetricFamily("gpu_dra_pool_retries", text, labels=["driver"])
     for driver, figure in figures.items():
         pools.add_metric([driver], figure.pools)

@@ -81,7 +81,7 @@ class Narrator:
 
     def not_understood(self, pool: str, error: InvalidInput) -> None:
         """The inventory makes no sense; the pool stays as it is."""
-        _log.error("inventory not understood, its pool stays as it is", pool=pool, error=str(error))
+        _log.error("the inventory cannot be parsed; its pool stays unchanged", pool=pool, error=str(error))
 
     def understood(self, pool: str, notes: Sequence[str]) -> None:
         """The inventory was read; `notes` says which GPUs or attributes are not published, and why."""
@@ -422,7 +422,7 @@ class PoolPublisher:
     ) -> tuple[WantedPool, tuple[Limitation, ...], Description]:
         pool, node = inventory.name, inventory.node()
         features = self._features
-        assert features is not None, "pools are looked at once the features are known"
+        assert features is not None, "pools are checked once the features are known"
         description = self._describe(facts, decision.rules, self._node_labels(pool), self.driver, features)
         limitations = limitations_of(description.notes, decision.rules, self.driver, pool)
         notes = tuple(map(str, limitations))

@@ -109,7 +109,7 @@ class ModeChanges:
                 await self.settle()
                 busy = self._is_busy()
             except DriverError as error:
-                _log.warning("MIG modes cannot be looked after now", error=str(error))
+                _log.warning("changes of MIG mode cannot continue now", error=str(error))
             await until(self._wake, self._patience.tick_s if busy else None)
             self._wake.clear()
 

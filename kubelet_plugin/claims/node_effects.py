@@ -34,7 +34,7 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     VfioBinding,
 )
-from kubelet_plugin.prepare.ours import NOTHING, Ours, claimed
+from kubelet_plugin.prepare.ours import NOTHING, DriverFootprint, claimed
 from kubelet_plugin.prepare.store import JournalStore
 
 
@@ -99,20 +99,20 @@ def mode_resets(
     return ModeResets(machine.host, hardware, DriverOfNode(hardware, smi, paused), smi, paused)
 
 
-class OursNow:
+class CurrentFootprint:
     """What the driver made, read from the journal at each call, in any thread. If unreadable: the last known state."""
 
     def __init__(self, journal: JournalStore, host: HostFiles) -> None:
         self._journal = journal
         self._host = host
-        self._last: Ours = NOTHING
+        self._last: DriverFootprint = NOTHING
         self._obstacles: Mapping[str, ModeObstacle] = {}
 
     def report(self, obstacles: Mapping[str, ModeObstacle]) -> None:
         """What is in the way of switching MIG modes, by the UUID of the GPU."""
         self._obstacles = obstacles
 
-    def __call__(self) -> Ours:
+    def __call__(self) -> DriverFootprint:
         try:
             self._last = claimed(self._journal.current, self._host.boot_id())
         except DriverError:

@@ -38,7 +38,9 @@ class ClaimNotes:
     def wanted(self, claim: ClaimRef) -> None:
         """Raises NodeNotReady when kubelet has given up the call: it comes again, and its claims may be others then."""
         if self._given_up:
-            raise NodeNotReady("kubelet gave up this call before anything was begun; it tries again", about=str(claim))
+            raise NodeNotReady(
+                "the kubelet gave up this call before anything changed, and tries again", about=str(claim)
+            )
 
     def give_up(self) -> None:
         self._given_up = True

@@ -84,7 +84,7 @@ type ContainerFilesOf = Callable[[NodeFacts], ContainerFiles]
 
 @dataclass(frozen=True, slots=True)
 class ServicePatience:
-    """How long things are waited for, in seconds."""
+    """How long to wait, in seconds."""
 
     start_s: float = 10.0
     """The repair at the start: one claim's daemon or virtual machine must not keep kubelet from the others."""
@@ -158,7 +158,9 @@ class ClaimService:
         if done:
             return self._note_report(repair.result())
         repair.add_done_callback(lambda late: None if late.exception() else self._note_report(late.result()))
-        return self._note_report(RepairReport(pending=("what claims had before is still being put right",)))
+        return self._note_report(
+            RepairReport(pending=("the plugin still repairs what earlier claims left on the hardware",))
+        )
 
     async def run(self) -> None:
         """Sweep until cancelled: soon again while something is pending, else at the interval."""
@@ -197,7 +199,7 @@ class ClaimService:
         self._settings_lost.set()
         self._left.set()
 
-    async def again(self, hold: Hold) -> None:
+    async def reassert_hold(self, hold: Hold) -> None:
         """Make a hold again, with all that its first claim holds, because it is no longer as the journal says.
 
         Does nothing when no claim has it. Raises NodeNotReady.

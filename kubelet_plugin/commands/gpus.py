@@ -87,7 +87,7 @@ def release(
       dractl gpus release --for 2h
     """
     if until_resumed and for_ is not None:
-        raise InvalidInput("leave one of the two out: with --until-resumed no time ends it", about="--for")
+        raise InvalidInput("use one of them: with --until-resumed no time ends the release", about="--for")
     folder = _folder(kubelet_root, driver_name)
     until = None if until_resumed else datetime.now(UTC).replace(microsecond=0) + _duration(for_ or "30m")
     request = ReleaseRequest(until=until)
@@ -98,7 +98,7 @@ def release(
             _print_users(host_root)
             raise NodeNotReady(
                 f"has not confirmed for {patience_s:g} s that it closed the GPUs. If it runs, see its log; if it does"
-                " not, nothing of it has them open. The request stands: `dractl gpus resume` withdraws it",
+                " not, it has none of them open. The request stays in force; `dractl gpus resume` withdraws it",
                 about="the node plugin",
             )
         time.sleep(_POLL_S)
@@ -124,10 +124,11 @@ def resume(
     while (state := _state(folder)) is not None and state.source == "file":
         if time.monotonic() >= deadline:
             raise NodeNotReady(
-                f"has not taken the GPUs back for {patience_s:g} s; it does as soon as it runs", about="the node plugin"
+                f"has not opened the GPUs again for {patience_s:g} s; it does so as soon as it runs",
+                about="the node plugin",
             )
         time.sleep(_POLL_S)
-    messages.print("The GPUs are the plugin's again." if state is None else state.release.message, markup=False)
+    messages.print("The plugin uses the GPUs again." if state is None else state.release.message, markup=False)
     if state is not None:
         raise SystemExit(Status.NO)
 
@@ -155,7 +156,7 @@ def _folder(kubelet_root: Path, driver_name: str) -> Path:
     folder = NodePlaces(kubelet_root=kubelet_root, driver=driver_name).state_dir
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise InvalidInput(
-            "is not there, or not yours to write to; run this on the node, as root, with the plugin's --kubelet-root",
+            "does not exist or is not writable; run this on the node, as root, with the plugin's --kubelet-root",
             about=str(folder),
         )
     return folder
@@ -183,7 +184,7 @@ def _print_users(host_root: Path) -> None:
     nodes = [name for name in host.names("/dev") if _GPU_NODE.fullmatch(name)]
     listed = ", ".join(str(user) for user in users(host, nodes))
     messages.print(
-        f"Open by: {listed}. nvidia-persistenced lets go by itself when nvidia-smi resets a GPU; others must end first."
+        f"Open by: {listed}. nvidia-persistenced closes a GPU when nvidia-smi resets it; the others must end first."
         if listed
         else "No process has a GPU open.",
         markup=False,

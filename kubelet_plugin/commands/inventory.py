@@ -83,7 +83,7 @@ def inventory(
     """
     rules = read_policy(policy)
     if driver_root is not None and host != _REAL:
-        raise InvalidInput("a simulated machine has its driver where its profile says", about="--driver-root")
+        raise InvalidInput("a simulated node's profile says where its driver is", about="--driver-root")
     labels = terminal.labels_of(label)
     with _node(host, host_root, driver_root) as node:
         report = _report(node, rules, labels)

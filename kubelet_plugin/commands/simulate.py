@@ -70,7 +70,7 @@ def _health(host: SimulatedHost, given: Sequence[str]) -> str:
     if name not in _HEALTH:
         raise InvalidInput(f"there are {', '.join(_HEALTH)}", about=f"fact {given[1]!r}")
     host.set_health(_gpu(host, given[0]), **{name: bool(number) if name in _FLAGS else number})
-    return f"GPU {given[0]} says {given[1]} {number}"
+    return f"GPU {given[0]} now reports {given[1]} {number}"
 
 
 def _mig_mode(host: SimulatedHost, given: Sequence[str]) -> str:
@@ -81,7 +81,7 @@ def _mig_mode(host: SimulatedHost, given: Sequence[str]) -> str:
         host.set_mig(index, wanted)
         return f"MIG mode of GPU {given[0]} is {given[1]}"
     if given[2] != "pending":
-        raise InvalidInput("wants pending, or nothing", about=f"MIG mode {given[1]} {given[2]!r}")
+        raise InvalidInput("takes `pending` or nothing", about=f"MIG mode {given[1]} {given[2]!r}")
     now = host.state.gpus[index].mig
     host.set_mig(index, now.current if now is not None else 0, wanted)
     return f"MIG mode of GPU {given[0]} will be {given[1]} after its reset, or a reboot"
@@ -215,7 +215,7 @@ def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> str
         raise InvalidInput(f"no such action; there are {', '.join(ACTIONS)}", about=f"action {name}")
     least, most = action.wanted
     if not least <= len(given) <= most:
-        raise InvalidInput(f"wants {action.arguments or 'nothing'}", about=f"action {name}")
+        raise InvalidInput(f"takes {action.arguments or 'no arguments'}", about=f"action {name}")
     simulated = _host(root, profile)
     if simulated.state.recorded is not None and name not in _OF_ANY_NODE:
         raise InvalidInput(
@@ -243,7 +243,7 @@ def _host(root: Path, profile: str | None) -> SimulatedHost:
     if not host.exists:
         known = f"; the cluster of $KUBECONFIG has {', '.join(_hosts())}" if _hosts() else ""
         raise InvalidInput(
-            f"is no node of a simulated cluster, and no folder of a simulated host{known}", about=str(root)
+            f"is not a node of a simulated cluster, and not the folder of a simulated node{known}", about=str(root)
         )
     return host
 

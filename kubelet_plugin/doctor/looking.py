@@ -21,7 +21,7 @@ from dra_driver.cdi.inject import decode as decode_cdi
 from dra_driver.doctor.findings import Unread
 from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
-from kubelet_plugin.claims.node_effects import OursNow
+from kubelet_plugin.claims.node_effects import CurrentFootprint
 from kubelet_plugin.doctor.seen import (
     CONTAINERD,
     CRIO,
@@ -105,7 +105,7 @@ class LocalMachine:
 
     def facts(self) -> NodeFacts:
         """Facts of the hardware, without what this driver made; they include problems."""
-        ours = OursNow(JournalStore(self.places.state_dir), self.host)
+        ours = CurrentFootprint(JournalStore(self.places.state_dir), self.host)
         with closing(Hardware(self.host, self.open_nvml(), ours)) as hardware:
             return hardware.look()
 

@@ -85,7 +85,7 @@ class EntrySeen:
 @dataclass(frozen=True, slots=True)
 class JournalSeen:
     """`problem`: why it cannot be read; `damage`: lines that cannot be trusted; `put_aside`: whether there is a file
-    with such lines of before."""
+    with such lines from earlier."""
 
     entries: tuple[EntrySeen, ...] = ()
     damage: tuple[str, ...] = ()

@@ -71,7 +71,7 @@ class DomainReader:
                             return seen
                         state, of_node = missing, not self._waits_for_others(seen)
                     await asyncio.sleep(_PAUSE_S)
-        raise DomainNotReady(f"{state}; kubelet tries again", about=str(claim), of_node=of_node)
+        raise DomainNotReady(f"{state}; the kubelet tries again", about=str(claim), of_node=of_node)
 
     def missing(self, domain: ComputeDomain, claim: ClaimRef) -> str | None:
         """What keeps this node's containers of the domain from starting; None when nothing does."""
@@ -81,7 +81,7 @@ class DomainReader:
             raise InvalidInput(f"{name} is being deleted; delete the pod, too", about=str(claim))
         entry = next((node for node in status.nodes if node.name == self._node), None)
         ready = next((condition for condition in status.conditions if condition.type == READY), None)
-        why = ready.message or ready.reason if ready is not None else "the controller has not looked at it yet"
+        why = ready.message or ready.reason if ready is not None else "the controller has not processed it yet"
         if entry is None:
             return f"node {self._node} is not in {name} yet: {why}"
         if entry.status != "Ready":

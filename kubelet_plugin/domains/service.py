@@ -254,7 +254,7 @@ class DomainClaims:
             domain = await self._domains.find(uid, ref, ref.namespace)
             problem = await asyncio.to_thread(self._node.host_imex)
             if problem is not None:
-                raise NodeNotReady(f"{problem}; kubelet tries again", about=str(ref))
+                raise NodeNotReady(f"{problem}; the kubelet tries again", about=str(ref))
         else:
             domain = await self._domains.ready(uid, ref)
         return _named(domain, self._node.name)

@@ -91,7 +91,7 @@ async def serve_domains(
         tasks.create_task(forever("claims of ComputeDomains", claims.run))
         tasks.create_task(forever("registration for ComputeDomains", registration.watch))
         if not settings.compute_domains:
-            _log.warning("ComputeDomains are switched off; what claims have of them is released as their pods end")
+            _log.warning("ComputeDomains are switched off; claims that use them are released when their pods end")
             return
         tasks.create_task(forever("the ComputeDomain of this node", watch.run))
         tasks.create_task(forever("Events of pods of ComputeDomains", pods.run))

@@ -96,7 +96,7 @@ def asked_for(uid: str) -> Callable[[Journal], Journal]:
     def change(journal: Journal) -> Journal:
         claim = journal.domains.get(uid)
         if claim is None:
-            raise NodeNotReady("was released while it was prepared; kubelet tries again", about=f"claim UID {uid}")
+            raise NodeNotReady("was released while it was prepared; the kubelet tries again", about=f"claim UID {uid}")
         return replace(journal, domains={**journal.domains, uid: replace(claim, binding=BindingStage.ASKED)})
 
     return change

@@ -307,7 +307,7 @@ def _switch(gpu: MigGpu, identity: GpuIdentity, *, on: bool) -> None:
 def _refused(status: int, gpu: MigGpu, identity: GpuIdentity, word: str) -> HardwareError:
     if status == NvmlCode.IN_USE:
         message = f"MIG mode cannot be switched {word} while programs have the GPU open{_users(gpu)}"
-        advice = "end them; it is tried again until then"
+        advice = "end them; the plugin tries again until then"
     elif status == NvmlCode.RESET_REQUIRED:
         message = f"MIG mode can be switched {word} by a reset only, and the driver cannot do one here"
         advice = "in a virtual machine with the GPU passed through: reboot it after `nvidia-smi -mig`"
@@ -344,7 +344,7 @@ def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance], records
             " policy"
         )
     raise HardwareError(
-        f"{_described(hold)} cannot be made: in the way is {_listed(in_the_way)}, {whose}",
+        f"{_described(hold)} cannot be created because of {_listed(in_the_way)}, {whose}",
         about=str(hold.gpu),
         code=NvmlCode.INSUFFICIENT_RESOURCES,
     )
@@ -357,10 +357,10 @@ def _create(gpu: MigGpu, hold: GpuInstance, instances: Iterable[LiveGpuInstance]
         reasons = {
             NvmlCode.INSUFFICIENT_RESOURCES: f"what it needs is taken by"
             f" {_listed(instances) or 'nothing that NVML lists'};"
-            " it is tried again, and fits when those are gone",
+            " the plugin tries again, and it fits when those no longer exist",
             NvmlCode.IN_USE: f"programs use the GPU as a whole{_users(gpu)}; end them",
-            NvmlCode.INVALID_ARGUMENT: "the driver knows no such profile or place on this GPU: was it replaced, or its"
-            " driver, since it was published?",
+            NvmlCode.INVALID_ARGUMENT: "the driver does not know this profile or placement on this GPU; were the GPU or"
+            " its driver replaced since it was published?",
             NvmlCode.NOT_SUPPORTED: "the driver says that this GPU cannot be divided here, as a part of one that is"
             " given to a virtual machine cannot",
             NvmlCode.NO_PERMISSION: "this needs root and access to /dev/nvidia-caps/nvidia-cap1 (mig/config)",
@@ -380,8 +380,8 @@ def _check_room(hold: ComputeInstance, parent: LiveGpuInstance) -> None:
     ]
     if in_the_way:
         raise HardwareError(
-            f"MIG device in {_described(hold.parent)} cannot be made: in the way is {', '.join(in_the_way)} in GPU"
-            f" instance {parent.id}, which this driver did not make for a claim that it knows; an administrator"
+            f"MIG device in {_described(hold.parent)} cannot be created because of {', '.join(in_the_way)}"
+            f" in GPU instance {parent.id}, which this driver did not make for a claim that it knows; an administrator"
             f" destroys it with `nvidia-smi mig -i {hold.parent.gpu.uuid} -gi {parent.id} -dci`",
             about=str(hold.parent.gpu),
             code=NvmlCode.INSUFFICIENT_RESOURCES,

@@ -76,7 +76,7 @@ class ModeResets:
             return
         with self._paused():
             self._nvml.use(gpu, lambda nvml: nvml.mig(gpu.uuid).set_mode(on))
-        # A reset may have given the GPU another minor number, and handles of before are invalid.
+        # A reset may have given the GPU another minor number, and earlier handles are invalid.
         self._driver.without_nvml(lambda: None)
         if self._mode(gpu) == done:
             return

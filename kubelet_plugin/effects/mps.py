@@ -312,7 +312,7 @@ class MpsDaemons:
         return Path(_folder_of(process)).parent == self._folder
 
     def _prepare(self, place: "_Place") -> None:
-        """Clean folders and an empty tmpfs; the log of before stays, it may say why. Raises NodeNotReady.
+        """Clean folders and an empty tmpfs. Keeps the old log for diagnosis. Raises NodeNotReady.
 
         The folders themselves stay when they are there: containers that have them mounted find the new daemon in them.
         """
@@ -430,7 +430,7 @@ def unowned(keys: Collection[str], holds: Collection[Hold]) -> list[str]:
 def _checked(hold: MpsDaemon) -> None:
     """Raises InvalidInput for a key that is no name of a folder, or limits that MPS does not have."""
     if not _KEY.fullmatch(hold.key):
-        raise InvalidInput("is no DNS label, and cannot name its folders", about=f"MPS daemon {hold.key!r}")
+        raise InvalidInput("is not a DNS label, so it cannot name folders", about=f"MPS daemon {hold.key!r}")
     default_commands(hold.thread_percentage, hold.memory_limits)
 
 

@@ -49,7 +49,7 @@ class MpsRemedy(Enum):
     KEEP = "it is well"
     LEAVE = "it does not answer, but something of it still runs"
     START = "it is dead, and so are its clients"
-    WAIT = "it is dead, and was started too often lately"
+    WAIT = "it is dead, and was restarted too often"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class MpsWatch:
             try:
                 await self.look()
             except DriverError as error:
-                _log.warning("MPS daemons cannot be looked at", error=str(error))
+                _log.warning("MPS daemons cannot be checked", error=str(error))
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
@@ -144,7 +144,7 @@ class MpsWatch:
                     await self._look_at(hold)
             except DriverError as error:
                 # Continue with the other daemons.
-                _log.warning("an MPS daemon cannot be looked at", daemon=hold.key, error=str(error))
+                _log.warning("an MPS daemon cannot be checked", daemon=hold.key, error=str(error))
 
     def _made(self) -> Mapping[MpsDaemon, HoldRecord]:
         boot_id = self._boot_id()
@@ -195,7 +195,7 @@ class MpsWatch:
     def _tell(self, hold: MpsDaemon, message: str) -> None:
         history = self._histories[hold]
         if not history.critical:
-            _log.error("an MPS daemon is in trouble", daemon=hold.key, reason=message)
+            _log.error("an MPS daemon failed", daemon=hold.key, reason=message)
         self._histories[hold] = replace(history, silent=True, trouble=_named(hold, message), critical=True)
 
 

@@ -177,14 +177,14 @@ class VfioBindings:
                 " on ACS in the firmware, or move the GPU to another slot"
             )
         if count := virtual_functions(self._host, pci.address):
-            problems.append(f"{count} virtual functions (vGPUs) exist on it; an administrator has to remove them")
+            problems.append(f"{count} virtual functions (vGPUs) exist on it; an administrator must remove them")
         if (console := console_on(self._host, pci.address)) is not None:
             problems.append(_on_console(console))
         minor = minor_at(self._host, pci.address)
         if minor is not None and has_instances(self._host, minor):
-            problems.append("it has MIG instances, which would be lost; an administrator has to remove them")
+            problems.append("it has MIG instances, which would be lost; an administrator must remove them")
         elif self._driver.mig_enabled(gpu):
-            problems.append("it is in MIG mode; an administrator has to switch it off")
+            problems.append("it is in MIG mode; an administrator must switch it off")
         return problems
 
     def _no_group(self) -> str:
@@ -331,8 +331,8 @@ def _on_console(console: Console) -> str:
 
 def _other_driver(pci: PciFacts) -> str:
     if pci.driver is None:
-        return f"it has no driver; an administrator has to bind it to {_HOME}"
-    return f"it is bound to {pci.driver}, and not by this driver; an administrator has to bind it to {_HOME}"
+        return f"it has no driver; an administrator must bind it to {_HOME}"
+    return f"it is bound to {pci.driver}, and not by this driver; an administrator must bind it to {_HOME}"
 
 
 def _in_use(gpu: GpuIdentity, using: Collection[GpuUser]) -> str:

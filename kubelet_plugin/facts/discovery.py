@@ -45,7 +45,7 @@ class Discovery:
     def facts(self) -> NodeFacts:
         """The last facts. Raises NodeNotReady before the first look."""
         if self._facts is None:
-            raise NodeNotReady("the hardware has not been looked at yet", about="driver")
+            raise NodeNotReady("the hardware has not been read yet", about="driver")
         return self._facts
 
     def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]:
@@ -63,7 +63,7 @@ class Discovery:
             try:
                 await self.observe()
             except NodeNotReady as error:
-                _log.warning("the node cannot be looked at", error=str(error))
+                _log.warning("the node cannot be read", error=str(error))
                 if self._facts is None:
                     await asyncio.sleep(self._interval_s)
 

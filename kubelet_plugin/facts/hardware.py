@@ -26,7 +26,7 @@ from kubelet_plugin.hardware.nvml import GpuReadings, Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import bound_elsewhere, is_vfio, passthrough_facts
 from kubelet_plugin.prepare.holds import GpuIdentity
-from kubelet_plugin.prepare.ours import NOTHING, Lost, Ours, during, lost, without_ours
+from kubelet_plugin.prepare.ours import NOTHING, DriverFootprint, Lost, during, lost, without_ours
 
 if TYPE_CHECKING:
     from kubelet_plugin.simulation.host import SimulatedHost
@@ -111,7 +111,7 @@ class Hardware:
         self,
         host: HostFiles,
         open_nvml: OpenNvml,
-        ours: Callable[[], Ours] = lambda: NOTHING,
+        ours: Callable[[], DriverFootprint] = lambda: NOTHING,
         *,
         imex_state: Callable[[], str | None] = lambda: None,
         imex_problem: Callable[[], Problem | None] = lambda: None,
@@ -229,7 +229,7 @@ class Hardware:
             divided=any(gpu.mig is not None and gpu.mig.enabled for gpu in seen),
         )
 
-    def _read(self, session: "_Session") -> tuple[DriverFacts, GpuReadings, Ours]:
+    def _read(self, session: "_Session") -> tuple[DriverFacts, GpuReadings, DriverFootprint]:
         """With the driver's own changes, as they were when each GPU was read. A change to a GPU is made in its lane,
         after the journal knows of it, and taken back in its lane before the journal forgets it."""
         ours = [self._ours()]
@@ -414,7 +414,7 @@ def _bounded(facts: NodeFacts) -> NodeFacts:
     )
 
 
-def _problems(readings: GpuReadings, pci: Sequence[PciFacts], ours: Ours) -> tuple[Problem, ...]:
+def _problems(readings: GpuReadings, pci: Sequence[PciFacts], ours: DriverFootprint) -> tuple[Problem, ...]:
     problems = [*readings.problems, *_of_fabric(readings.gpus)]
     lent = {gpu.pci_bus_id for gpu in ours.lent}
     # One that comes back from a virtual machine needs a while.

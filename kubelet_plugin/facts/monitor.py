@@ -253,7 +253,7 @@ class HealthMonitor:
         reason = dict(self._coverage.unmonitored).get(gpu.uuid)
         if reason is not None:
             own_conditions.append(
-                self._standing(gpu, "Unmonitored", "Warning", f"its events cannot be heard: {reason}")
+                self._standing(gpu, "Unmonitored", "Warning", f"its events cannot be received: {reason}")
             )
         if self._needs_check(gpu.uuid):
             fault = self._faults.get(gpu.uuid)
@@ -305,7 +305,7 @@ class HealthMonitor:
         try:
             await asyncio.to_thread(self._file.write, memory)
         except NodeNotReady as error:
-            _log.warning("health cannot be remembered", error=str(error))
+            _log.warning("health cannot be saved", error=str(error))
         else:
             self._saved = memory
 

@@ -122,7 +122,7 @@ class NodeWatch:
         self._mps = MpsWatch(daemons, self._records, self._host.boot_id, again)
 
     async def start(self) -> None:
-        """Take away the MPS daemons and folders that no claim has; once, after the journal was put right."""
+        """Remove the MPS daemons and folders that no claim has; once, after the journal was repaired."""
         if self._daemons is None:
             return
         try:

@@ -67,7 +67,7 @@ class NodeRules:
         try:
             policy = NodeInventoryStatus.of({"policy": written}).policy
         except InvalidInput as error:
-            _log.error("what the publisher decided for this node cannot be understood", error=str(error))
+            _log.error("the publisher's decision for this node cannot be parsed", error=str(error))
             return
         assert policy is not None
         self.rules, self.before = rules_of(policy), rules_before(policy)
@@ -91,7 +91,7 @@ class NodeRules:
         except NotFound:
             self._nothing_decided()
         except ClusterError as error:
-            _log.warning("what holds for this node cannot be read", error=str(error))
+            _log.warning("the publisher's decision for this node cannot be read", error=str(error))
 
 
 class _Attributes:
@@ -125,11 +125,12 @@ class NodeOffers:
         self._attributes: _Attributes | None = None
 
     def of(self, facts: NodeFacts) -> Mapping[str, Offer]:
-        """Also withheld devices, and those of before a change. Raises NodeNotReady before the rules are known."""
+        """Also withheld devices, and devices from before a change. Raises NodeNotReady until the rules are known."""
         rules = self._rules.rules
         if rules is None:
             raise NodeNotReady(
-                "what holds for this node is not yet known from its NodeInventory; does the node reach the API server?",
+                "the publisher's decision for this node has not been read from its NodeInventory yet;"
+                " can the node reach the API server?",
                 about=f"node {self._node_name}",
             )
         last = self._last

@@ -245,7 +245,7 @@ class GpuRelease:
         except InvalidInput as error:
             if self._mistakes.get(source) != str(error):
                 self._mistakes[source] = str(error)
-                _log.warning("a request to release the GPUs makes no sense", error=str(error))
+                _log.warning("a request to release the GPUs is invalid", error=str(error))
                 self._refused(str(error))
             return None
         self._mistakes.pop(source, None)

@@ -180,7 +180,7 @@ class EventWatcher:
             )
         delay = self._retry_s[min(self._failures, len(self._retry_s) - 1)]
         if self._failures == 0:
-            _log.info("events of the GPUs cannot be heard now", error=str(error), retry_s=delay)
+            _log.info("events of the GPUs cannot be received now", error=str(error), retry_s=delay)
         self._failures += 1
         self._stop.wait(delay)
 

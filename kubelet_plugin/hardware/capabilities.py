@@ -36,7 +36,8 @@ def management_node(host: HostFiles) -> DeviceNode:
     major, capability = host.device_majors().get(_CLASS), _shown(host, _MANAGEMENT, 0o400)
     if major is None or capability is None:
         raise NodeNotReady(
-            f"{_MANAGEMENT} is not there or says no minor: an IMEX daemon cannot run with the driver on this node",
+            f"{_MANAGEMENT} does not exist or names no minor number:"
+            " an IMEX daemon cannot run with the driver on this node",
             about="IMEX",
         )
     return _cap_node(major, *capability)

@@ -186,7 +186,7 @@ class DriverTree:
         return next((_ELF_MACHINES[machine] for _, machine in headers if machine in _ELF_MACHINES), this_machine())
 
     def _library_folders(self) -> Iterator[PurePosixPath]:
-        """All that exist, best first, none twice; those of the linker's cache last, for it may be out of date."""
+        """All that exist, best first, none twice; those of the linker's cache last, because it may be out of date."""
         done: set[PurePosixPath] = set()
         for path in map(PurePosixPath, (*LIBRARY_FOLDERS, *self._cached_folders())):
             resolved = self._look(path)

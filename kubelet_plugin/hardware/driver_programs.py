@@ -23,7 +23,7 @@ _LOADERS = (
 """A root with a dynamic linker of its own is a whole system, with a C library that its programs must be run with."""
 
 _ADVICE = {
-    3: "this GPU or driver does not support it; take the setting out of the claim or DeviceClass",
+    3: "this GPU or driver does not support it; remove the setting from the claim or DeviceClass",
     4: "the node plugin must run as root, in a privileged container",
     6: "the driver no longer knows this GPU; see the node's NodeInventory",
     9: "the nvidia kernel module is not loaded; load the driver on this node",

@@ -174,7 +174,7 @@ class Supervisor:
         settings, domain = self._settings, change.after
         about = f"ComputeDomain {settings.namespace}/{settings.name}"
         if not isinstance(domain, ComputeDomain):
-            self._goes_on(f"{about} is gone" if domain is None else f"{about} makes no sense: {domain}")
+            self._goes_on(f"{about} is gone" if domain is None else f"{about} is invalid: {domain}")
         elif domain.metadata.uid != settings.uid:
             self._goes_on(f"{about} is another one now, with UID {domain.metadata.uid}")
         elif (peers := peers_of(domain.status, settings.node_name, settings.address)) is None:

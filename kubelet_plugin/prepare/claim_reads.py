@@ -1,4 +1,4 @@
-"""Claim objects from the API server, and what a failed answer means. The only room of prepare that asks the API.
+"""Claim objects from the API server, and what a failed answer means. The only module of prepare that asks the API.
 
 Claims are read one by one, by name, when they are needed: a node has a handful, the cluster may have a hundred
 thousand, so nothing is watched. A read by name is answered from the newest state, never from a cache.
@@ -196,15 +196,15 @@ def _has_device(claim: JsonObject, driver: str, pool: str) -> bool:
         results = (allocation.get("devices") or {}).get("results") or []
         return any(result.get("driver") == driver and result.get("pool") == pool for result in results)
     except (AttributeError, TypeError) as error:
-        raise Unreachable(f"the API server lists a claim that makes no sense: {error}") from error
+        raise Unreachable(f"the API server lists an invalid claim: {error}") from error
 
 
 def explained(error: ClusterError, ref: ClaimRef) -> ClusterError:
     """The error as kubelet shows it to the user: about the claim, and whose move it is."""
     if isinstance(error, Unreachable | Conflict | Gone):
-        advice = "kubelet tries again"
+        advice = "the kubelet tries again"
     else:
-        advice = "an administrator has to let the node plugin get resourceclaims"
+        advice = "an administrator must allow the node plugin to get resourceclaims"
     return type(error)(
         f"cannot be read from the API server ({error.message}); {advice}",
         about=str(ref),

@@ -108,7 +108,7 @@ class Healer:
             return False
         deadline = time.monotonic() + patience_s
         while self._journal.current.held.get(uid) == holder:
-            # Two claims that wait for each other's turn would wait for ever: a turn that is taken is not waited for.
+            # Two claims that wait for each other's turn would wait for ever: no claim waits for a turn that is taken.
             if not self._executor.turn(uid).locked() and self._is_long_stale(holder, standing, self._stale_after_s):
                 remedy = Remedy(Action.RELEASE, f"{holder.claim} (UID {uid}) {standing.value}")
                 report = await self._act(_Case(ClaimFinding(uid, holder, None, standing), None), remedy)
@@ -199,13 +199,13 @@ class Healer:
                 and entry is not None
                 and self._has_time(entry, case.finding.standing, stale_after_s)
             ):
-                remedy = Remedy(Action.WAIT, f"{remedy.why}; kubelet is given time to unprepare it")
+                remedy = Remedy(Action.WAIT, f"{remedy.why}; the kubelet is given time to unprepare it")
             work = self._put_right(case, remedy, reassert=reassert)
             if entry is not None and entry.holds:
                 slow.append(work)
             else:
                 report += await work
-        # Hardware lets itself be waited for, and most of it can be waited for at once.
+        # Most hardware calls can run concurrently.
         for repair_report in await asyncio.gather(*slow):
             report += repair_report
         return report + await self.clear_left_behind()

@@ -211,7 +211,7 @@ class HeldByOther(DeviceInUse):
 
     help = Help(
         Move.OTHER_CLAIM,
-        "The claim that is named holds the GPU on this node, or wants it set otherwise than this claim.",
+        "The named claim holds the GPU on this node, or needs other settings of it than this claim.",
         "As with [DeviceInUse](#deviceinuse). A claim with other settings of the same GPU (another time "
         "slice, MPS beside time-slicing) waits until the first is released: [sharing.md](sharing.md#what-"
         "excludes-what).",
@@ -227,10 +227,10 @@ class LeftBehind(NodeNotReady):
 
     help = Help(
         Move.NO_ONE,
-        "What an earlier claim left on the GPU (a partition, an MPS daemon, a binding) could not be taken "
-        "back then, and is in the way.",
-        "Nothing, mostly: it is cleared as soon as the GPU can be reached, and kubelet asks again. The log "
-        "names what could not be taken back, and why.",
+        "What an earlier claim left on the GPU (a partition, an MPS daemon, a binding) could not be removed "
+        "then, and blocks this claim.",
+        "Usually nothing: the plugin removes it as soon as the GPU answers, and the kubelet tries again. The log "
+        "says what could not be removed, and why.",
     )
 
 
@@ -241,7 +241,7 @@ class ModeChanging(NodeNotReady):
         Move.NO_ONE,
         "The policy lets the driver switch the MIG mode of a GPU by a reset, and that was begun when no claim used the "
         "GPU.",
-        "Nothing: it takes seconds, and kubelet asks again. If the GPU then has other devices than the claim was "
+        "Nothing: it takes seconds, and the kubelet tries again. If the GPU then has other devices than the claim was "
         "allocated, the mode is switched back for the claim.",
     )
 
@@ -277,7 +277,7 @@ def _check_devices(entry: Entry, device: HeldDevice, other: Entry) -> None:
             settings = f" with {held.sharing.settings}" if shared and held.sharing is not None else ""
             raise HeldByOther(
                 f"device {device.device} ({device.gpu_uuid}) is still held by {who}{alias}{settings}: {reason};"
-                " it is free once the pods of that claim have stopped; kubelet tries again",
+                " it is free once the pods of that claim have stopped; the kubelet tries again",
                 about=str(entry.claim),
                 holder=other,
             )
@@ -290,7 +290,7 @@ def _check_holds(entry: Entry, other: Entry) -> None:
         if conflicting is not None:
             raise HeldByOther(
                 f"needs {described(hold)}, but {other.claim} (UID {other.claim.uid}) has {described(conflicting)};"
-                " it is free once the pods of that claim have stopped; kubelet tries again",
+                " it is free once the pods of that claim have stopped; the kubelet tries again",
                 about=str(entry.claim),
                 holder=other,
             )
@@ -301,7 +301,8 @@ def _check_left_behind(held: Held, entry: Entry, records: Records) -> None:
     for hold in left_behind(held, records):
         if hold not in entry.holds and any(gpu.uuid in gpus for gpu in gpus_of(hold)):
             raise LeftBehind(
-                f"{described(hold)} was left by a claim that is gone, and is cleared first; kubelet tries again",
+                f"{described(hold)} was left by a claim that no longer exists, and is removed first;"
+                " the kubelet tries again",
                 about=str(entry.claim),
             )
 

@@ -71,7 +71,7 @@ class InUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class DriverFootprint:
     """What the journal says now. `modes` are GPUs whose MIG mode this driver switched on, `lent` those that it bound to
     VFIO: each with its earlier facts, None when they were not kept."""
 
@@ -93,13 +93,13 @@ class Ours:
         return {gpu.uuid: facts for gpu, facts in both if facts is not None}
 
 
-NOTHING = Ours()
+NOTHING = DriverFootprint()
 
 
-def during(moments: Sequence[Ours]) -> Ours:
+def during(moments: Sequence[DriverFootprint]) -> DriverFootprint:
     """What this driver had made at any of these moments, and what was expected at all of them."""
     first = moments[0]
-    return Ours(
+    return DriverFootprint(
         modes={gpu: facts for moment in moments for gpu, facts in moment.modes.items()},
         lent={gpu: facts for moment in moments for gpu, facts in moment.lent.items()},
         places=frozenset(place for moment in moments for place in moment.places),
@@ -141,10 +141,10 @@ def mode_was_off(record: HoldRecord) -> bool:
     return record.made.get("was") == "off"
 
 
-def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> Ours:
+def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> DriverFootprint:
     """What this driver made, from the journal. What it made in another boot is not expected: it is made again."""
     expected = (_expected(hold, record, boot_id) for hold, record in records.items())
-    return Ours(
+    return DriverFootprint(
         modes={
             hold.gpu: kept_facts(record)
             for hold, record in records.items()
@@ -175,7 +175,7 @@ def _place(hold: GpuInstance) -> InstancePlace:
     return InstancePlace(hold.gpu.uuid, hold.profile, hold.start, hold.size)
 
 
-def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
+def lost(gpus: Sequence[GpuFacts], ours: DriverFootprint) -> tuple[Lost, ...]:
     """MIG devices of claims that the hardware no longer has, on GPUs that could be read. Sorted.
 
     `gpus` are as the hardware is: before `without_ours`. A new MIG device at the same place does not replace a lost
@@ -206,7 +206,7 @@ def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
     return tuple(sorted({*made, *given}))
 
 
-def without_ours(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[GpuFacts, ...]:
+def without_ours(gpus: Sequence[GpuFacts], ours: DriverFootprint) -> tuple[GpuFacts, ...]:
     """The facts as they would be without this driver, by PCI address; a GPU lent to a virtual machine is among them.
 
     An administrator's MIG device that a claim holds stays while the claim does, also when it is gone: `lost` says so.
@@ -223,7 +223,7 @@ def without_ours(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[GpuFacts, ...]:
     return tuple(sorted(restored, key=lambda gpu: gpu.pci_bus_id))
 
 
-def _without(gpu: GpuFacts, ours: Ours, before: GpuFacts | None) -> GpuFacts:
+def _without(gpu: GpuFacts, ours: DriverFootprint, before: GpuFacts | None) -> GpuFacts:
     if before is not None:
         untold = {name: getattr(before, name) for name in _UNTOLD_IN_MIG_MODE}
         gpu = gpu.model_copy(update=untold)
@@ -244,7 +244,9 @@ def _without(gpu: GpuFacts, ours: Ours, before: GpuFacts | None) -> GpuFacts:
     return gpu.model_copy(update={"mig": _with_in_use(gpu.uuid, mig, ours)})
 
 
-def _instances_without(uuid: str, instances: Sequence[GpuInstanceFacts], ours: Ours) -> list[GpuInstanceFacts]:
+def _instances_without(
+    uuid: str, instances: Sequence[GpuInstanceFacts], ours: DriverFootprint
+) -> list[GpuInstanceFacts]:
     return [
         instance
         for instance in instances
@@ -252,7 +254,7 @@ def _instances_without(uuid: str, instances: Sequence[GpuInstanceFacts], ours: O
     ]
 
 
-def _with_in_use(uuid: str, mig: MigFacts, ours: Ours) -> MigFacts:
+def _with_in_use(uuid: str, mig: MigFacts, ours: DriverFootprint) -> MigFacts:
     there = {device.uuid for instance in mig.instances for device in instance.compute_instances}
     gone = [
         in_use.instance
@@ -308,7 +310,7 @@ def _by_start(instance: GpuInstanceFacts) -> tuple[int, int]:
     return (instance.start, instance.id)
 
 
-def claimed(journal: Journal, boot_id: str) -> Ours:
+def claimed(journal: Journal, boot_id: str) -> DriverFootprint:
     """What was made for claims, and what of an administrator's MIG devices they hold."""
     return ours_of(journal.holds, boot_id, tuple(_in_use(journal)))
 

@@ -32,7 +32,7 @@ from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry, FileDigests, 
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was put right, and what has to wait and is tried again; sentences for people."""
+    """What was repaired, and what must wait and is tried again; sentences for people."""
 
     done: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ class Outdated(DriverError):
     help = Help(
         Move.NO_ONE,
         "The journal changed while a claim was worked on.",
-        "Nothing: it is looked at again at once.",
+        "Nothing: the plugin checks it again at once.",
     )
 
 
@@ -62,7 +62,7 @@ def admitted_to(journal: Journal, entry: Entry) -> Held:
     for device in entry.devices:
         if device.gpu_uuid in changing:
             raise ModeChanging(
-                f"{described(changing[device.gpu_uuid])}: it is not ready yet; kubelet tries again",
+                f"{described(changing[device.gpu_uuid])}: it is not ready yet; the kubelet tries again",
                 about=str(entry.claim),
             )
     return admitted(journal.held, entry, None if journal.incomplete else journal.holds)

@@ -240,7 +240,7 @@ def checked(claim: ResourceClaim | None, asked: ClaimRef) -> ResourceClaim:
         )
     if claim.status.allocation is None:
         raise InvalidInput(
-            "is not allocated; the scheduler allocates it for a pod, kubelet tries again",
+            "is not allocated; the scheduler allocates it for a pod, and the kubelet tries again",
             about=str(asked),
             field="status.allocation",
         )
@@ -343,7 +343,7 @@ def _unknown(asked: ClaimRef, place: str, device: str, node: KnownNode) -> Unkno
     if node.undecided:
         return NodeNotReady(
             f"device {device} cannot be found on node {node.pool} until the publisher has decided what holds for"
-            f" {', '.join(node.undecided)}; kubelet tries again",
+            f" {', '.join(node.undecided)}; the kubelet tries again",
             about=about,
             field=field_path,
         )

@@ -204,7 +204,7 @@ class NodeRecorder:
         return ProgramsOfNode(host, programs).answers(self._progress)
 
     def _ask_nvml(self) -> None:
-        """In a thread, which is waited for with a time limit."""
+        """In a thread, with a limit on the wait for it."""
         thread = threading.Thread(target=self._look, name="recorded NVML", daemon=True)
         started = time.monotonic()
         thread.start()

@@ -119,13 +119,13 @@ class Reason(Enum):
         "MigModeSwitched",
         "Node",
         "Normal",
-        "The driver switched the MIG mode of a GPU by a reset, as the policy lets it.",
+        "The driver switched the MIG mode of a GPU by a reset, as the policy allows.",
     )
     RELEASE_REFUSED = (
         "ReleaseRefused",
         "Node",
         "Warning",
-        "What asks for the release of the node's GPUs makes no sense; they are not released.",
+        "The request to release the node's GPUs is invalid. They are not released.",
     )
 
     def __init__(self, word: str, kind: str, type_: Literal["Normal", "Warning"], meaning: str) -> None:
@@ -142,11 +142,11 @@ _MOVES: tuple[tuple[type[errors.DriverError], str], ...] = (
     (errors.InvalidInput, "The author of the claim or its class must change it."),
     (errors.UnknownDevice, "The claim was given a device that this node does not have: delete the pod, or the claim."),
     (errors.DeviceInUse, "Another claim must be released first; the kubelet retries."),
-    (errors.DomainNotReady, "Its ComputeDomain has to become ready first."),
-    (errors.NodeNotReady, "An administrator has to look at the node; kubelet tries again."),
-    (errors.CorruptState, "An administrator has to look at the node; kubelet tries again."),
-    (errors.Rejected, "An administrator has to give the node plugin its permissions; kubelet tries again."),
-    (errors.ClusterError, "kubelet tries again when the API server answers."),
+    (errors.DomainNotReady, "Its ComputeDomain must become ready first."),
+    (errors.NodeNotReady, "An administrator must check the node. The kubelet tries again."),
+    (errors.CorruptState, "An administrator must check the node. The kubelet tries again."),
+    (errors.Rejected, "An administrator must give the node plugin its permissions. The kubelet tries again."),
+    (errors.ClusterError, "The kubelet tries again when the API server answers."),
 )
 """Who must act, by kind of error, the special ones first."""
 

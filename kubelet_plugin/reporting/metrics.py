@@ -282,8 +282,8 @@ def _claims(journal: Journal, node: str, driver: str, others: _Others) -> Iterat
 def _pods(journal: Journal, others: _Others, pods: PodsOfClaims) -> Metric:
     series = _Series(
         "gpu_dra_claim_pod",
-        "1 for each pod of a claim that holds devices, as was known when the claim was read last: whenever kubelet"
-        " asks for it, every minute where further pods can join, and every ten minutes.",
+        "1 for each pod of a claim that holds devices, as was known when the claim was read last: whenever the"
+        " kubelet asks for it, every minute where further pods can join, and every ten minutes.",
         *("namespace", "claim", "pod"),
     )
     claims = {uid: entry.claim for uid, entry in journal.held.items()}

@@ -79,10 +79,10 @@ _STANDING = _LASTING.union(_OF_PREPARE)
 _ADVICE = {
     Reason.POD_GPU_UNHEALTHY: "If the pod no longer works, delete it; new claims do not get this device.",
     Reason.POD_GPU_DEGRADED: "If the pod's programs were hit, restart them.",
-    Reason.POD_MPS_DAEMON_RESTARTED: "Programs that were computing have to start over.",
+    Reason.POD_MPS_DAEMON_RESTARTED: "Programs that were computing must start over.",
     Reason.POD_MPS_DAEMON_FAILED: "The node plugin restarts it when that is safe; otherwise delete the pod.",
-    Reason.POD_MIG_DEVICE_LOST: "It is made again where its place is free; the pod's programs have to start over.",
-    Reason.POD_IMEX_DAEMON_NOT_READY: "Wait; if it lasts, an administrator has to look at the daemons' pods.",
+    Reason.POD_MIG_DEVICE_LOST: "It is made again where its place is free; the pod's programs must start over.",
+    Reason.POD_IMEX_DAEMON_NOT_READY: "Wait; if it lasts, an administrator must check the daemons' pods.",
 }
 
 

@@ -213,7 +213,7 @@ class Reporter:
         return self._written or self._reflector.objects.get(self._key)
 
     def _saw(self, change: Change) -> None:
-        """The watch moved. It may still tell of a time before our last write."""
+        """The watch moved. It may still report a state from before our last write."""
         if self._written is not None:
             known = change.after if change.after is not None else change.before
             same_object = known is not None and known["metadata"]["uid"] == self._written["metadata"]["uid"]

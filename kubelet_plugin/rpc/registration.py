@@ -76,7 +76,7 @@ class RegistrationServer:
         """Why the kubelet does not call the driver, if known; None after the registration."""
         if self._is_registered:
             return None
-        return self._reason or "kubelet has not registered the driver yet"
+        return self._reason or "the kubelet has not registered the driver yet"
 
     def service(self) -> grpc.GenericRpcHandler:
         """The registration service; `start` serves it."""

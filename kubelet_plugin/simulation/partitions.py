@@ -95,7 +95,7 @@ def reset(gpu: GpuState) -> None:
 
 
 def forget_errors(gpu: GpuState) -> None:
-    """What a reset or a new driver puts right: counts start again, rows are remapped, nothing more is asked for."""
+    """What a reset or a new driver repairs: counts start again, rows are remapped, nothing more is asked for."""
     gpu.health = gpu.health.model_copy(
         update={
             "corrected_errors": 0,

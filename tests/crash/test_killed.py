@@ -1,4 +1,4 @@
-"""A plugin that is killed after any operation on a file ends, when kubelet tries again, as if it had not been.
+"""A plugin that is killed after any operation on a file ends, when the kubelet tries again, as if it had not been.
 
 Every test runs its story once undisturbed and counts what it does to files, then once for some or all of these
 operations with SIGKILL right after it, a restart, and kubelet's retry of what was not answered.

@@ -1,6 +1,6 @@
 """Real plugin processes in bad surroundings: disks, API server, hardware, driver files, and what an earlier run left.
 
-Each test ends the same way: what was wrong is over, kubelet tries again, and nothing of it is left after unprepare.
+Each test ends the same way: what was wrong is over, the kubelet tries again, and nothing of it is left after unprepare.
 """
 
 from collections.abc import Callable, Iterator

@@ -26,7 +26,7 @@ def test_the_code_of_the_page_runs() -> None:
 
 
 def test_what_is_no_object_is_refused_with_what_it_is() -> None:
-    with pytest.raises(InvalidInput, match="manifests: int is no object"):
+    with pytest.raises(InvalidInput, match="manifests: int is not a Kubernetes object"):
         library.world([1])  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="is a single value"):
         library.world("abc")

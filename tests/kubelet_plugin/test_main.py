@@ -293,7 +293,7 @@ async def test_probes_and_metrics_follow_registration_and_claims(scene: RealNode
         async with http.get("/readyz") as response:
             assert (response.status, await response.text()) == (
                 503,
-                "registration: kubelet has not registered the driver yet",
+                "registration: the kubelet has not registered the driver yet",
             )
         await scene.machine.start()
 

@@ -93,7 +93,7 @@ async def test_a_prepared_claim_is_answered_before_the_rules_of_the_node_are_kno
     async with bench.plugin() as service:
         assert len(await prepare_one(service, ref)) == 1
         other = bench.api.put(a_claim(a_ref("other"), a_result(1)))
-        with pytest.raises(NodeNotReady, match="not yet known"):
+        with pytest.raises(NodeNotReady, match="has not been read"):
             await prepare_one(service, other)
 
 
@@ -102,7 +102,7 @@ class UnseenFacts(FakeFacts):
 
     @property  # type: ignore[override]
     def facts(self) -> NodeFacts:
-        raise NodeNotReady("the hardware has not been looked at yet", about="driver")
+        raise NodeNotReady("the hardware has not been read yet", about="driver")
 
     @facts.setter
     def facts(self, facts: NodeFacts) -> None:
@@ -115,7 +115,7 @@ async def test_a_claim_that_comes_before_the_hardware_was_seen_is_told_so(bench:
     async with bench.plugin() as service:
         answers = await service.prepare([ref])
     assert isinstance(answers[ref.uid], NodeNotReady)
-    assert "has not been looked at yet" in str(answers[ref.uid])
+    assert "has not been read yet" in str(answers[ref.uid])
 
 
 async def test_a_claim_without_holds_is_released_before_the_hardware_was_seen(bench: Bench) -> None:
@@ -130,7 +130,7 @@ async def test_a_sweep_before_the_hardware_was_seen_does_not_end_the_plugin(benc
     ref = await prepared(bench)
     bench.facts = UnseenFacts()
     async with bench.plugin() as service:
-        assert "has not been looked at yet" in (await service.sweep()).pending[0]
+        assert "has not been read yet" in (await service.sweep()).pending[0]
         assert list(service.held) == [ref.uid]
 
 

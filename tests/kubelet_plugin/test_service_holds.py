@@ -242,7 +242,7 @@ async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench:
         assert bench.hardware.holds == set(bench.journal.holds)
         assert {record.state for record in bench.journal.holds.values()} == {HoldState.UNDOING}
         bench.hardware.failures = [HardwareError("out of reach", code=code)]
-        with pytest.raises(NodeNotReady, match="was left by a claim that is gone"):
+        with pytest.raises(NodeNotReady, match="was left by a claim that no longer exists"):
             await prepare_one(service, other)
         bench.hardware.failures = [HardwareError("out of reach", code=code)]
         assert len((await service.sweep()).pending) == 1
@@ -290,15 +290,15 @@ async def test_a_hold_that_is_no_longer_as_it_was_is_made_again_for_the_claim_th
         await prepare_one(service, bench.claim("part", PART))
         await prepare_one(service, ref)
         bench.hardware.vanish(hold)
-        await service.again(TimeSlice(GPU, "Short"))
+        await service.reassert_hold(TimeSlice(GPU, "Short"))
         assert hold not in bench.hardware.holds
-        await service.again(hold)
+        await service.reassert_hold(hold)
         assert hold in bench.hardware.holds
         bench.hardware.failures = [HardwareError("it hangs")]
         with pytest.raises(HardwareError):
             await unprepare_one(service, ref)
         bench.hardware.vanish(hold)
-        await service.again(hold)
+        await service.reassert_hold(hold)
         assert hold not in bench.hardware.holds, "its claim is being released"
 
 

@@ -52,7 +52,7 @@ from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.devices.offers import offers
 from dra_driver.errors import DriverError, HardwareError, InvalidInput, Unreachable
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
-from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of
+from kubelet_plugin.claims.node_effects import CurrentFootprint, NodeMachine, effects_of
 from kubelet_plugin.claims.service import ClaimService, ContainerFilesOf, NodeSources, ServicePatience
 from kubelet_plugin.effects.gpu_settings import INTERVALS
 from kubelet_plugin.effects.on_host import OnHost
@@ -79,7 +79,7 @@ from kubelet_plugin.prepare.holds import (
 )
 from kubelet_plugin.prepare.known_node import ContainerFiles
 from kubelet_plugin.prepare.lifecycle import PreparedDevice, digest_of
-from kubelet_plugin.prepare.ours import NOTHING, Ours
+from kubelet_plugin.prepare.ours import NOTHING, DriverFootprint
 from kubelet_plugin.prepare.store import JournalFile, JournalStore
 from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
@@ -508,14 +508,14 @@ class SimulatedNode(Node):
         self.at_start = self.traits()
         self.facts = LookingFacts(self.hardware_for(lambda: NOTHING))
 
-    def hardware_for(self, ours: Callable[[], Ours]) -> Hardware:
+    def hardware_for(self, ours: Callable[[], DriverFootprint]) -> Hardware:
         source = NvmlSource(SimulatedNvml(self.host.root), str(self.host.driver_root))
         return Hardware(HostFiles(self.host.root), lambda: source, ours)
 
     def surroundings(self, journal: JournalStore) -> tuple[Effects, ContainerFilesOf]:
         files = HostFiles(self.host.root, runtime_root=str(self.host.root))
         installation = DriverInstallation(files)
-        hardware = self.hardware_for(OursNow(journal, files))
+        hardware = self.hardware_for(CurrentFootprint(journal, files))
         kernel = SimulatedKernel(self.host.root)
         machine = NodeMachine(files, OnHost.simulated(files), kernel, kernel)
         self.daemons = effect_for(self.host, self.host_folder / "mps", replace(QUICK, quit_s=0.2))

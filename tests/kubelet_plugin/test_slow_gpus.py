@@ -18,7 +18,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DriverError, HardwareError
 from dra_driver.names import ClaimRef
-from kubelet_plugin.claims.node_effects import OursNow
+from kubelet_plugin.claims.node_effects import CurrentFootprint
 from kubelet_plugin.claims.service import ClaimService
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
 from kubelet_plugin.facts.discovery import Discovery
@@ -198,7 +198,7 @@ class RealHardware(Bench):
 @asynccontextmanager
 async def claims(world: World, folder: Path) -> AsyncIterator[tuple[ClaimService, RealHardware, Hardware]]:
     journal = JournalStore(folder / "plugin" / "state")
-    hardware = Hardware(world.node.files, world.open_nvml, OursNow(journal, world.node.files))
+    hardware = Hardware(world.node.files, world.open_nvml, CurrentFootprint(journal, world.node.files))
     effects = {MigMode: MigModes(hardware), GpuInstance: GpuInstances(hardware)}
     bench = RealHardware(
         folder / "plugin",

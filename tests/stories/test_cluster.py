@@ -110,7 +110,7 @@ def test_the_node_plugin_is_gone_from_a_node() -> None:
     cluster.node("node-2", gpu("gpu-0"))
     cluster.holding("a", "node-2", "gpu-0")
     cluster.pod()
-    assert _finding(cluster, "plugin-not-registered") == "node-1: the node plugin is not registered with kubelet"
+    assert _finding(cluster, "plugin-not-registered") == "node-1: the node plugin is not registered with the kubelet"
 
 
 def test_the_namespace_is_not_labelled_for_admin_access() -> None:

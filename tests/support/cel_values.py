@@ -77,7 +77,7 @@ TEXTS_FAIL = [
         (f"double('{text}' + '') > 0.0", "not a number")
         for text in ("0x1", "0x1_p3", "0x__1p3", "0x1p3_", "0x1p99999", "0xp1")
     ),
-    ("('%' + '.2').format([1]) == ''", "`%.2` is no formatting clause"),
+    ("('%' + '.2').format([1]) == ''", "`%.2` is not a formatting clause"),
     ("'%d'.format([dyn('a')]) == ''", "`%d` cannot show string, only int"),
     ("'%s'.format([dyn([quantity('1')])]) == ''", "`%s` cannot show quantity"),
     ("'%f'.format(['1.5']) == ''", "only NaN, Infinity and -Infinity are numbers"),
@@ -156,7 +156,7 @@ NETWORK_FAIL = [
     ("ip('fe80::1%eth0') == ip('::1')", "zone value is not allowed"),
     ("ip('::ffff:1.2.3.4') == ip('::1')", "IPv4-mapped"),
     ("ip.isCanonical('a')", "cannot be read"),
-    ("cidr('10.0.0.0/33') == cidr('::/0')", "is no network"),
+    ("cidr('10.0.0.0/33') == cidr('::/0')", "is not a network"),
     ("cidr('10.0.0.0/8').containsIP('a')", "cannot be read"),
     ("dyn(ip('::1')) == dyn('::1')", "no such overload"),
 ]

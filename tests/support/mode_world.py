@@ -18,7 +18,7 @@ from dra_driver.devices.offers import offers
 from dra_driver.publish.decisions import decided, settled
 from dra_driver.publish.mode_changes import with_mode_changes
 from kubelet_plugin.claims.mode_changes import ModeChanges, ModePatience
-from kubelet_plugin.claims.node_effects import OursNow
+from kubelet_plugin.claims.node_effects import CurrentFootprint
 from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.effects.vfio_driver import DriverOfNode
 from kubelet_plugin.facts.discovery import Discovery
@@ -106,7 +106,7 @@ class ModeWorld:
         """A new process: nothing is in its memory, and the publisher's last decision is in the API server."""
         files = HostFiles(self.host.root)
         self.journal = ToldJournal(self.folder / "state", moment)
-        ours = OursNow(self.journal, files)
+        ours = CurrentFootprint(self.journal, files)
         self.hardware = Hardware(
             files, lambda: NvmlSource(SimulatedNvml(self.host.root), str(self.host.driver_root)), ours
         )

@@ -25,7 +25,7 @@ from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 from dra_driver.slices.layout import Places, slice_layout
-from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, mps_daemons
+from kubelet_plugin.claims.node_effects import CurrentFootprint, NodeMachine, effects_of, mps_daemons
 from kubelet_plugin.claims.service import ClaimService, NodeSources
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
@@ -111,7 +111,7 @@ async def whole_node(
     library = SimulatedFabricLibrary(node.host.root)
     fabric = FabricManager(node.files, driver.root, load=lambda _: library)
     answer = partial(answer_of, fabric) if Feature.FABRIC_PARTITIONS in gates else FabricAnswer
-    hardware = Hardware(node.files, node.open_nvml, OursNow(journal, node.files), fabric=answer)
+    hardware = Hardware(node.files, node.open_nvml, CurrentFootprint(journal, node.files), fabric=answer)
     discovery, api = Discovery(hardware), api or FakeClaims()
     await discovery.observe()
     kernel = SimulatedKernel(node.host.root)

@@ -36,7 +36,7 @@ def clauses(text: str) -> list[tuple[str, int]]:
 def _clause(match: re.Match[str]) -> tuple[str, int]:
     precision, letter = match.groups()
     if letter not in _SHOWN:
-        raise Failed(f"`{match.group()}` is no formatting clause; a percent sign is written `%%`")
+        raise Failed(f"`{match.group()}` is not a formatting clause; a percent sign is written `%%`")
     return letter, decimal(precision) if precision else _DEFAULT_DIGITS
 
 

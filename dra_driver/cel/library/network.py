@@ -32,10 +32,10 @@ def _address(text: str) -> Address:
 def _prefix(text: str) -> Prefix:
     before, slash, bits = text.rpartition("/")
     if not slash or not _BITS.fullmatch(bits):
-        raise Failed(f"{text!r} is no network: an address, a slash and a number of bits")
+        raise Failed(f"{text!r} is not a network: an address, a slash and a number of bits")
     address = _known(before)
     if int(bits) > address.max_prefixlen:
-        raise Failed(f"{text!r} is no network: an address of {address.max_prefixlen} bits has no /{bits}")
+        raise Failed(f"{text!r} is not a network: an address of {address.max_prefixlen} bits has no /{bits}")
     return Prefix(address, int(bits))
 
 

@@ -18,7 +18,7 @@ class UnreadableFile(DriverError):
 
     help = Help(
         Move.USER,
-        "A file or folder that `dractl` was given is not there, or may not be read.",
+        "A file or folder that was passed to `dractl` does not exist or is not readable.",
         "Correct the path; the exit status is 3.",
     )
 

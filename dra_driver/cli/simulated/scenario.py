@@ -70,7 +70,7 @@ def nodes_of(folder: Path) -> tuple[SimulatedNode, ...] | None:
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise InvalidInput(str(error), about=str(path)) from error
     if not isinstance(document, dict):
-        raise InvalidInput("wants a mapping with `nodes`", about=str(path))
+        raise InvalidInput("must be a mapping with `nodes`", about=str(path))
     seen: dict[str, int] = {}
     simulated_nodes = []
     for node in _Cluster.of(document, about=str(path)).nodes:
@@ -170,7 +170,7 @@ def _check(document: object, folder: Path) -> None:
     if not isinstance(document, dict) or not all(
         isinstance(document.get(name), str) for name in ("apiVersion", "kind")
     ):
-        raise InvalidInput("a document has no apiVersion and kind, so it is no manifest", about=str(folder))
+        raise InvalidInput("a document has no apiVersion and kind, so it is not a manifest", about=str(folder))
     metadata = document.get("metadata")
     if not isinstance(metadata, dict):
         raise InvalidInput(f"a {document['kind']} has no metadata", about=str(folder))

@@ -145,7 +145,7 @@ STEPS = (
     ),
     TourStep(
         "Why does my pod wait?",
-        "The first pod is deleted. A model server wants all eight H100s, and one of them is broken.",
+        "The first pod is deleted. A model server needs all eight H100s, and one of them is broken.",
         (
             TourCommand("kubectl delete -f examples/features/one-gpu", _pods_are_gone("one-gpu")),
             TourCommand(

@@ -22,7 +22,7 @@ class Mark(StrEnum):
 
     FREE = "·"
     CLOSED = "-"
-    """Free, but no device that is left can have it: what others hold of the GPU stands in the way."""
+    """Free, but no remaining device can use it, because of what others hold of the GPU."""
     TAINTED = "!"
     SEVERAL = "+"
     """More holders than cells."""

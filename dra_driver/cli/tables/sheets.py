@@ -422,7 +422,7 @@ def domains(objects: Objects, asked: Asked) -> GetAnswer:
     """A row for each domain, and for people one for each of their nodes, which programs get with the domain."""
     wanted = sorted((item for item in objects[COMPUTE_DOMAINS] if asked.wants(*_key(item))), key=_key)
     unseen = sum(ready_of(domain) is None for domain in wanted)
-    note = f"{unseen} of them no controller has looked at yet; if that lasts, is feature gate ComputeDomains on?"
+    note = f"{unseen} of them not yet processed by a controller; if this persists, is feature gate ComputeDomains on?"
     sheet = Sheet(
         [_domain_row(domain, asked.now) for domain in wanted],
         "No ComputeDomains.",

@@ -446,7 +446,7 @@ def why_waiting(pod: Pod) -> str:
     if pod.spec.scheduling_gates:
         return f"scheduling gates: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
     conditions = [item for item in pod.status.conditions if (item.type, item.status) == ("PodScheduled", "False")]
-    return next((item.message for item in conditions if item.message), "no scheduler has looked at it yet")
+    return next((item.message for item in conditions if item.message), "no scheduler has processed it yet")
 
 
 def short_product(name: str) -> str:

@@ -72,7 +72,7 @@ def summary(migration: Migration) -> Iterator[str]:
         counts = ", but something that counts them has changed" if migration.changed else ""
         strange = not_understood(migration)
         what = "nothing that is understood asks" if strange else "nothing asks"
-        yield f"{files}: {what} for GPUs in a way that has to change{counts}."
+        yield f"{files}: {what} for GPUs in a way that must change{counts}."
     else:
         does = "asks" if pods == 1 else "ask"
         becomes = [

@@ -82,7 +82,7 @@ def next_steps(report: MigrationReport) -> tuple[NextStep, ...]:
 
 
 def _first(report: MigrationReport) -> Iterator[NextStep]:
-    """What stands in the way of all else."""
+    """What prevents everything else."""
     errors = count(report.migration, Severity.ERROR)
     if report.unread:
         yield NextStep("Check what could not be read (`Not read`, below).")

@@ -1,4 +1,4 @@
-"""Which of several sources says what resources mean, for a cluster has one answer. Pure.
+"""Which of several sources says what resources mean, because a cluster has one answer. Pure.
 
 What was given only for that (`--with`, `--cluster`) goes before what is among the files that are migrated. If several
 sources define the same thing differently, the last one counts, and a finding names the others.

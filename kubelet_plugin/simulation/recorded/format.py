@@ -184,7 +184,7 @@ def read_record(path: Path) -> Record:
     except PermissionError as error:
         raise _refused(path, "may not be read by you; run this as its owner or as root") from error
     except (OSError, EOFError, tarfile.TarError, ValueError) as error:
-        raise _refused(path, f"is no record of `dractl record`, or a damaged one ({error}); record it again") from error
+        raise _refused(path, f"is not a file of `dractl record`, or is damaged ({error}); record it again") from error
     try:
         return record_of(members)
     except KeyError as error:
@@ -241,7 +241,7 @@ def check_tree(files: tuple[File, ...]) -> None:
     for file in files:
         parts = file.path.split("/")
         if parts[0] or len(parts) < 2 or "\0" in file.path or any(part in ("", ".", "..") for part in parts[1:]):
-            raise ValueError(f"lists {file.path!r}, which is no plain absolute path")
+            raise ValueError(f"lists {file.path!r}, which is not a plain absolute path")
         if file.path in kinds:
             raise ValueError(f"lists {file.path!r} twice")
         if (file.kind == "link") != bool(file.target) or "\0" in (file.target or ""):
@@ -250,4 +250,4 @@ def check_tree(files: tuple[File, ...]) -> None:
     for path in kinds:
         for folder in map(str, PurePosixPath(path).parents):
             if kinds.get(folder, "folder") != "folder":
-                raise ValueError(f"lists {path!r} below {folder!r}, which is no folder")
+                raise ValueError(f"lists {path!r} below {folder!r}, which is not a folder")

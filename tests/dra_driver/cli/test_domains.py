@@ -86,7 +86,7 @@ async def test_a_domain_that_nobody_has_looked_at_is_said_to_be_one(kubeconfig: 
     assert (row["status"], row["reason"], row["nodes"]) == ("NotReady", None, [])
     table = await asyncio.to_thread(run, "get", "domains", "--kubeconfig", str(kubeconfig))
     assert [line.split()[1] for line in table.stdout.split("\n\n")[0].splitlines()[1:]] == ["new", "train"]
-    assert "1 of them no controller has looked at yet" in table.stderr
+    assert "1 of them not yet processed by a controller" in table.stderr
 
 
 async def test_a_cluster_without_the_definition_is_told_where_it_comes_from(

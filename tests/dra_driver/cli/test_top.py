@@ -188,7 +188,7 @@ def test_enter_opens_a_node_then_a_gpu_then_a_claim_and_its_pods_and_escape_goes
 def test_waiting_pods_have_the_reason_of_the_scheduler_and_can_be_explained() -> None:
     screen = go("w")
     assert text(screen)[3].split()[:2] == ["default/later-pod", "-"]
-    assert "no scheduler has looked at it yet" in text(screen)[3]
+    assert "no scheduler has processed it yet" in text(screen)[3]
     screen = go("enter", screen=screen)
     assert screen.explaining == "default/later-pod"
     explained = {"default/later-pod": ["It waits.", "Because."]}

@@ -94,7 +94,9 @@ def test_several_files_count_together_as_they_do_for_kubectl(tmp_path: Path) -> 
 
 
 def test_a_kubeconfig_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"gone: does not exist; set --kubeconfig or KUBECONFIG, or run `dractl cluster`"):
+    with pytest.raises(
+        InvalidInput, match=r"gone: does not exist; set --kubeconfig or KUBECONFIG, or run `dractl cluster`"
+    ):
         endpoint_from(tmp_path / "gone")
 
 

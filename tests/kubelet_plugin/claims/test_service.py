@@ -462,7 +462,7 @@ class TestApiServer:
         ref = bench.api.put(a_claim(a_ref(), a_result(0)))
         async with bench.plugin() as service:
             bench.api.away = AWAY
-            with pytest.raises(Unreachable, match=r"claim team-a/train: .*connection refused.*kubelet tries again"):
+            with pytest.raises(Unreachable, match=r"claim team-a/train: .*connection refused.*the kubelet tries again"):
                 await prepare_one(service, ref)
             assert service.held == {}
             bench.api.away = None

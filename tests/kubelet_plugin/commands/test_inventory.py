@@ -100,7 +100,7 @@ def test_an_unknown_profile_is_a_users_mistake() -> None:
 
 
 def test_a_driver_root_for_a_simulated_machine_is_a_users_mistake() -> None:
-    with pytest.raises(InvalidInput, match="--driver-root: a simulated machine"):
+    with pytest.raises(InvalidInput, match="--driver-root: a simulated node's profile"):
         inventory("t4", driver_root="/opt/driver")
 
 

@@ -106,12 +106,12 @@ def test_a_board_resets_all_gpus_together_or_each_alone(node: Node) -> None:
     ("given", "message"),
     [
         (["explode"], "no such action; there are xid"),
-        (["xid", "0"], "wants GPU NUMBER"),
+        (["xid", "0"], "takes GPU NUMBER"),
         (["xid", "0", "x"], "is not an Xid"),
         (["xid", "9", "79"], "the node has 4 GPUs"),
         (["xid", "gpu-0", "79"], "the node has gpu-[0-9a-f]{8}, gpu-"),
         (["mig-mode", "0", "maybe"], "wants on or off"),
-        (["mig-mode", "0", "on", "later"], "wants pending, or nothing"),
+        (["mig-mode", "0", "on", "later"], "takes `pending` or nothing"),
         (["reset", "9"], "the node has 4 GPUs"),
         (["open-gpu", "9"], "the node has 4 GPUs"),
         (["close-gpu", "dcgm"], "is not a process"),
@@ -134,7 +134,7 @@ def test_what_the_hardware_refuses_is_said_to_be_refused_by_it(node: Node) -> No
 
 
 def test_a_folder_that_is_no_host_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no folder of a simulated host"):
+    with pytest.raises(InvalidInput, match="not the folder of a simulated node"):
         act(tmp_path, "xid", ["0", "79"], None)
 
 

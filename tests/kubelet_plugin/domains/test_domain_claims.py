@@ -78,7 +78,7 @@ async def test_a_channel_waits_until_its_node_is_ready(node: Node) -> None:
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        ({}, "node tray-1 is not in ComputeDomain team/d yet: the controller has not looked at it yet"),
+        ({}, "node tray-1 is not in ComputeDomain team/d yet: the controller has not processed it yet"),
         (
             {
                 "nodes": [
@@ -368,7 +368,7 @@ async def test_a_claim_is_read_again_after_its_release(node: Node) -> None:
 async def test_a_claim_that_may_not_be_read_is_the_administrators_move(node: Node) -> None:
     node.ready("d")
     node.api.away = Rejected("forbidden", status=403)
-    refused(await prepared(node.plugin(), node.claim("one", "d")), Rejected, "forbidden", "an administrator has to")
+    refused(await prepared(node.plugin(), node.claim("one", "d")), Rejected, "forbidden", "an administrator must")
 
 
 @pytest.mark.parametrize("uid", ["../uid", ""])
@@ -578,7 +578,7 @@ async def test_each_operation_is_told_with_the_driver_its_devices_and_how_it_end
     assert devices == [["channel-0"], ["channel-0"], ["channel-0"], ["channel-0"], []]
     news = claim_news(node.heard.operations[2], 0)
     assert news is not None and news.note.endswith(
-        "; kubelet tries again. Its ComputeDomain has to become ready first."
+        "; the kubelet tries again. Its ComputeDomain must become ready first."
     )
 
 

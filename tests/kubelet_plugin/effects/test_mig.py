@@ -403,7 +403,7 @@ class TestWhatIsNotOurs:
         (theirs,) = node.host.make_instance(0, "3g.40gb", 0)
         before, gi = node.host.snapshots(), node.host.state.gpus[0].instances[0].id
         error = refusal(plugin, *holds_at(node, 3))
-        assert f"1g.10gb at 3 cannot be made: in the way is GPU instance {gi} (3g.40gb at 0: {theirs})" in error.message
+        assert f"1g.10gb at 3 cannot be created because of GPU instance {gi} (3g.40gb at 0: {theirs})" in error.message
         assert "an administrator destroys it" in error.message
         assert node.host.snapshots() == before
         assert plugin.records == {}
@@ -447,7 +447,7 @@ class TestWhatIsNotOurs:
         assert theirs != made["uuid"]
         assert [(device.mig_uuid, device.gpu_uuid) for device in plugin.look().lost] == [(made["uuid"], mode.gpu.uuid)]
         error = refusal(plugin, mode, parent, device)
-        assert f"in the way is GPU instance {made['gi']} (1g.10gb at 3: {theirs})" in error.message
+        assert f"because of GPU instance {made['gi']} (1g.10gb at 3: {theirs})" in error.message
         plugin.undo(mode, parent, device)
         (instance,) = node.host.state.gpus[0].instances
         assert [device.uuid for device in instance.compute_instances] == [theirs]
@@ -471,7 +471,7 @@ class TestWhatIsNotOurs:
         theirs = node.host.make_instance(0, "3g.40gb", 4, parts=(1,))[0]
         for whole_or_part in (device, replace(device, slices=2, start=0)):
             error = refusal(plugin, whole_or_part)
-            assert f"in the way is {theirs} in GPU instance" in error.message
+            assert f"because of {theirs} in GPU instance" in error.message
         plugin.make(replace(device, slices=1, start=1))
 
     def test_a_mig_device_that_vanished_is_not_made_again_under_its_claim_but_for_the_next(
@@ -641,7 +641,7 @@ class TestRefusals:
         [
             (23, "what it needs is taken by nothing that NVML lists"),
             (19, "programs use the GPU as a whole"),
-            (2, "no such profile or place"),
+            (2, "does not know this profile or placement"),
             (3, "cannot be divided here"),
             (4, "mig/config"),
             (999, "NVML: "),
@@ -664,7 +664,9 @@ class TestRefusals:
     def test_a_profile_of_another_gpu_is_told(self, plugin: Plugin, node: Node) -> None:
         mode, parent, _ = holds_at(node, 3)
         assert isinstance(parent, GpuInstance)
-        assert "no such profile or place" in refusal(plugin, mode, replace(parent, profile_id=77)).message
+        assert (
+            "does not know this profile or placement" in refusal(plugin, mode, replace(parent, profile_id=77)).message
+        )
 
     def test_slices_that_no_compute_instance_has_are_told(self, plugin: Plugin, node: Node) -> None:
         mode, parent, device = holds_at(node, 4, "3g.40gb", parts=[(5, 0)])

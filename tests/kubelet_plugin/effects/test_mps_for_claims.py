@@ -77,7 +77,7 @@ class _Node:
         return Client(self.host, mounted[environment["CUDA_MPS_PIPE_DIRECTORY"]], environment)
 
     def watch(self, service: ClaimService) -> MpsWatch:
-        return MpsWatch(self.daemons, lambda: self.records, self.files.boot_id, service.again)
+        return MpsWatch(self.daemons, lambda: self.records, self.files.boot_id, service.reassert_hold)
 
 
 @pytest.fixture

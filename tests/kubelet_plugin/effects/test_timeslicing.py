@@ -93,7 +93,7 @@ def test_a_gpu_that_cannot_do_it_is_named_with_what_the_driver_said(host: Simula
         _effect(host).make(TimeSlice(_gpu(host), "Short"), {})
     assert caught.value.code == 3
     assert str(_gpu(host)) in str(caught.value)
-    assert "Not Supported" in caught.value.message and "take the setting out" in caught.value.message
+    assert "Not Supported" in caught.value.message and "remove the setting" in caught.value.message
     assert not any(_slices(host))
 
 

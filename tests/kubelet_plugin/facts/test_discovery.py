@@ -26,7 +26,7 @@ from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource, _with
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity
-from kubelet_plugin.prepare.ours import InUse, Ours
+from kubelet_plugin.prepare.ours import DriverFootprint, InUse
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.state import SimulatedFabric
 
@@ -434,12 +434,12 @@ class TestLayouts:
     async def test_a_mode_that_claims_need_is_no_news(self, node: Node) -> None:
         gpu = node.host.state.gpus[0]
         facts = node.hardware.look().gpus[0]
-        ours = Ours()
+        ours = DriverFootprint()
         discovery = Discovery(Hardware(node.files, node.open_nvml, lambda: ours))
         heard: list[NodeFacts] = []
         discovery.subscribe(lambda news: heard.append(replace(news, health={})))
         await discovery.observe()
-        ours = Ours(modes={GpuIdentity(gpu.uuid, gpu.address): facts})
+        ours = DriverFootprint(modes={GpuIdentity(gpu.uuid, gpu.address): facts})
         node.host.set_mig(0, 1)
         after = await discovery.observe()
         assert after.divided
@@ -450,7 +450,7 @@ class TestLayouts:
         node.host.set_mig(0, 1)
         (uuid,) = node.host.make_instance(0, "3g.40gb", 4)
         gpu = node.host.state.gpus[0].uuid
-        hardware = Hardware(node.files, node.open_nvml, lambda: Ours(in_use=(InUse(gpu, uuid),)))
+        hardware = Hardware(node.files, node.open_nvml, lambda: DriverFootprint(in_use=(InUse(gpu, uuid),)))
         assert hardware.look().lost == ()
         node.host.destroy_instance(0, 4)
         assert [(loss.gpu_uuid, loss.mig_uuid) for loss in hardware.look().lost] == [(gpu, uuid)]

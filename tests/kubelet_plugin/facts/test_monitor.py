@@ -17,7 +17,7 @@ from kubelet_plugin.facts.health_file import NAME, HealthFile
 from kubelet_plugin.facts.monitor import HealthMonitor
 from kubelet_plugin.facts.validation import Command, fault_of
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
-from kubelet_plugin.prepare.ours import InUse, Ours
+from kubelet_plugin.prepare.ours import DriverFootprint, InUse
 
 
 class Clock:
@@ -204,7 +204,7 @@ async def test_a_mig_device_that_vanishes_from_under_a_claim_is_a_condition_of_t
     host = watched.node.host
     host.set_mig(0, 1)
     intact, gone = (host.make_instance(0, "1g.10gb", start)[0] for start in (0, 1))
-    ours = Ours(in_use=tuple(InUse(host.state.gpus[0].uuid, uuid) for uuid in (intact, gone)))
+    ours = DriverFootprint(in_use=tuple(InUse(host.state.gpus[0].uuid, uuid) for uuid in (intact, gone)))
     watched.discovery._hardware = Hardware(watched.node.files, watched.node.open_nvml, lambda: ours)
     assert await watched.conditions(0) == []
     host.destroy_instance(0, 1)
@@ -214,7 +214,7 @@ async def test_a_mig_device_that_vanishes_from_under_a_claim_is_a_condition_of_t
     assert "no longer exists" in condition.message
     assert gpu.health.healthy
     assert not any(other.health.conditions for other in others)
-    ours = Ours()
+    ours = DriverFootprint()
     await watched.look(after_s=1)
     assert await watched.conditions(0, after_s=61) == []
 

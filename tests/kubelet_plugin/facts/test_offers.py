@@ -90,7 +90,7 @@ async def test_nothing_is_guessed_before_it_was_decided() -> None:
     offers = NodeOffers(rules, NODE)
     for inventory.away in (True, False):
         await offers.refresh()
-        with pytest.raises(NodeNotReady, match="is not yet known"):
+        with pytest.raises(NodeNotReady, match="has not been read"):
             offers.of(node_facts(1))
 
 
@@ -101,7 +101,7 @@ async def test_where_nothing_was_decided_the_policy_of_the_installation_holds(go
     rules = NodeRules(read=inventory.read, installed=PublishingPolicy.EVERYTHING)
     offers = NodeOffers(rules, NODE)
     await offers.refresh()
-    with pytest.raises(NodeNotReady, match="is not yet known"):
+    with pytest.raises(NodeNotReady, match="has not been read"):
         offers.of(node_facts(1))
     inventory.away, inventory.gone = False, gone
     await offers.refresh()

@@ -367,7 +367,7 @@ class TestDractl:
         ("words", "error"),
         [
             (["release", "--for", "soon"], "is not a time such as"),
-            (["release", "--for", "5m", "--until-resumed"], "leave one of the two out"),
+            (["release", "--for", "5m", "--until-resumed"], "use one of them"),
             (["release", "--patience", "0"], "has not confirmed"),
             (["release", "--kubelet-root", "/no/such"], "run this on the node, as root"),
         ],

@@ -90,13 +90,16 @@ async def test_of_all_claims_those_with_a_device_of_this_node_are_ours(api: Fake
 async def test_a_list_of_claims_that_makes_no_sense_is_no_answer(api: FakeClaims, status: object) -> None:
     api.put({**a_claim(a_ref("train"), a_result(0)), "status": status})
 
-    with pytest.raises(Unreachable, match="a claim that makes no sense"):
+    with pytest.raises(Unreachable, match="an invalid claim"):
         await ClaimReader(api).allocated(GPU_DRIVER, NODE)
 
 
 @pytest.mark.parametrize(
     ("error", "move"),
-    [(Unreachable("busy", status=429), "kubelet tries again"), (Rejected("forbidden", status=403), "administrator")],
+    [
+        (Unreachable("busy", status=429), "the kubelet tries again"),
+        (Rejected("forbidden", status=403), "administrator"),
+    ],
 )
 def test_an_error_says_which_claim_and_whose_move_it_is(error: ClusterError, move: str) -> None:
     explanation = explained(error, a_ref())

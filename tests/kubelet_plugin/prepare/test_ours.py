@@ -30,7 +30,16 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
 )
 from kubelet_plugin.prepare.journal import Journal
-from kubelet_plugin.prepare.ours import InUse, Ours, claimed, kept_facts, kept_text, lost, ours_of, without_ours
+from kubelet_plugin.prepare.ours import (
+    DriverFootprint,
+    InUse,
+    claimed,
+    kept_facts,
+    kept_text,
+    lost,
+    ours_of,
+    without_ours,
+)
 
 BOOT = "boot-1"
 UUIDS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(1, 5)]
@@ -120,14 +129,14 @@ class TestFactsStayAsTheyAre:
         twin = gpu(0).model_copy(
             update={"uuid": "GPU-00000001-ffff-0000-0000-000000000000", "pci_bus_id": "0000:09:00.0"}
         )
-        before = without_ours([gpu(0), twin], Ours())
+        before = without_ours([gpu(0), twin], DriverFootprint())
         assert [facts.name for facts in before] == ["gpu-000000010", "gpu-00000001f"]
-        during = without_ours([gpu(0)], Ours(lent={GpuIdentity(twin.uuid, twin.pci_bus_id): before[1]}))
+        during = without_ours([gpu(0)], DriverFootprint(lent={GpuIdentity(twin.uuid, twin.pci_bus_id): before[1]}))
         assert [facts.name for facts in during] == [facts.name for facts in before]
 
     def test_a_lent_gpu_that_answers_again_is_there_once(self) -> None:
         lent = {identity(number): gpu(number) for number in range(2)}
-        assert without_ours(self.before(), Ours(lent=lent)) == self.before()
+        assert without_ours(self.before(), DriverFootprint(lent=lent)) == self.before()
 
     def test_a_mode_that_an_administrator_switched_on_is_a_fact(self) -> None:
         seen = in_mig_mode(gpu(0), instance(1, "MIG-a"))
@@ -141,7 +150,7 @@ class TestFactsStayAsTheyAre:
         assert seen.mig is not None
         records = dict([self.mode(0), (place(0, 1), made(("gi", "7")))])
         fewer = seen.model_copy(update={"mig": seen.mig.model_copy(update={"profiles": []})})
-        assert without_ours([fewer], ours_of(records, BOOT)) == without_ours([gpu(0)], Ours())
+        assert without_ours([fewer], ours_of(records, BOOT)) == without_ours([gpu(0)], DriverFootprint())
 
     def test_an_instance_that_is_not_ours_shows_and_with_it_the_mode(self) -> None:
         seen = in_mig_mode(gpu(0), instance(0, "MIG-x", gi=8), instance(1, "MIG-a"))
@@ -219,7 +228,7 @@ class TestWhatIsLost:
 
     def test_a_device_of_an_administrator_that_vanishes_from_under_a_claim_is_lost_and_not_free(self) -> None:
         before = gpu(0, instances=[instance(1, "MIG-a", gi=8), instance(2, "MIG-b", gi=9)])
-        ours = Ours(in_use=(InUse(UUIDS[0], "MIG-a", instance(1, "MIG-a", gi=8)),))
+        ours = DriverFootprint(in_use=(InUse(UUIDS[0], "MIG-a", instance(1, "MIG-a", gi=8)),))
         after = gpu(0, instances=[instance(2, "MIG-b", gi=9)])
         assert [loss.mig_uuid for loss in lost([after], ours)] == ["MIG-a"]
         assert lost([before], ours) == lost([gpu(1)], ours) == ()
@@ -229,18 +238,18 @@ class TestWhatIsLost:
         whole = instance(1, "MIG-a", "MIG-b")
         part = whole.model_copy(update={"compute_instances": whole.compute_instances[1:]})
         after = gpu(0, instances=[whole.model_copy(update={"compute_instances": whole.compute_instances[:1]})])
-        (facts,) = without_ours([after], Ours(in_use=(InUse(UUIDS[0], "MIG-b", part),)))
+        (facts,) = without_ours([after], DriverFootprint(in_use=(InUse(UUIDS[0], "MIG-b", part),)))
         assert facts.mig is not None
         assert facts.mig.instances == [whole]
 
     def test_a_gpu_is_not_whole_again_while_a_claim_holds_a_lost_part_of_it(self) -> None:
-        ours = Ours(in_use=(InUse(UUIDS[0], "MIG-a", instance(1, "MIG-a")),))
+        ours = DriverFootprint(in_use=(InUse(UUIDS[0], "MIG-a", instance(1, "MIG-a")),))
         (facts,) = without_ours([gpu(0)], ours)
         assert facts.mig is not None
         assert facts.mig.enabled
 
     def test_what_was_held_and_is_not_known_any_more_is_lost_all_the_same(self) -> None:
-        ours = Ours(in_use=(InUse(UUIDS[0], "MIG-a"),))
+        ours = DriverFootprint(in_use=(InUse(UUIDS[0], "MIG-a"),))
         assert [loss.mig_uuid for loss in lost([gpu(0)], ours)] == ["MIG-a"]
         (facts,) = without_ours([gpu(0)], ours)
         assert facts.mig == gpu(0).mig

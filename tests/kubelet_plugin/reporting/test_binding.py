@@ -298,9 +298,9 @@ async def test_a_node_that_has_seen_no_hardware_yet_can_give_up_too(scene: Scene
     class Unseen:
         @property
         def facts(self) -> NodeFacts:
-            raise NodeNotReady("the hardware has not been looked at yet")
+            raise NodeNotReady("the hardware has not been read yet")
 
     settings: Any = SimpleNamespace(driver_name=GPU_DRIVER, node_name=NODE)
     watch: Any = SimpleNamespace(facts=Unseen())
     binding = binding_of_gpus(settings, ClaimReader(scene.api), scene, scene, watch, NodeOffers(NodeRules(), NODE))
-    binding._outcome([device_name(0)], NodeNotReady("the hardware has not been looked at yet"))
+    binding._outcome([device_name(0)], NodeNotReady("the hardware has not been read yet"))

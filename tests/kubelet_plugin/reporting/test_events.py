@@ -32,7 +32,7 @@ def operation(error: DriverError | None = None, **more: Any) -> Operation:
         (InvalidConfig("replicas must be a number"), "The author of the claim or its class"),
         (UnknownDevice("no gpu-1"), "delete the pod"),
         (DeviceInUse("gpu-1 is held"), "Another claim must be released"),
-        (HardwareError("NVML says no"), "An administrator has to look at the node"),
+        (HardwareError("NVML says no"), "An administrator must check the node"),
         (Rejected("forbidden"), "permissions"),
         (Unreachable("away"), "when the API server answers"),
         (DriverError("internal error"), "defect of the driver"),

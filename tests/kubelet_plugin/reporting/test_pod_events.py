@@ -159,7 +159,7 @@ async def test_the_pod_hears_once_what_befell_its_device(node: Node, fault: Heal
 @pytest.mark.parametrize(
     "fault",
     [
-        condition("Unmonitored", "Warning", "its events cannot be heard"),
+        condition("Unmonitored", "Warning", "its events cannot be received"),
         condition("NotValidated", message=CHECK_UNDER_WAY),
         condition("Xid", "Info", "Xid 63", value="63"),
         condition("Xid", message="Xid 13: a fault of the program that ran", value="13"),

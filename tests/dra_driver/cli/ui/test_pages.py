@@ -280,7 +280,7 @@ def test_a_waiting_pod_has_the_reasons_of_explain_and_of_the_scheduler() -> None
     seen = PageData(
         CLUSTER, explained={"default/later": WaitingReasons("3 nodes: too small", ("It waits.", "  3 nodes"))}
     )
-    assert "default/later 3 nodes: too small The scheduler: no scheduler has looked at it yet" in words(
+    assert "default/later 3 nodes: too small The scheduler: no scheduler has processed it yet" in words(
         shown("waiting", seen)
     )
     assert "It waits.\n  3 nodes" in shown("waiting/default/later", seen).flat["reasons"]

@@ -80,9 +80,9 @@ def linked() -> bytes:
 
 
 DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
-    "empty": (lambda: b"", "damaged one"),
-    "text": (lambda: b"profile: t4\n", "damaged one"),
-    "cut short": (lambda: packed(RECORD)[: len(packed(RECORD)) // 2], "damaged one"),
+    "empty": (lambda: b"", "is damaged"),
+    "text": (lambda: b"profile: t4\n", "is damaged"),
+    "cut short": (lambda: packed(RECORD)[: len(packed(RECORD)) // 2], "is damaged"),
     "zeros": (lambda: gzip.compress(bytes(2**20)), "has no record.json"),
     "no JSON": (lambda: archive(members(nvml=b"{")), "form of a record"),
     "deep JSON": (lambda: archive(members(nvml=b"[" * 200_000)), "form of a record"),
@@ -93,12 +93,12 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
     "member elsewhere": (lambda: archive({"../../etc/passwd.json": {}}), "a member that no record has"),
     "member a link": (linked, "a member that no record has"),
     "too many members": (lambda: archive(members(**{f"x{n}": {} for n in range(40)})), "that no record has"),
-    "upwards": (lambda: listing({"path": "/a/../../etc/passwd", "kind": "file"}), "no plain absolute path"),
-    "relative": (lambda: listing({"path": "etc/passwd", "kind": "file"}), "no plain absolute path"),
+    "upwards": (lambda: listing({"path": "/a/../../etc/passwd", "kind": "file"}), "not a plain absolute path"),
+    "relative": (lambda: listing({"path": "etc/passwd", "kind": "file"}), "not a plain absolute path"),
     "twice": (lambda: listing(*[{"path": "/a", "kind": "file"}] * 2), "'/a' twice"),
     "below a link": (
         lambda: listing({"path": "/a", "kind": "link", "target": "/etc"}, {"path": "/a/passwd", "kind": "file"}),
-        "which is no folder",
+        "which is not a folder",
     ),
     "file with a target": (lambda: listing({"path": "/a", "kind": "file", "target": "/etc"}), "do not agree"),
     "huge file": (lambda: listing({"path": "/a", "kind": "file", "size": 2**60}), "form of a record: 0.size"),
