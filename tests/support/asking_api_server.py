@@ -2,7 +2,7 @@
 
 A write finds out what it would store, and then whom that concerns. Where there are questions without an answer it gives
 up with `Unasked`, the server asks (`ask`), and the write starts again with the answers: so each write stays atomic, and
-what was judged is what is stored. Webhooks have a `url`; there is not a network with Services here, and one that names a
+what was judged is what is stored. Webhooks have a `url`; there is no network with Services here, and one that names a
 Service cannot be reached. Sources: admissionregistration.k8s.io/v1, admission.k8s.io/v1.
 """
 
