@@ -363,7 +363,7 @@ async def test_a_claim_deleted_while_the_plugin_serves_is_swept_when_kubelet_nev
         devices_of(await plugin.prepare(ref))
         await world.delete(ref)
 
-        await eventually(lambda: "no longer exists; kubelet is given time" in node.log.read_text())
+        await eventually(lambda: "no longer exists; the kubelet is given time" in node.log.read_text())
 
         assert uids_in_journal(node, ref) == ["train"]
         await released(node, plugin, ref)
