@@ -7,6 +7,7 @@ object can be removed. Pure, and never raises but `NotAReview`. Source: `Admissi
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -35,6 +36,13 @@ cost 5 to 50; the server's limit, 1,000,000, would occupy a processor for minute
 _MOST_SELECTOR_TEXT = 32 * 1024
 """Limit for the characters of all selectors of an object; above it they are not compiled here, because the server has
 already compiled them. Typical selectors have some hundred; the maximum of an object would take half a minute."""
+_MOST_PATTERNS = 64
+"""Limit for the regular expressions in all selectors of an object; above it selectors are not compiled here. One may
+take some milliseconds; typical objects have a few."""
+_PATTERN = re.compile(r"matches|find")
+_MOST_ITEMS = 128
+"""Limit for each list of a spec, as far as this driver reads them. The API server stores at most 32 requests, configs
+and constraints, and checks compare each with each."""
 _DEEPEST = 100
 """Maximum nesting of an object. The API server stores at most a few hundred levels; reviewed kinds have a dozen."""
 _MOST_VALUES = 250_000
@@ -97,6 +105,8 @@ def read_review(body: bytes) -> Review:
         _refuse(f"request.object is no {name} of {group}/{version}, as request.kind says")
     if not (old is None or isinstance(old, dict)) or (operation == "UPDATE" and old is None):
         _refuse("request.oldObject is not an object")
+    if _longest_list(obj.get("spec")) > _MOST_ITEMS:
+        _refuse(f"a list in request.object.spec has more than {_MOST_ITEMS} items")
     return Review(_uid(request), operation, row, f"{group}/{version}", obj, old)
 
 
@@ -130,6 +140,20 @@ def _depth(value: object) -> int:
             deepest = max(deepest, depth)
             todo += [(item, depth + 1) for item in inner]
     return deepest
+
+
+def _longest_list(value: object) -> int:
+    """Of all lists in a spec, but for those in parameters: the API server limits their bytes, and other drivers read
+    them."""
+    longest, todo = 0, [value]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, list):
+            longest = max(longest, len(node))
+            todo += node
+        elif isinstance(node, dict):
+            todo += [item for key, item in node.items() if key != "parameters"]
+    return longest
 
 
 def _object(parent: JsonObject, key: str) -> JsonObject:
@@ -180,7 +204,7 @@ class Reviewer:
             return ReviewAnswer(review.uid, () if self._others_keep_domains() else (_NO_DOMAINS,))
         obj = judged(review.obj)
         expressions = expressions_in(obj.get("spec"))
-        if sum(map(len, expressions)) > _MOST_SELECTOR_TEXT or any(map(self._is_too_complex, expressions)):
+        if _is_too_much(expressions) or any(map(self._is_too_complex, expressions)):
             obj = _without_selectors(obj)
         findings = check(ReadDocuments((_document(obj),), ()), self._knowledge_for(obj))
         warnings = [
@@ -227,6 +251,12 @@ class Reviewer:
         if is_quick(expressions_in(obj.get("spec")), self.knowledge):
             return self.knowledge
         return replace(self.knowledge, sites=Sites((), 0, complete=False))
+
+
+def _is_too_much(expressions: Sequence[str]) -> bool:
+    """Whether compiling them could take seconds."""
+    patterns = sum(len(_PATTERN.findall(expression)) for expression in expressions)
+    return sum(map(len, expressions)) > _MOST_SELECTOR_TEXT or patterns > _MOST_PATTERNS
 
 
 def is_quick(expressions: Iterable[str], knowledge: Knowledge) -> bool:

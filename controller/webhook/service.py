@@ -23,22 +23,25 @@ from controller.webhook.trust import (
     Watched,
     server_trust,
 )
+from dra_driver.allocation.selection import reads_of
 from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass
 from dra_driver.cel.device import compile_selector
+from dra_driver.cel.library.texts import compiled_pattern
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kubernetes import KNOWN
+from dra_driver.quantity import Quantity
 from dra_driver.runtime.tasks import until
 
 _log = structlog.get_logger(__name__)
 
 _VERSION_S = 600.0
 _REMEMBERED_KIB = 2_000
-"""Bytes of bodies after which caches are cleared. Compiled selectors and their results are cached, so that repeated
+"""KiB of bodies after which caches are cleared. Compiled selectors and their results are cached, so that repeated
 claims are fast; a selector takes eighty times the memory of its text."""
 
 
@@ -220,7 +223,8 @@ class WebhookReplica:
         sites = await self._server.in_thread(lambda: _asked_once(sites_of_kinds(known, driver)))
         self._tired.clear()
         self._judged_kib = 0
-        compile_selector.cache_clear()
+        for remembered in (compile_selector, compiled_pattern, reads_of, Quantity.parse):
+            remembered.cache_clear()
         knowledge = replace(self._judge.knowledge, minor=known, sites=sites)
         self._judge = Reviewer(knowledge, knows_server=minor in KNOWN)
         self._version_known = True

@@ -11,7 +11,7 @@ from dra_driver.cel.closures import picked
 from dra_driver.cel.errors import CelError, CelNotJudged, CelTypeError, closest
 from dra_driver.cel.functions import INCLUDES_SINCE, LAZY_METHODS, NOT_KNOWN
 from dra_driver.cel.library.formatting import MOST_DIGITS, clauses, need
-from dra_driver.cel.library.texts import compiled_pattern
+from dra_driver.cel.library.texts import PatternTooLarge, compiled_pattern
 from dra_driver.cel.overloads import CheckedTree, Environment, Failed, Overload
 from dra_driver.cel.tree import (
     Bind,
@@ -221,6 +221,8 @@ class _Checker:
             case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
                 try:
                     compiled_pattern(pattern)
+                except PatternTooLarge as error:
+                    raise CelNotJudged(str(error), self._expression, place.start, place.end) from None
                 except Failed as error:
                     raise self._error(str(error), *_span(place)) from None
             case "format", [Constant(value=str(text)) as place, ListLiteral(items=items)]:

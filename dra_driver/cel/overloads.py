@@ -18,13 +18,13 @@ class Failed(Exception):
     """A run-time error of a function; the evaluation adds where it happened."""
 
 
-_LONGEST_TEXT = 65_536
-_LONGEST_LIST = 4_096
+LONGEST_TEXT = 65_536
+LONGEST_LIST = 4_096
 
 
 def bounded[T: Sized](value: T) -> T:
     """The value. Raises Failed for a text or list that is far longer than any of a device."""
-    if len(value) > (_LONGEST_LIST if isinstance(value, tuple) else _LONGEST_TEXT):
+    if len(value) > (LONGEST_LIST if isinstance(value, tuple) else LONGEST_TEXT):
         raise Failed(f"a result of length {len(value)} is too long")
     return value
 

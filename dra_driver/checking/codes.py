@@ -105,8 +105,8 @@ NOT_JUDGED = Code(
     "not-judged",
     _WARNING,
     "The CEL expression of a selector has a part that this program does not know: times, unsigned numbers, bytes, URLs,"
-    " named formats, sorted or other new lists and maps. An API server may accept it: ask one with"
-    " `kubectl apply --dry-run=server`.",
+    " named formats, sorted or other new lists and maps, or very large regular expressions. An API server may accept"
+    " it: ask one with `kubectl apply --dry-run=server`.",
 )
 SELECTOR_FAILS = Code(
     "selector-fails",

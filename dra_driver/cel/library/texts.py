@@ -21,13 +21,19 @@ _BYTE_CLASS = re.compile(r"\\(?:Q.*?(?:\\E|$)|(?P<byte>C)|.)", re.DOTALL)
 _BLANKS = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 """Unicode's White_Space, which Go trims. Python also strips U+001C to U+001F."""
 
-_MEMORY_BYTES = 64 * 1024**2
-"""For one pattern. Go has no limit at this size."""
+_MEMORY_BYTES = 256 * 1024
+"""For one pattern: some ten thousand instructions, where typical patterns have a hundred. Go has no limit at this size,
+but a search takes time in proportion to the text times these instructions: `\\pL{999}` would have a million."""
 
 
-@lru_cache(maxsize=512)
+class PatternTooLarge(Failed):
+    """A pattern that an API server may accept, and that is too large to be run here."""
+
+
+@lru_cache(maxsize=128)
 def compiled_pattern(pattern: str) -> Any:
-    """The pattern, with the methods of Python's `re.Pattern`. Raises Failed for what no API server accepts."""
+    """The pattern, with the methods of Python's `re.Pattern`. Raises Failed for what no API server accepts, and
+    PatternTooLarge."""
     if any(match["byte"] for match in _BYTE_CLASS.finditer(pattern)):
         raise Failed(r"invalid regular expression: `\C` is not supported")
     options = re2.Options()
@@ -36,7 +42,10 @@ def compiled_pattern(pattern: str) -> Any:
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        raise Failed(f"invalid regular expression: {_text(error)}") from None
+        reason = _text(error)
+        if reason.startswith("pattern too large"):
+            raise PatternTooLarge("the regular expression is too large to be run here") from None
+        raise Failed(f"invalid regular expression: {reason}") from None
 
 
 def _text(error: Exception) -> str:

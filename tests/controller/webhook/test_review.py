@@ -300,6 +300,22 @@ def test_selectors_that_would_keep_a_processor_busy_are_not_tried_on_devices() -
     assert not answer(an_object("ResourceClaim", config(BAD), selectors=(dear,))).allowed
 
 
+def test_a_search_that_takes_long_is_not_tried_on_devices() -> None:
+    """A regular expression takes time in proportion to the text times its own size."""
+    pattern = "|".join(f"a[ab]{{{count}}}c" for count in range(990, 1000))
+    for text in ("device.driver", f"'{'ab' * 1000}'", f"('{'ab' * 1000}' + device.driver)"):
+        assert not is_quick([f"{text}.matches('{pattern}')"], JUDGE.knowledge)
+    assert is_quick(["device.driver.matches('^gpu[.]nvidia[.]com$')"] * 50, JUDGE.knowledge)
+
+
+@pytest.mark.parametrize("count, compiled", [(64, True), (65, False)])
+def test_more_regular_expressions_than_any_object_has_are_not_compiled(count: int, compiled: bool) -> None:
+    searches = " || ".join(["device.driver.matches('a')", *["device.driver.find('a') == 'a'"] * (count - 2)])
+    assert answer(an_object("DeviceClass", selectors=(f"{searches} || device.driver.matches('a')",))).allowed
+    given = answer(an_object("DeviceClass", selectors=(f"{searches} || device.drivr.matches('a')",)))
+    assert given.allowed != compiled
+
+
 @pytest.mark.parametrize("expression", ["nothing > 1", "(", "google.protobuf.Any{}"])
 def test_selectors_that_do_not_compile_are_the_most_expensive(expression: str) -> None:
     assert not is_quick([expression], JUDGE.knowledge)
@@ -307,7 +323,13 @@ def test_selectors_that_do_not_compile_are_the_most_expensive(expression: str) -
 
 @pytest.mark.parametrize(
     "expression",
-    ["(" * 200 + "true" + ")" * 200, "1" + " + 1" * 240 + " > 0", "!" * 9000 + "true", "google.protobuf.Any{}"],
+    [
+        "(" * 200 + "true" + ")" * 200,
+        "1" + " + 1" * 240 + " > 0",
+        "!" * 9000 + "true",
+        "google.protobuf.Any{}",
+        r"device.driver.matches(r'\pL{999}')",
+    ],
 )
 def test_no_limit_of_ours_refuses_a_selector_that_a_server_stores(expression: str) -> None:
     given = answer(an_object("DeviceClass", selectors=(expression,)))
@@ -364,6 +386,9 @@ NOT_REVIEWS: dict[str, bytes] = {
     "an abyss": b"[" * 100_000,
     "a deep object": body_of(GOOD_REVIEW).replace(b"false", b'{"a":' * 300 + b"1" + b"}" * 300),
     "a quarter of a million values": body_of(GOOD_REVIEW).replace(b"false", b"[" + b"0," * 250_000 + b"0]"),
+    "more requests than an API server stores": body_of(
+        a_review({**an_object("ResourceClaim"), "spec": {"devices": {"requests": [{"name": "a"}] * 129}}})
+    ),
     "half of a surrogate pair": body_of(GOOD_REVIEW).replace(b"false", b'"\\uD800"'),
     "another version": body_of({**GOOD_REVIEW, "apiVersion": "admission.k8s.io/v1beta1"}),
     "another kind": body_of({**GOOD_REVIEW, "kind": "TokenReview"}),
@@ -388,6 +413,11 @@ def test_what_is_no_review_is_named_and_not_answered(body: bytes) -> None:
     with pytest.raises(NotAReview) as caught:
         read_review(body)
     assert caught.value.message
+
+
+def test_a_long_list_in_parameters_of_another_driver_is_no_reason_to_refuse() -> None:
+    theirs = config({"kind": "Other", "numbers": list(range(1000))}, driver="other.example")
+    assert answer(an_object("ResourceClaim", theirs)) == ReviewAnswer(UID)
 
 
 # -- whatever comes

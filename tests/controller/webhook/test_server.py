@@ -19,11 +19,15 @@ from support.reviews import BAD, GOOD, a_review, an_object, body_of, config
 from controller.webhook.certificates import Lifetimes, Served, ServingCertificate, new_certificate
 from controller.webhook.review_server import ReviewServer
 from controller.webhook.service import WebhookMetrics, WebhookReplica
+from dra_driver.allocation.selection import reads_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cel.device import compile_selector
+from dra_driver.api.resource import Device
+from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.cel.library.texts import compiled_pattern
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.quantity import Quantity
 from tests.controller.webhook.test_configuration import PLAN, SETTINGS
 from tests.controller.webhook.test_review import NOT_REVIEWS
 
@@ -234,14 +238,20 @@ async def test_a_replica_that_knows_nothing_yet_is_not_ready(webhook: WebhookRep
 async def test_what_was_learnt_from_reviews_is_forgotten_when_it_is_much(webhook: WebhookReplica) -> None:
     """Else whoever writes many different selectors would fill the memory."""
     await webhook._know(36)
-    review = a_review(an_object("ResourceClaim", selectors=("device.driver == 'seldom'",)), padding="x" * 3_000_000)
+    selector = "quantity('4711Mi').isGreaterThan(quantity('1')) && device.driver.matches('seldom')"
+    compile_selector(selector).matches(CelDevice("gpu.nvidia.com", Device.of({"name": "gpu-0"})))
+    review = a_review(an_object("ResourceClaim", selectors=(selector,)), padding="x" * 3_000_000)
     webhook.respond(body_of(review))
-    cached = compile_selector.cache_info().currsize
+    caches = (compile_selector, compiled_pattern, reads_of, Quantity.parse)
+    reads_of(selector)
+    cached = [cache.cache_info().currsize for cache in caches]
     async with asyncio.timeout(10):
         await webhook._tired.wait()
     sites = webhook._judge.knowledge.sites
     await webhook._know(36)
-    assert compile_selector.cache_info().currsize < cached and not webhook._tired.is_set()
+    assert not webhook._tired.is_set()
+    for cache, before in zip(caches, cached, strict=True):
+        assert cache.cache_info().currsize < before, cache
     assert webhook._judge.knowledge.sites is not sites
 
 

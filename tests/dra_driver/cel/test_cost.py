@@ -25,6 +25,49 @@ def test_a_loop_counts_for_each_element(expression: str, steps: int) -> None:
     assert compile_selector(expression).cost == steps
 
 
+_PATTERN = "|".join(f"a[ab]{{{count}}}c" for count in range(980, 1000))
+_ABOUT = 20_000
+"""Instructions of this pattern."""
+_TEXT = "ab" * 2000
+_DRIVER = f"device.driver.matches('{_PATTERN}')"
+
+
+@rows(
+    "expression, characters",
+    [
+        (_DRIVER, 64),
+        (f"'{_TEXT}'.matches('{_PATTERN}')", 4000),
+        (f"matches('{_TEXT}' + device.driver, '{_PATTERN}')", 4064),
+        (f"cel.bind(text, '{_TEXT}', text.find('{_PATTERN}') != '')", 4000),
+        (f"(true ? '{_TEXT}' : device.driver).findAll('{_PATTERN}', 1) != []", 4000),
+        (f"cel.bind(text, device.driver, {_DRIVER})", 64),
+        (f"cel.bind(p, '{_PATTERN}', device.driver.matches(p))", 64),
+    ],
+)
+def test_a_regular_expression_counts_by_the_text_and_its_own_size(expression: str, characters: int) -> None:
+    steps = characters * _ABOUT // 250
+    assert steps * 0.98 < compile_selector(expression).cost < steps * 1.02 + 20
+
+
+def test_a_usual_regular_expression_costs_little() -> None:
+    assert compile_selector("device.driver.matches('^gpu[.]nvidia[.]com$')").cost < 10
+
+
+@rows(
+    "expression",
+    [
+        f"'{_TEXT}'.split('').all(x, '{_TEXT}'.split('').all(y, x == y))",
+        f"cel.bind(list, '{_TEXT}'.split(''), list.all(x, list.all(y, x == y)))",
+        f"['{_TEXT}'.findAll('.')].all(list, list.all(x, list.all(y, x == y)))",
+        f"cel.bind(text, '{_TEXT}' + device.driver, text.matches('{_PATTERN}') && text.matches('{_PATTERN}$')"
+        f" && text.matches('^{_PATTERN}'))",
+    ],
+)
+def test_what_is_made_of_long_texts_is_too_much(expression: str) -> None:
+    with pytest.raises(CelCostError, match="1000000 are allowed"):
+        compile_selector(expression)
+
+
 def test_the_error_points_at_the_smallest_part_that_is_too_much() -> None:
     maps = "device.attributes"
     loop = f"{maps}.all(a, {maps}.all(b, {maps}.all(c, {maps}.all(d, a + b != c + d))))"

@@ -1,7 +1,9 @@
 import pytest
 from support.rows import rows
 
-from dra_driver.cel.library.texts import compiled_pattern
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelNotJudged
+from dra_driver.cel.library.texts import PatternTooLarge, compiled_pattern
 from dra_driver.cel.overloads import Failed
 
 
@@ -66,6 +68,22 @@ def test_no_pattern_backtracks() -> None:
     text = "a" * 10_000 + "!"
     for pattern in ("^(a|aa)+$", "^(a+)+$", "(x+x+)+y", "^(a?){1000}a{1000}$"):
         assert compiled_pattern(pattern).search(text) is None
+
+
+@pytest.mark.parametrize("pattern", [r"\pL{999}", "|".join(f"a[ab]{{{count}}}c" for count in range(900, 1000))])
+def test_a_pattern_that_would_take_seconds_is_not_judged(pattern: str) -> None:
+    """An API server stores it: Go's limit is far higher."""
+    with pytest.raises(PatternTooLarge):
+        compiled_pattern(pattern)
+    expression = f"device.driver.matches(r'{pattern}')"
+    with pytest.raises(CelNotJudged, match="the regular expression is too large to be run here") as raised:
+        compile_selector(expression)
+    assert expression[raised.value.start : raised.value.end] == f"r'{pattern}'"
+
+
+@rows("pattern", [".{1,1000}", r"([a-z][a-z0-9-]{1,255}\.?)+", r"\pL{1,10}", "(?i)NVIDIA (A|H)[12]00.*"])
+def test_patterns_for_attributes_are_not_too_large(pattern: str) -> None:
+    assert compiled_pattern(pattern).search("nvidia h100") is not None
 
 
 def test_the_flag_for_ungreedy_matches_is_known() -> None:
