@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -184,14 +185,14 @@ def _line(cells: Sequence[tuple[str | Text, int]]) -> Text:
     return Text((" " * _GAP).join(words).rstrip(), no_wrap=True, spans=spans)
 
 
-def print_lines(lines: Sequence[Text]) -> None:
-    """Print what may be longer than the screen: through a pager on a terminal, `$PAGER` or less."""
+def print_lines(lines: Sequence[Text], *, paged: bool = True) -> None:
+    """Print what may be longer than the screen: through a pager on a terminal, `$PAGER` or less, if it is `paged`."""
     if not sys.stdout.isatty():
         typer.echo("\n".join(line.plain.rstrip() for line in lines))
         return
     console = Console(highlight=False, emoji=False)
     text = Text("\n").join(lines)
-    if len(lines) < console.height:
+    if not paged or len(lines) < console.height:
         console.print(text, soft_wrap=True)
     else:
         # less leaves what it showed on the screen, shows colors and does not fold.
@@ -200,10 +201,10 @@ def print_lines(lines: Sequence[Text]) -> None:
             console.print(text, soft_wrap=True)
 
 
-def print_rows(sheet: Sheet, *, wide: bool = False) -> None:
+def print_rows(sheet: Sheet, *, wide: bool = False, paged: bool = True) -> None:
     """Print a table that fits the terminal. An empty one prints nothing to standard output."""
     if sheet.rows:
-        print_lines(sheet.lines(terminal_width(), wide=wide))
+        print_lines(sheet.lines(terminal_width(), wide=wide), paged=paged)
     else:
         messages.print(sheet.empty)
 
@@ -231,19 +232,49 @@ def _plain(cell: Cell) -> object:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-    """Columns as wide as they need. A terminal folds what does not fit; a pipe or file gets one line a row."""
+    """Columns as wide as they need; a pipe or file gets one line a row. A terminal folds what does not fit: in its
+    column, or, if the last column would have little room, in lines of its own below the others.
+    """
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    natural = sum(width + _GAP for width in widths)
+    if not sys.stdout.isatty():
+        console = Console(highlight=False, markup=False, emoji=False, width=natural)
+        with console.capture() as printed:
+            console.print(_table(headings, rows))
+        typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    left = console.width - (natural - widths[-1] - _GAP)
+    others_fit = left >= -_GAP
+    if left < min(widths[-1], _READABLE) and (others_fit or widths[-1] > _READABLE):
+        _print_stacked(console, [headings, *rows], widths if others_fit else [0] * len(widths))
+    else:
+        console.print(_table(headings, rows))
+
+
+_READABLE = 40
+"""A column of sentences needs so many characters."""
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    width = None if sys.stdout.isatty() else _natural_width(headings, rows)
-    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
+    return table
 
 
-def _natural_width(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> int:
-    columns = zip(headings, *rows, strict=True)
-    return sum(max(map(len, column)) + 2 for column in columns)
+def _print_stacked(console: Console, rows: Sequence[Sequence[str | Text]], widths: Sequence[int]) -> None:
+    """Each row's last cell below the others, indented. The first row has the headings."""
+    indent = " " * 4
+    for number, row in enumerate(rows):
+        style = "bold" if number == 0 else ""
+        *first, last = map(str, row)
+        line = (" " * _GAP).join(cell.ljust(width) for cell, width in zip(first, widths, strict=False)).rstrip()
+        console.print(line, style=style, soft_wrap=True)
+        folded = textwrap.wrap(last, console.width - len(indent), break_long_words=False, break_on_hyphens=False)
+        console.print("\n".join(indent + part for part in folded), style=style, soft_wrap=True)
 
 
 def print_data(data: object, output: Format) -> None:

@@ -1,5 +1,6 @@
 """Console script of `dractl`: what needs no command at once, and what to install where the extra `cli` is missing."""
 
+import io
 import os
 import sys
 
@@ -8,6 +9,7 @@ from dra_driver.cli.overview import quick_answer
 
 def main() -> None:
     """The console script: ends the process as soon as `dractl` has its exit status."""
+    _prepare_streams()
     try:
         run_dractl()
     except SystemExit as end:
@@ -32,6 +34,19 @@ def run_dractl() -> None:
         sys.stderr.write("error: dractl is not installed with all it needs: pip install 'gpu-dra-driver[cli]'\n")
         raise SystemExit(3) from None
     run()
+
+
+def _prepare_streams() -> None:
+    """Streams to which all characters can be written. The caller may have closed them; Python then has None."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - pathlib takes long to import
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and out.encoding.lower() not in ("utf-8", "utf8"):
+        if out.isatty():
+            out.reconfigure(errors="replace")
+        else:
+            out.reconfigure(encoding="utf-8")  # as kubectl: files are the same in every locale
 
 
 def _is_printed(text: str) -> bool:

@@ -281,7 +281,7 @@ class Printer:
         self._filled = filled
         self._before: Mapping[tuple[str, ...], object] | None = None
 
-    def whole(self, answer: GetAnswer) -> None:
+    def whole(self, answer: GetAnswer, *, paged: bool = True) -> None:
         sheet = answer.sheet
         self._learn(sheet)
         if self._form is Form.HTML and answer.map is not None:
@@ -297,11 +297,11 @@ class Printer:
         if answer.summary is not None:
             messages.print(answer.summary, markup=False)
         if sheet.rows or not (self.seen or self._asks_names):
-            print_rows(sheet, wide=self._form is Form.WIDE)
+            print_rows(sheet, wide=self._form is Form.WIDE, paged=paged)
         for more in answer.more:
             if more.rows:
                 typer.echo()
-                print_rows(more, wide=self._form is Form.WIDE)
+                print_rows(more, wide=self._form is Form.WIDE, paged=paged)
         for note in answer.notes:
             messages.print(note, markup=False)
 
@@ -311,13 +311,14 @@ class Printer:
         rows = {_key(sheet, row): item for row, item in zip(sheet.rows, sheet.data(), strict=True)}
         before, self._before = self._before, rows
         if before is None:
-            self.whole(answer)
+            # A pager would stop the watch until the user quits it.
+            self.whole(answer, paged=False)
             return
         self._learn(sheet)
         news = [number for number, (key, item) in enumerate(rows.items()) if before.get(key) != item]
         if self._form in (Form.TABLE, Form.WIDE):
             lines = sheet.lines(terminal_width(), wide=self._form is Form.WIDE)[1:]
-            print_lines([lines[number] for number in news])
+            print_lines([lines[number] for number in news], paged=False)
         elif news:
             self._data(replace(sheet, rows=[sheet.rows[number] for number in news]), [*rows.values()])
         for key in before.keys() - rows.keys():

@@ -38,6 +38,37 @@ def policy_findings(
     return tuple(_finding(nodes) for _, nodes in sorted(groups.items()))
 
 
+_OFFERED_BY = {
+    "mig.nvidia.com": ("MIG devices", "mig: {mode: Dynamic}"),
+    "shared.gpu.nvidia.com": ("shares of GPUs", "sharing: [{strategy: MPS, capacity: [memory, cores]}]"),
+    "vfio.gpu.nvidia.com": ("GPUs for virtual machines", "passthrough: true"),
+}
+"""Classes of devices that GPUs do not offer without a GpuPolicy: what they are, and a rule that offers them."""
+_BEFORE_DEVICES = (ReasonCode.CORDONED, ReasonCode.NODE_SELECTOR, ReasonCode.NODE_TAINT, ReasonCode.NO_DEVICES)
+
+
+def offering_findings(claims: Iterable[PodClaim], verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFinding]:
+    """What only an administrator can offer, if no node has a device of the class that a request names."""
+    lacking = [verdict for verdict in verdicts if verdict.code not in _BEFORE_DEVICES]
+    if not all(verdict.code is ReasonCode.CLASS for verdict in lacking):
+        return
+    asked = {(verdict.claim, verdict.request) for verdict in lacking}
+    known = [claim.claim for claim in claims if claim.claim is not None]
+    requests = ((claim.metadata.name, item) for claim in known for item in claim.spec.devices.requests)
+    names = [
+        item.device_class_name
+        for claim, request in requests
+        for name, item in request.ways
+        if (claim, str(name)) in asked
+    ]
+    for name in dict.fromkeys(names):
+        if name in _OFFERED_BY:
+            devices, rule = _OFFERED_BY[name]
+            text = f"publishes no {devices}; without a GpuPolicy, GPUs are published as they are"
+            fix = f"An administrator offers them with a GpuPolicy, such as `spec: {{{rule}}}` (docs/sharing.md)."
+            yield WaitFinding("not-offered", "driver gpu.nvidia.com", text, fix)
+
+
 def limitation_findings(world: World, node: str) -> tuple[WaitFinding, ...]:
     """All that the policy asks for and the node does not offer."""
     return tuple(_finding({node: limitation}) for limitation in world.limitations.get(node, ()))

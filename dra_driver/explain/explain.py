@@ -14,7 +14,13 @@ from dra_driver.api.core import Key, Pod
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import InvalidInput, NoSuchObject
-from dra_driver.explain.driver_findings import binding_findings, domain_findings, policy_findings, waiting_findings
+from dra_driver.explain.driver_findings import (
+    binding_findings,
+    domain_findings,
+    offering_findings,
+    policy_findings,
+    waiting_findings,
+)
 from dra_driver.explain.findings import WaitFinding, findings_of
 from dra_driver.explain.judge import NodeJudge
 from dra_driver.explain.running import failed_findings, fault_findings, faults_of_claim, running_findings
@@ -240,7 +246,8 @@ def _findings(
         return
     if answer is None:
         yield from findings_of(world, pod, entries, verdicts)
-        yield from policy_findings(world, pod, entries, verdicts)
+        of_policy = policy_findings(world, pod, entries, verdicts)
+        yield from of_policy or offering_findings(entries, verdicts)
         yield from waiting_findings(world, [verdict.node for verdict in verdicts if not verdict.fits])
     elif answer is Answer.SCHEDULED and pod is not None:
         yield from running_findings(world, pod, entries)

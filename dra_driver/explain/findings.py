@@ -3,6 +3,7 @@
 Each finding says what is wrong, with which object, and what to do. Those that `stops` keep the pod from every node.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,12 @@ def _of_request(
         classes = ", ".join(sorted(world.classes)) or "none"
         text = f"there is no DeviceClass {spec.device_class_name}"
         fix = f"create it, or use an existing class: {classes}"
+        if spec.device_class_name.endswith(".mig.nvidia.com"):
+            fix = (
+                "the driver's controller creates the class of a MIG profile when a GPU offers the profile; an"
+                " administrator offers profiles with a GpuPolicy, such as `spec: {mig: {mode: Dynamic}}`"
+                " (docs/sharing.md)"
+            )
         fix = FORMER_CLASSES.get(spec.device_class_name, fix)
         yield WaitFinding("missing-class", about, text, f"{fix[0].upper()}{fix[1:]}.", stops=True)
     if isinstance(spec, ExactRequest) and spec.admin_access:
@@ -246,10 +253,12 @@ def _of_errors(world: World, claims: Sequence[ResourceClaim], verdicts: Sequence
     if any(spec.device_class_name not in world.classes for claim in claims for _, spec in _requests(claim)):
         return  # a class that is missing has a finding of its own, and ends every attempt
     errors = grouped(
-        (verdict for verdict in verdicts if verdict.code is ReasonCode.ERROR), lambda verdict: verdict.text
+        (verdict for verdict in verdicts if verdict.code is ReasonCode.ERROR),
+        # A selector that fails on each node for the same reason is one mistake.
+        lambda verdict: _ON_DEVICE.sub("on device", verdict.text),
     )
-    for text, failing in errors.items():
-        about, text = _split_about(text)
+    for failing in errors.values():
+        about, text = _split_about(failing[0].text)
         cause = failing[0].error.__cause__ if failing[0].error is not None else None
         if isinstance(cause, CelError):
             where = f"This stops the pod on every node, not only on {some([verdict.node for verdict in failing])}."
@@ -258,10 +267,15 @@ def _of_errors(world: World, claims: Sequence[ResourceClaim], verdicts: Sequence
             yield WaitFinding("invalid-claim", about, text, "Change the claim; trying again will not help.", stops=True)
 
 
+_ON_DEVICE = re.compile(r"on device \S+(?=: )")
+
+
 def _mending(error: CelError) -> str:
     match error:
         case CelNotJudged():
             return "Ask an API server whether it takes the expression: kubectl apply --dry-run=server."
+        case CelRuntimeError(suggestion=str()):
+            return "Correct the name. If only some devices have the attribute, guard the lookup: has(…) && …."
         case CelRuntimeError(name=str()):
             return "Guard the lookup: has(…) && …, or compare only where the attribute exists."
         case CelRuntimeError():

@@ -125,7 +125,7 @@ def running_findings(world: World, pod: Pod, claims: Sequence[PodClaim]) -> tupl
         *_of_the_end(pod),
         *node_findings(world, pod.node or ""),
         *fault_findings(faults, pod),
-        *(finding for claim in known for finding in _of_preparation(world, claim)),
+        *(finding for entry in claims for finding in _of_preparation(world, entry)),
         *(() if pod.ready else plugin_findings(world, [pod.node or ""])),
         *_of_containers(pod),
     )
@@ -155,7 +155,10 @@ def node_findings(world: World, node: str) -> Iterator[WaitFinding]:
         yield WaitFinding("node-not-ready", f"node {node}", f"is not ready: {view.not_ready}", fix, stops=True)
 
 
-def _of_preparation(world: World, claim: ResourceClaim) -> Iterator[WaitFinding]:
+def _of_preparation(world: World, entry: PodClaim) -> Iterator[WaitFinding]:
+    claim = entry.claim
+    if claim is None:
+        return
     conditions = [
         (item.reason, item.message)
         for (key, _), report in world.reports.items()
@@ -164,9 +167,29 @@ def _of_preparation(world: World, claim: ResourceClaim) -> Iterator[WaitFinding]
         if (item.type, item.status) == ("Ready", "False")
     ]
     for reason, message in dict.fromkeys(conditions):
-        fix = "The kubelet tries again until it works. If this persists, read the log of the node plugin on the node."
         about = f"claim {'/'.join(claim_key(claim))}"
-        yield WaitFinding("not-prepared", about, message or reason, fix, stops=reason not in _PASSING)
+        yield WaitFinding(
+            "not-prepared", about, message or reason, _prepare_advice(entry, reason), stops=reason not in _PASSING
+        )
+
+
+def _prepare_advice(entry: PodClaim, reason: str) -> str:
+    """By the kind of error, which the node plugin writes as the reason (dra_driver/errors.py)."""
+    if reason in ("InvalidConfig", "InvalidInput"):
+        if entry.template is not None:
+            return (
+                f"Trying again does not help. Correct ResourceClaimTemplate {entry.template}, or the DeviceClass that"
+                " has the config; then delete the pod, so that a new claim is created for it."
+            )
+        return (
+            "Trying again does not help. Claims cannot be changed: correct the claim, or the DeviceClass that has the"
+            " config, delete the claim and its pods, and create them again."
+        )
+    if reason == "UnknownDevice":
+        return "Its node does not have this device: delete the pod, so that its claim is allocated again."
+    if reason == "DeviceInUse":
+        return "Another claim must be released first. The kubelet tries again."
+    return "The kubelet tries again until it works. If this persists, read the log of the node plugin on the node."
 
 
 def _of_containers(pod: Pod) -> Iterator[WaitFinding]:

@@ -149,10 +149,18 @@ def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) 
 
 def unreachable(error: BaseException, about: str) -> Unreachable:
     if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
-        return Unreachable(f"cannot trust the API server: {error}", about=about)
-    if isinstance(error, aiohttp.ClientConnectorError) and (number := error.os_error.errno) in errno.errorcode:
-        # The library's own text has `ssl:default` in it, also without TLS.
-        reason = f"{error.host}:{error.port}: {os.strerror(number or 0)}"
+        return Unreachable(f"cannot trust the API server: {_tls_reason(error)}", about=about)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        # The library's own text has `ssl:default` or the address of a Python object in it.
+        number, text = error.os_error.errno, error.os_error.strerror
+        reason = f"{error.host}:{error.port}: {os.strerror(number or 0) if number in errno.errorcode else text}"
     else:
         reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
     return Unreachable(f"cannot reach the API server: {reason}", about=about)
+
+
+def _tls_reason(error: ssl.SSLError | aiohttp.ClientSSLError) -> str:
+    """Without the names of OpenSSL's functions, which say nothing about the certificate."""
+    cause: BaseException = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    reason = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else str(cause)
+    return f"{error.host}:{error.port}: {reason}" if isinstance(error, aiohttp.ClientConnectorError) else reason

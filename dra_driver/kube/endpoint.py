@@ -186,8 +186,13 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
         config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
         proxy = proxy_of(configuration.proxy)
         tls = _tls_of_package(configuration) if _uses_tls(configuration.host, proxy) else None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            "is not UTF-8 text, so it is not a kubeconfig", about=f"kubeconfig {_joined(files)}"
+        ) from error
     except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
-        raise InvalidInput(str(error) or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidInput(reason or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInput("is not a kubeconfig", about=f"kubeconfig {_joined(files)}") from error
 

@@ -1,5 +1,6 @@
 """Tables: they fit the terminal, and lose what matters least first."""
 
+from io import StringIO
 from random import Random
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from support.rows import rows
 
 from dra_driver.errors import DriverError, InvalidInput, NoSuchObject, Unreachable
-from dra_driver.terminal import Sheet, Shown, Status, fitting, plain_errors, shortened
+from dra_driver.terminal import Sheet, Shown, Status, fitting, plain_errors, print_rows, print_table, shortened
 
 SHEET = Sheet(
     [{"NODE": "gpu-node-with-a-long-name-0001", "GPUS": 8, "PRODUCT": "H100", "PROBLEMS": ("GPU 1: it is lost",)}],
@@ -76,3 +77,50 @@ def test_a_name_that_does_not_exist_is_the_answer_no(error: DriverError, status:
     with pytest.raises(SystemExit) as ended, plain_errors():
         raise error
     assert ended.value.code == status
+
+
+ROWS = [
+    ("manifests/overlays/production/deployment.yaml:21:13", "warning", "no DeviceClass provides nvidia.com/gpu.shared"),
+    ("a.yaml:1:1", "error", "is a list"),
+]
+
+
+@rows(
+    "width, first",
+    [
+        (130, ["PLACE" + " " * 48 + "SEVERITY  WHAT", f"{ROWS[0][0]}  warning   {ROWS[0][2]}"]),
+        (80, ["PLACE" + " " * 48 + "SEVERITY", "    WHAT", f"{ROWS[0][0]}  warning", f"    {ROWS[0][2]}"]),
+        (40, ["PLACE  SEVERITY", "    WHAT", f"{ROWS[0][0]}  warning", "    no DeviceClass provides"]),
+    ],
+)
+def test_a_sentence_stands_below_its_row_where_its_column_would_be_too_narrow(
+    width: int, first: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "dumb")
+    print_table(("PLACE", "SEVERITY", "WHAT"), ROWS)
+    assert [line.rstrip() for line in terminal.getvalue().splitlines()][: len(first)] == first
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_a_line_for_each_row_without_spaces_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("PLACE", "SEVERITY", "WHAT"), ROWS)
+    assert capsys.readouterr().out.splitlines()[-1] == "a.yaml:1:1" + " " * 43 + "error     is a list"
+
+
+def test_a_watch_never_waits_in_a_pager(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr("pydoc.pager", lambda text: terminal.write("in a pager"))
+    monkeypatch.setenv("LINES", "5")
+    nodes = Sheet([{"NODE": f"node-{number}"} for number in range(9)], "nothing")
+    print_rows(nodes)
+    assert terminal.getvalue() == "in a pager"
+    print_rows(nodes, paged=False)
+    assert "node-8" in terminal.getvalue()

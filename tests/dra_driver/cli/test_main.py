@@ -1,6 +1,7 @@
 """`dractl` itself: its help is quick and complete, and commands are what the help says."""
 
 import asyncio
+import os
 import re
 import shlex
 import subprocess
@@ -171,3 +172,21 @@ def test_where_what_is_printed_finds_no_room_that_is_said_in_one_line(arguments:
         )  # fmt: skip
     assert done.stderr == "error: standard output: cannot be written: No space left on device\n"
     assert done.returncode == 3
+
+
+def test_a_closed_standard_output_is_no_stack_trace() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$0" -m dra_driver.cli check "$1" >&-', sys.executable, os.devnull],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+
+
+def test_files_are_utf_8_in_every_locale(tmp_path: Path) -> None:
+    manifest = tmp_path / "claim-\u00e9.yaml"
+    manifest.write_text("- a\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "dra_driver.cli", "check", manifest],
+        capture_output=True, timeout=60, check=False, env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert "claim-\u00e9.yaml:1" in done.stdout.decode("utf-8")

@@ -126,6 +126,7 @@ def test_a_claim_that_is_not_valid_is_not_called_missing() -> None:
     ("expression", "advice"),
     [
         (f"device.attributes['{DRIVER}'].none == 'a'", "Guard the lookup"),
+        (f"device.attributes['{DRIVER}'].tpye == 'a'", "Correct the name. If only some devices have"),
         ("device.nothing == 'a'", "Correct the expression"),
         ("1 / 0 == 1", "has a value for every device"),
         ("google.protobuf.Any{} == null", "Ask an API server"),
@@ -134,6 +135,22 @@ def test_a_claim_that_is_not_valid_is_not_called_missing() -> None:
 def test_the_advice_is_for_what_is_wrong_with_the_selector(expression: str, advice: str) -> None:
     finding = next(each for each in explained(_claim(exactly("gpu", expression)), claim_of="claim").findings)
     assert finding.code == "selector-error" and advice in finding.fix
+
+
+def test_a_selector_that_fails_alike_on_each_node_is_one_finding() -> None:
+    nodes = [published(gpu(f"gpu-of-{node}"), node=node) for node in ("node-1", "node-2", "node-3")]
+    world = world_of(
+        [
+            device_class().to_wire() | {"kind": "DeviceClass"},
+            _claim(exactly("gpu", f"device.attributes['{DRIVER}'].tpye == 'a'")),
+        ]
+        + [
+            {"kind": "ResourceSlice", "metadata": {"name": f"s{number}"}, "spec": item.spec.to_wire()}
+            for number, item in enumerate(nodes)
+        ]
+    ).world
+    (finding,) = explain_claim(world, ("default", "claim")).findings
+    assert "not only on node-1, node-2, node-3." in finding.fix
 
 
 def test_the_code_of_a_combination_does_not_depend_on_names() -> None:

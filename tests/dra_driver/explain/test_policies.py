@@ -122,3 +122,35 @@ def test_an_extended_resource_of_a_mig_profile_is_one_that_mig_would_serve() -> 
     ).world
     codes = [finding.code for finding in explain_pod(world, ("default", "waits")).findings]
     assert codes == ["unknown-resource", "policy-not-followed"]
+
+
+@rows(
+    "device_class, offered_by",
+    [
+        ("mig.nvidia.com", "`spec: {mig: {mode: Dynamic}}`"),
+        ("shared.gpu.nvidia.com", "`spec: {sharing: [{strategy: MPS, capacity: [memory, cores]}]}`"),
+        ("vfio.gpu.nvidia.com", "`spec: {passthrough: true}`"),
+        ("gpu.nvidia.com", None),
+    ],
+)
+def test_who_asks_for_what_no_policy_offers_learns_which_policy_would(
+    device_class: str, offered_by: str | None
+) -> None:
+    loaded = world_of([*(shipped.obj for shipped in shipped_classes()), wanting(device_class), slices()])
+    fixes = [
+        item.fix for item in explain_claim(loaded.world, ("default", "gpu")).findings if item.code == "not-offered"
+    ]
+    assert len(fixes) == (offered_by is not None) and all(offered_by in fix for fix in fixes if offered_by is not None)
+
+
+def test_a_policy_that_offers_it_elsewhere_is_not_asked_for() -> None:
+    wanted = wanting("mig.nvidia.com", f"{ATTRIBUTES}.profile == '3g.40gb'")
+    partition = gpu("gpu-0-mig", type="mig", profile="1g.10gb")
+    loaded = world_of([*(shipped.obj for shipped in shipped_classes()), wanted, slices(), slices("node-2", partition)])
+    assert all(item.code != "not-offered" for item in explain_claim(loaded.world, ("default", "gpu")).findings)
+
+
+def test_a_missing_class_of_a_mig_profile_comes_with_a_policy() -> None:
+    loaded = world_of([*(shipped.obj for shipped in shipped_classes()), wanting("1g.10gb.mig.nvidia.com"), slices()])
+    (finding,) = explain_claim(loaded.world, ("default", "gpu")).findings
+    assert finding.code == "missing-class" and "offers profiles with a GpuPolicy" in finding.fix

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from support.inventories import gpu, inventory_object, inventory_spec
 from support.objects import allocation, claim, node, pod, result
+from support.rows import rows
 
 from dra_driver.allocation.loading import pods_of_workload, world_of
-from dra_driver.allocation.world import UnreadKind, World
+from dra_driver.allocation.world import PodClaim, UnreadKind, World
 from dra_driver.api.inventory import GpuFacts, HealthFacts
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -17,6 +18,7 @@ from dra_driver.devices.health import xid_condition
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.explain.hardware import explain_gpu, explain_node
+from dra_driver.explain.running import running_findings
 from dra_driver.explain.wording import headline, sentences, workload_sentences
 from dra_driver.explain.workloads import explain_workload, owned_pods
 from dra_driver.slices.offline import published_offline
@@ -112,6 +114,23 @@ def test_a_claim_that_is_not_prepared_is_why_a_pod_does_not_start(reason: str, s
     explanation = explain_pod(world, ("default", "train"))
     assert codes_of(explanation) == [("not-prepared", stops)]
     assert (headline(explanation) == "Pod default/train is on node node-1, with all its devices.") is not stops
+
+
+@rows(
+    "template, advice",
+    [
+        ("small", "Correct ResourceClaimTemplate small, or the DeviceClass that has the config; then delete the pod"),
+        (None, "Claims cannot be changed: correct the claim, or the DeviceClass that has the config, delete the claim"),
+    ],
+)
+def test_a_config_that_is_wrong_stays_wrong_and_the_advice_says_where_to_correct_it(
+    template: str | None, advice: str
+) -> None:
+    refused = reported(type="Ready", reason="InvalidConfig", message="sharing.strategy: is 'TimeSlice'")
+    world = cluster(gpu(0), pod={"phase": "Pending"}, claim=refused)
+    (held,) = world.claims.values()
+    (finding,) = running_findings(world, world.pods["default", "train"], [PodClaim("gpu", held, template=template)])
+    assert finding.fix.startswith("Trying again does not help. ") and advice in finding.fix
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.client_reqrep import ConnectionKey
 from support.objects import claim, node
 from support.rows import rows
 
 from dra_driver.api.meta import CONFIG_MAPS, NODES, RESOURCE_CLAIMS
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
+from dra_driver.kube.answers import unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -235,6 +238,14 @@ async def test_no_server_is_worth_another_attempt() -> None:
         with pytest.raises(Unreachable, match="cannot reach the API server") as caught:
             await client.get(NODES, "a")
     assert (caught.value.retry_after_s, caught.value.status) == (1.0, None)
+
+
+def test_an_unknown_host_is_named_without_python_objects() -> None:
+    key = ConnectionKey("nosuch.invalid", 6443, True, ssl.create_default_context(), None, None, None)
+    cause = aiohttp.ClientConnectorDNSError(key, OSError(None, "Name or service not known"))
+    assert unreachable(cause, "GET /version").message == (
+        "cannot reach the API server: nosuch.invalid:6443: Name or service not known"
+    )
 
 
 async def test_a_list_is_read_page_by_page(api_server: SimulatedApiServer, kube: Kube) -> None:

@@ -150,7 +150,9 @@ async def test_certificates_prove_both_sides(certificates: Path, inline: bool) -
         async with Kube(endpoint_from(trusted)) as kube:
             assert await kube.server_version() == (1, 36)
         async with Kube(endpoint_from(kubeconfig(certificates, user, server=server))) as kube:
-            with pytest.raises(Unreachable, match="cannot trust the API server"):
+            with pytest.raises(
+                Unreachable, match=r"cannot trust the API server: 127.0.0.1:\d+: self-signed certificate$"
+            ):
                 await kube.server_version()
     finally:
         await runner.cleanup()
@@ -362,6 +364,14 @@ def test_a_plain_kubeconfig_does_not_load_the_official_package(tmp_path: Path) -
     code += "endpoint_from(pathlib.Path(sys.argv[1])); sys.exit('kubernetes' in sys.modules)"
     path = kubeconfig(tmp_path, {"token": "secret"})
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 0
+
+
+def test_a_folder_and_bytes_that_are_no_text_are_no_kubeconfig(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r": Is a directory$"):
+        endpoint_from(tmp_path)
+    (tmp_path / "config").write_bytes(b"\xaf")
+    with pytest.raises(InvalidInput, match=r": is not UTF-8 text, so it is not a kubeconfig$"):
+        endpoint_from(tmp_path / "config")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{contexts: 3}", "clusters: []", "some text"])
