@@ -56,7 +56,9 @@ class FabricPartitions:
             try:
                 self._manager.deactivate(hold.partition)
             except HardwareError as error:
-                if error.code != FmCode.UNINITIALIZED:  # another tool deactivated it meanwhile
+                # Another tool may have deactivated it meanwhile; but the library says so, too, when it is not
+                # initialized (nv_fm_agent.h).
+                if error.code != FmCode.UNINITIALIZED or self._is_active(hold):
                     raise
         self._restore(hold, _recorded_persistent(record.made))
 

@@ -53,7 +53,7 @@ class Plugin:
 
     def start(self) -> None:
         library = SimulatedFabricLibrary(self.host.root)
-        manager = FabricManager(self.files, DriverInstallation(self.files).root, None, lambda _: library)
+        self.manager = manager = FabricManager(self.files, DriverInstallation(self.files).root, None, lambda _: library)
         hardware = Hardware(self.files, self._node.open_nvml)
         self.driver = Driver(self.host, hardware)
         self.effect = FabricPartitions(manager, self.driver, hardware)
@@ -168,17 +168,28 @@ def test_a_partition_that_another_tool_deactivated_is_gone_as_it_should(plugin: 
     set_partition(plugin.host, 3, active=False)
     plugin.undo(hold)
     plugin.make(hold)
-    fabric_mishap(plugin.host, "fmDeactivateFabricPartition", code=int(FmCode.UNINITIALIZED))
+    deactivate = plugin.manager.deactivate
+
+    def raced(partition: int) -> None:
+        set_partition(plugin.host, 3, active=False)
+        deactivate(partition)
+
+    plugin.manager.deactivate = raced  # type: ignore[method-assign]
     plugin.undo(hold)
+    assert active_partitions(plugin.host) == []
 
 
-def test_a_partition_that_cannot_be_deactivated_is_not_called_gone(plugin: Plugin) -> None:
+@pytest.mark.parametrize("code", [FmCode.GENERIC_ERROR, FmCode.UNINITIALIZED])
+def test_a_partition_that_cannot_be_deactivated_is_not_called_gone(plugin: Plugin, code: FmCode) -> None:
     hold = plugin.hold()
     plugin.make(hold)
-    fabric_mishap(plugin.host, "fmDeactivateFabricPartition", code=int(FmCode.GENERIC_ERROR))
+    fabric_mishap(plugin.host, "fmDeactivateFabricPartition", code=int(code))
     with pytest.raises(HardwareError, match="deactivation of partition 3 failed"):
         plugin.undo(hold)
     assert active_partitions(plugin.host) == [3]
+    fabric_mishap(plugin.host, "fmDeactivateFabricPartition")
+    plugin.undo(hold)
+    assert active_partitions(plugin.host) == []
 
 
 def test_fabric_manager_that_forgot_it_is_reminded(plugin: Plugin) -> None:
