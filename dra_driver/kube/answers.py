@@ -34,14 +34,19 @@ def an_object(answer: Any, about: str) -> JsonObject:
     proxy's."""
     if _is_object(answer):
         return answer
-    raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
+    raise of_another(answer, about)
 
 
 def a_stored_object(answer: Any, about: str) -> JsonObject:
     """Like `an_object`, with the name, UID and version of a stored object, and metadata of the expected types."""
     if _is_object(answer) and _is_of_stored(answer["metadata"]):
         return answer
-    raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
+    raise of_another(answer, about)
+
+
+def of_another(answer: Any, about: str) -> Unreachable:
+    """The error for a decoded answer that no API server sends."""
+    return Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
 
 
 # They run for each of the tens of thousands of objects of a large cluster, so they name each field instead of looping.
@@ -86,7 +91,7 @@ def a_list(answer: Any, about: str) -> list[JsonObject]:
     objects are gone."""
     items = an_object(answer, about).get("items", "missing") or []
     if not isinstance(items, list):
-        raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
+        raise of_another(answer, about)
     return [a_stored_object(item, about) for item in items]
 
 

@@ -311,12 +311,18 @@ class Kube:
     async def server_version(self) -> tuple[int, int]:
         """Major and minor version of the server: `(1, 36)`."""
         version = await self.raw("GET", "/version")
-        return int(version["major"]), int("".join(filter(str.isdigit, version["minor"])))
+        try:
+            return int(version["major"]), int("".join(filter(str.isdecimal, version["minor"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise answers.of_another(version, "GET /version") from error
 
-    async def raw(self, method: str, path: str, body: JsonObject | None = None) -> Any:
-        """A request by path, without a resource type. Returns decoded JSON."""
+    async def raw(self, method: str, path: str, body: JsonObject | None = None) -> JsonObject:
+        """A request by path, without a resource type. Returns the decoded JSON object."""
         call = _Call(method, path, f"{method} {path}", _VERBS.get(method, "get")).with_json(body)
-        return answers.decoded(await self._content(call), call.about)
+        answer = answers.decoded(await self._content(call), call.about)
+        if not isinstance(answer, dict):
+            raise answers.of_another(answer, call.about)
+        return answer
 
     async def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]:
         """Text by path, such as a pod's log or metrics, as lines without line ends; at most `most_bytes`. Raises

@@ -45,8 +45,9 @@ class OwnNode:
         if change.after is None:
             self.metadata = {}
         else:
-            info = (change.after.get("status") or {}).get("nodeInfo") or {}
-            self.metadata, self.runtime = change.after["metadata"], str(info.get("containerRuntimeVersion") or "")
+            info = (change.after.get("status") or {}).get("nodeInfo")
+            runtime = info.get("containerRuntimeVersion") if isinstance(info, dict) else None
+            self.metadata, self.runtime = change.after["metadata"], str(runtime or "")
             self._read.set()
         for listener in self._listeners:
             listener()

@@ -152,6 +152,15 @@ async def test_an_answer_that_is_json_and_nothing_of_an_api_server_is_tried_agai
                 await request
 
 
+@rows(
+    "answer", ["null", "[]", "{}", '"ok"', '{"major": "1"}', '{"major": 1, "minor": 36}', '{"major": "", "minor": "+"}']
+)
+async def test_an_answer_that_is_no_version_is_tried_again(answer: str) -> None:
+    async with talking_to(answering(200, f"{answer}\n")) as client:
+        with pytest.raises(Unreachable, match="not from an API server"):
+            await client.server_version()
+
+
 @pytest.mark.parametrize("more", [{}, {"kind": "Status", "status": "Success"}, {"items": "none"}, {"items": 7}])
 async def test_an_answer_without_items_does_not_mean_that_there_are_no_objects(more: dict[str, Any]) -> None:
     async with talking_to(answering(200, {"metadata": {"resourceVersion": "1"}, **more})) as client:

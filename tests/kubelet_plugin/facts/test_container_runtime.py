@@ -11,6 +11,7 @@ from support.inventories import DRIVER_FACTS
 from dra_driver.api.meta import NODES
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import MirrorChange
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.facts.own_node import OwnNode
@@ -42,6 +43,13 @@ async def test_what_it_reads_is_said_once_it_is_known_and_as_long_as_it_is(kube:
         while runtime.readable() != "1.0.0":  # noqa: ASYNC110 - the watch makes it true
             await asyncio.sleep(0.02)
     following.cancel()
+
+
+@pytest.mark.parametrize("info", ["x", 7, ["x"], {"containerRuntimeVersion": None}, {}])
+async def test_a_node_that_no_api_server_stores_ends_nothing(info: object) -> None:
+    own = OwnNode(NODE)
+    own._saw(MirrorChange(("", NODE), None, {"metadata": {"name": NODE}, "status": {"nodeInfo": info}}))
+    assert own.runtime == ""
 
 
 @pytest.mark.parametrize("runtime", ["containerd://1.7.16", "cri-o://1.34.0", "docker://28.0.1", "simulated://1"])
