@@ -27,7 +27,10 @@ OWNER = "gpu-dra-controller"
 
 _DOMAIN = "mig.nvidia.com"
 _PROFILE = re.compile(r"([1-8]c\.)?[1-8]g\.\d{1,5}gb([+-][a-z]+(\.[a-z]+)*)*")
-_LONGEST = 63
+_LONGEST = 59
+"""With `mig-` before it, a profile is the name of an extended resource, which has 63 characters."""
+MOST_CLASSES = 512
+"""Several times what all GPU models have. Profiles come from nodes, classes stay, and a node may be compromised."""
 
 
 def class_name(profile: str) -> str:
@@ -86,6 +89,7 @@ class ProfileClasses:
         self._classes = Mirror(kube, DEVICE_CLASSES, keep=_needed_parts, on_change=self._changed)
         self._retry = Backoff(first_s=1.0, longest_s=60.0)
         self._logged: set[str] = set()
+        self._full = False
 
     def published(self, pool: str, devices: Sequence[Device]) -> None:
         """Reports the current devices of a pool."""
@@ -117,11 +121,15 @@ class ProfileClasses:
     async def _settle(self) -> None:
         """Raises ClusterError: at once if the API server is unreachable, at the end if it refused a class."""
         refused: Rejected | None = None
+        room = MOST_CLASSES - sum(map(_is_ours, self._classes.objects.values()))
         for profile in sorted(frozenset().union(*self._published.values())):
             wanted = wanted_class(profile, self._driver, extended_resource=self._extended_resources)
             observed = self._classes.objects.get(("", wanted["metadata"]["name"]))
             try:
-                if observed is None:
+                if observed is None and room <= 0:
+                    self._tell_full(profile)
+                elif observed is None:
+                    room -= 1
                     await self._kube.create(DEVICE_CLASSES, wanted)
                     _log.info("class made", name=wanted["metadata"]["name"])
                 elif not _is_ours(observed):
@@ -141,6 +149,16 @@ class ProfileClasses:
         if name not in self._logged:
             self._logged.add(name)
             _log.info("a DeviceClass of this name does not belong to this driver and stays unchanged", name=name)
+
+    def _tell_full(self, profile: str) -> None:
+        """Once, because there may be thousands of profiles."""
+        if not self._full:
+            self._full = True
+            _log.error(
+                f"there are {MOST_CLASSES} DeviceClasses of MIG profiles, and no more are made; delete those of"
+                " profiles that no node has",
+                profile=profile,
+            )
 
 
 def _needed_parts(obj: JsonObject) -> JsonObject:

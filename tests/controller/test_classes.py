@@ -142,9 +142,31 @@ async def test_each_pass_over_the_classes_is_a_span(kube: Kube) -> None:
     assert {dict(span.attributes or {})["gpu_dra.outcome"] for span in spans} == {"ok"}
 
 
-@pytest.mark.parametrize("profile", ["1g.0gb+a..b", "1g.0gb+a.", "1g.10gb+.", "1g.10gb+" + 80 * "a", "1g.1000000gb"])
+@pytest.mark.parametrize("profile", ["1g.0gb+a..b", "1g.0gb+a.", "1g.10gb+.", "1g.10gb+" + 52 * "a", "1g.1000000gb"])
 def test_what_cannot_name_a_class_is_no_profile(profile: str) -> None:
     assert profiles_of([mig("a", profile)]) == frozenset()
+
+
+def test_the_longest_profile_can_name_an_extended_resource() -> None:
+    (profile,) = profiles_of([mig("a", "1g.10gb+" + 51 * "a")])
+    name = wanted_class(profile, DRIVER, extended_resource=True)["spec"]["extendedResourceName"].partition("/")[2]
+    assert len(name) == 63, "as long as an API server takes"
+
+
+async def test_a_node_that_invents_profiles_cannot_fill_the_cluster_with_classes(
+    kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Classes stay when their devices go, so a node could add new ones for ever."""
+    monkeypatch.setattr("controller.classes.MOST_CLASSES", 3)
+    async with keeping(kube) as here:
+        for first in (10, 20):
+            here.classes.published("node-a", [mig("a", f"1g.{first + number}gb") for number in range(5)])
+            await here.has("1g.12gb.mig.nvidia.com")
+            await asyncio.sleep(0.2)
+        classes = {item["metadata"]["name"] for item in (await here.kube.list(DEVICE_CLASSES)).items}
+        assert classes == {f"1g.{number}gb.mig.nvidia.com" for number in (10, 11, 12)}
+        await here.kube.delete(DEVICE_CLASSES, "1g.10gb.mig.nvidia.com")
+        await here.has("1g.20gb.mig.nvidia.com")
 
 
 async def test_a_class_that_is_refused_keeps_no_other_from_being_made(
