@@ -113,7 +113,12 @@ def _alternatives(
             raise InvalidInput(message, about=about)
         device_class = classes.get(spec.device_class_name)
         if device_class is None:
-            raise InvalidInput(f'request "{name}": there is no DeviceClass {spec.device_class_name}', about=about)
+            text = (
+                f"there is no DeviceClass {spec.device_class_name}"
+                if spec.device_class_name
+                else "no DeviceClass is named"
+            )
+            raise InvalidInput(f'request "{name}": {text}', about=about)
         if spec.capacity is not None and not behavior.consumable:
             message = f'request "{name}" asks for capacity; kube-scheduler has DRAConsumableCapacity switched off'
             raise InvalidInput(message, about=about)

@@ -354,12 +354,11 @@ class _Search:
             if not constraint.add(wanted.name, candidate):
                 for added in constraints[:index]:
                     added.remove(wanted.name)
+                refusal = constraint.refusal(candidate)
                 if wanted.wants_all:
-                    message = (
-                        f'request "{wanted.name}" asks for all devices, but {candidate.id} is against {constraint}'
-                    )
+                    message = f'request "{wanted.name}" asks for all devices, but {candidate.id} is {refusal.text}'
                     raise InvalidInput(message, about=wanted.about)
-                return constraint.refusal(candidate)
+                return refusal
         return None
 
     # -- shortcuts

@@ -15,6 +15,7 @@ from dra_driver.allocation.prospects import Prospects, Site
 from dra_driver.allocation.requests import Alternatives, Cause, Refusal, Wanted
 from dra_driver.allocation.snapshot import Candidate, CounterId, CounterSetId
 from dra_driver.allocation.usage import Ledger
+from dra_driver.phrases import how_many
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ def _too_few_that_differ(problem: SearchProblem) -> str | None:
             # While its devices are chosen, a request of several needs two values besides those of the requests before.
             needed = max((place + min(prospects.count, 2) for place, prospects in enumerate(covered)), default=0)
             if needed > known or _paired(values) < len(covered):
+                whose = f"{len(covered)} requests need" if len(covered) > 1 else f"{covered[0].wanted} needs"
                 return (
-                    f"{len(covered)} requests need devices with different {constraint.attribute}; "
-                    f"their devices have {known} values"
+                    f"{whose} devices with different {constraint.attribute}; "
+                    f"their devices have {how_many(known, 'value')}"
                 )
     return None
 
@@ -106,6 +108,9 @@ def _too_few_turns(problem: SearchProblem, constraint: DistinctAttribute, prospe
     turns = sum(before != own for before, own in pairwise(values)) + bool(values)
     if prospects.count <= turns:
         return None
+    if not values:
+        devices = how_many(prospects.count, "device")
+        return f"{prospects.wanted} needs {devices} with attribute {constraint.attribute}; no device has it"
     return (
         f"{prospects.wanted} needs {prospects.count} devices that differ in {constraint.attribute} each from the one "
         f"before; in their order there are {turns}"
@@ -157,7 +162,7 @@ def _match_sentence(constraint: AnyConstraint, covered: Sequence[Prospects], gro
     largest = sizes.most_common(1)
     best = f'the largest group has {largest[0][1]} ("{_text(largest[0][0][1])}")' if largest else "no device has it"
     whose = f"{covered[0].wanted} needs" if len(covered) == 1 else f"{len(covered)} requests need"
-    return f"{whose} {needed} devices with one {constraint.attribute}; {best}"
+    return f"{whose} {how_many(needed, 'device')} with one {constraint.attribute}; {best}"
 
 
 def _text(value: object) -> str:
@@ -187,7 +192,8 @@ def _too_little_room(problem: SearchProblem, prospects: Prospects) -> str | None
     fits = room(problem.ledger, prospects.eligible)
     if fits >= prospects.count:
         return None
-    return f"{prospects.wanted} needs {prospects.count} devices; their shared counters leave room for {fits}"
+    needed = how_many(prospects.count, "device")
+    return f"{prospects.wanted} needs {needed}; their shared counters leave room for {fits}"
 
 
 def room(ledger: Ledger, candidates: Iterable[Candidate]) -> int:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.check import check
 from dra_driver.cel.cost import LIMIT, estimate
-from dra_driver.cel.errors import CelCostError, CelRuntimeError, CelTypeError
+from dra_driver.cel.errors import CelCostError, CelRuntimeError, CelTypeError, CelUnreadableDevice
 from dra_driver.cel.evaluate import CelProgram, WatchedProgram
 from dra_driver.cel.functions import CURRENT, Server, functions_of
 from dra_driver.cel.overloads import CheckedTree, Environment, Field, ObjectType
@@ -81,9 +81,9 @@ def unreadable_attribute(device: Device, *, lists: bool) -> str | None:
     return None
 
 
-def unreadable_error(name: str, expression: str) -> CelRuntimeError:
+def unreadable_error(name: str, expression: str) -> CelUnreadableDevice:
     """What a selector answers for a device with an attribute that the server cannot read."""
-    return CelRuntimeError(f"attribute {name}: unsupported attribute value", expression, 0, len(expression))
+    return CelUnreadableDevice(f"attribute {name}: unsupported attribute value", expression, 0, len(expression))
 
 
 def _qualified(name: str, driver: str) -> tuple[str, str]:

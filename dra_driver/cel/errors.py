@@ -131,6 +131,18 @@ class CelRuntimeError(CelError):
         return super().__str__() + (f"; did you mean `{self.suggestion}`?" if self.suggestion else "")
 
 
+class CelUnreadableDevice(CelRuntimeError):
+    """The device has an attribute that the server cannot read, so no selector can be evaluated for it."""
+
+    help = Help(
+        Move.ADMINISTRATOR,
+        "A device has an attribute that is a list or has no value, and this version of Kubernetes cannot read it. Every"
+        " selector fails on the device, and the scheduler gives up on the pod, on every node.",
+        "Have the driver of the device publish the attribute as one value, or enable the feature gate"
+        " DRAListTypeAttributes in the scheduler.",
+    )
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like `name`; None when none is."""
     close = get_close_matches(name, list(known), n=1)

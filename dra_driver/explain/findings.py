@@ -16,7 +16,7 @@ from dra_driver.allocation.prospects import Site
 from dra_driver.allocation.world import PodClaim, World, claim_key, claims_of
 from dra_driver.api.core import Pod
 from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
-from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError
+from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError, CelUnreadableDevice
 from dra_driver.explain.verdicts import NodeVerdict, ReasonCode, holder_of
 from dra_driver.grouping import grouped
 from dra_driver.names import ADMIN_ACCESS_LABEL, FORMER_CLASSES, RequestName
@@ -152,6 +152,8 @@ def _of_request(
                 " administrator offers profiles with a GpuPolicy, such as `spec: {mig: {mode: Dynamic}}`"
                 " (docs/sharing.md)"
             )
+        if not spec.device_class_name:
+            text, fix = "names no DeviceClass", f"set deviceClassName to one of these: {classes}"
         fix = FORMER_CLASSES.get(spec.device_class_name, fix)
         yield WaitFinding("missing-class", about, text, f"{fix[0].upper()}{fix[1:]}.", stops=True)
     if isinstance(spec, ExactRequest) and spec.admin_access:
@@ -274,6 +276,11 @@ def _mending(error: CelError) -> str:
     match error:
         case CelNotJudged():
             return "Ask an API server whether it takes the expression: kubectl apply --dry-run=server."
+        case CelUnreadableDevice():
+            return (
+                "The expression is not the cause: the attribute is a list or has no value. Have the device's driver"
+                " publish it as one value, or enable DRAListTypeAttributes in the scheduler."
+            )
         case CelRuntimeError(suggestion=str()):
             return "Correct the name. If only some devices have the attribute, guard the lookup: has(…) && …."
         case CelRuntimeError(name=str()):

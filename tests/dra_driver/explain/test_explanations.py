@@ -63,6 +63,32 @@ def test_a_missing_attribute_is_called_missing() -> None:
     asked = claim(exactly("a"), exactly("b", allocationMode="All"), constraints=constraints)
     with pytest.raises(InvalidInput, match="against matchAttribute"):
         allocate([asked], NODE, within)
+    without = snapshot(published(gpu("gpu-0"), gpu("gpu-1")))
+    with pytest.raises(InvalidInput, match=f"gpu-0 is without attribute {DRIVER}/link, which matchAttribute"):
+        allocate([claim(exactly(allocationMode="All"), constraints=constraints)], NODE, without)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("matchAttribute", f'request "gpu" of claim claim needs 1 device with one {DRIVER}/link; no device has it'),
+        (
+            "distinctAttribute",
+            f'request "gpu" of claim claim needs 1 device with attribute {DRIVER}/link; no device has it',
+        ),
+    ],
+)
+def test_a_constraint_on_an_attribute_that_no_device_has_says_so(kind: str, reason: str) -> None:
+    asked = claim(exactly(), constraints=[{kind: f"{DRIVER}/link"}])
+    result = allocate([asked], NODE, snapshot(published(gpu("gpu-0"))))
+    assert isinstance(result, NotAllocatable) and result.reason == reason
+
+
+def test_values_are_counted_in_plain_english() -> None:
+    asked = claim(exactly("a"), exactly("b"), constraints=[{"distinctAttribute": f"{DRIVER}/link"}])
+    result = allocate([asked], NODE, snapshot(published(gpu("gpu-0", link="x"), gpu("gpu-1", link="x"))))
+    assert isinstance(result, NotAllocatable)
+    assert result.reason == f"2 requests need devices with different {DRIVER}/link; their devices have 1 value"
 
 
 def test_a_device_without_the_attribute_of_a_constraint_is_refused_because_of_it() -> None:
@@ -151,6 +177,22 @@ def test_a_selector_that_fails_alike_on_each_node_is_one_finding() -> None:
     ).world
     (finding,) = explain_claim(world, ("default", "claim")).findings
     assert "not only on node-1, node-2, node-3." in finding.fix
+
+
+def test_an_attribute_that_the_scheduler_cannot_read_is_not_called_a_fault_of_the_selector() -> None:
+    slice_ = _slice()
+    slice_["spec"]["devices"][0]["attributes"]["links"] = {"strings": ["a", "b"]}
+    asked = _claim(exactly("gpu", "device.driver == 'other'"))
+    world = world_of([device_class().to_wire() | {"kind": "DeviceClass"}, slice_, asked]).world
+    finding = next(iter(explain_claim(world, ("default", "claim")).findings))
+    assert finding.code == "selector-error" and "attribute links: unsupported" in finding.text
+    assert "The expression is not the cause" in finding.fix and "DRAListTypeAttributes" in finding.fix
+
+
+def test_a_request_without_a_class_has_advice_of_its_own() -> None:
+    (finding,) = explained(_claim(exactly("gpu", class_name="")), claim_of="claim").findings
+    assert (finding.code, finding.text) == ("missing-class", "names no DeviceClass")
+    assert finding.fix.startswith("Set deviceClassName to one of these: ")
 
 
 def test_the_code_of_a_combination_does_not_depend_on_names() -> None:
