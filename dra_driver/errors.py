@@ -3,7 +3,8 @@
     DriverError
     ├── InvalidInput            the user must change the object; retrying does not help
     │   ├── InvalidConfig           an opaque config that cannot be decoded or does not fit its device
-    │   └── NoSuchObject            a command names an object that does not exist
+    │   ├── NoSuchObject            a command names an object that does not exist
+    │   └── UnreadableFile          a file or folder is not there, or may not be read
     ├── UnknownDevice           the user or the scheduler must act: this node has no such device
     ├── DeviceInUse             another claim holds the hardware; resolved when that claim is released
     ├── NodeNotReady            the administrator must act: driver root, device nodes, folders
@@ -112,6 +113,16 @@ class NoSuchObject(InvalidInput):
         Move.USER,
         "The object that a command of `dractl` names does not exist, or is in another namespace.",
         "Check the name and the namespace: `dractl get claims`, `kubectl get pods --all-namespaces`.",
+    )
+
+
+class UnreadableFile(InvalidInput):
+    """A file or folder that is not there, or may not be read or written. `dractl` ends with status 3."""
+
+    help = Help(
+        Move.USER,
+        "A file or folder that was passed to `dractl` does not exist or is not readable.",
+        "Correct the path; the exit status is 3.",
     )
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Span, Text
 
-from dra_driver.errors import DriverError, InvalidInput, NoSuchObject
+from dra_driver.errors import DriverError, InvalidInput, NoSuchObject, UnreadableFile
 from dra_driver.phrases import duration
 
 messages = Console(stderr=True, highlight=False, emoji=False)
@@ -296,8 +296,12 @@ def plain_errors() -> Iterator[None]:
     """Turn our errors into a line and an exit status; anything else is a defect and keeps its stack trace."""
     try:
         yield
+    except NoSuchObject as error:
+        stop(str(error), Status.NO)
+    except UnreadableFile as error:
+        stop(str(error), Status.UNREACHABLE)
     except InvalidInput as error:
-        stop(str(error), Status.NO if isinstance(error, NoSuchObject) else Status.USAGE)
+        stop(str(error), Status.USAGE)
     except DriverError as error:
         stop(str(error), Status.UNREACHABLE)
     except OSError as error:

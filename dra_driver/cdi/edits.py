@@ -179,7 +179,12 @@ def device_variable(device: ClaimDevice) -> str:
     """The variable for this device: `NVIDIA_DRA_DEVICE_GPU_5A7B12C3=GPU-5a7b12c3-…`."""
     prefix = ADMIN_DEVICE_VARIABLE if device.admin_access else DEVICE_VARIABLE
     identity = device.identity or (device.gpu.uuid if device.gpu is not None else "")
-    return f"{prefix}{device.device.upper().replace('-', '_')}={identity}"
+    return f"{prefix}{in_variables(device.device)}={identity}"
+
+
+def in_variables(device: str) -> str:
+    """The name of a device as variables have it."""
+    return device.upper().replace("-", "_")
 
 
 def _cdi_name(claim_uid: str, device: str, share_id: str | None) -> str:

@@ -31,7 +31,9 @@ def run_dractl() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        sys.stderr.write("error: dractl is not installed with all it needs: pip install 'gpu-dra-driver[cli]'\n")
+        sys.stderr.write(
+            "error: dractl is not installed with all it needs: run pip install '.[cli]' in the driver's source code\n"
+        )
         raise SystemExit(3) from None
     run()
 

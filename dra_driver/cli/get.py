@@ -172,7 +172,7 @@ def get(
         )
     template = read_template(output.partition("=")[2]) if form is Form.JSONPATH else ()
     asked = Asked(datetime.now(UTC), 0, drivers, {*more, *(names or ())}, labels, node, free, every)
-    printer = Printer(chosen, form, lambda data: filled(template, data), asks_names=bool(asked.names))
+    printer = Printer(chosen, form, lambda data: filled(template, data), asks_names=bool(asked.names), labels=labels)
     question = Question(chosen, chosen.read_for(form), asked, {chosen.subject: (namespace, labels)})
     if watch:
         try:
@@ -271,11 +271,15 @@ class Question:
 
 class Printer:
     """Prints answers. `seen` are all names that rows had so far, with and without what is before the last slash.
-    With `asks_names` no sentence says that there are no rows, because `_end` names what does not exist."""
+    With `asks_names` no sentence says that there are no rows, because `_end` names what does not exist. `labels` is the
+    selector that was asked for."""
 
-    def __init__(self, kind: Kind, form: Form, filled: Callable[[object], str], *, asks_names: bool) -> None:
+    def __init__(
+        self, kind: Kind, form: Form, filled: Callable[[object], str], *, asks_names: bool, labels: str | None = None
+    ) -> None:
         self.kind = kind
         self._asks_names = asks_names
+        self._labels = labels
         self.seen: set[str] = set()
         self._form = form
         self._filled = filled
@@ -283,6 +287,8 @@ class Printer:
 
     def whole(self, answer: GetAnswer, *, paged: bool = True) -> None:
         sheet = answer.sheet
+        if self._labels is not None:
+            sheet = replace(sheet, empty=f"No {self.kind.words[0]} match --selector {self._labels}.")
         self._learn(sheet)
         if self._form is Form.HTML and answer.map is not None:
             # The pages take longer to import than a table to print.

@@ -16,7 +16,7 @@ from dra_driver.checking.manifests import with_chart_values
 from dra_driver.cli.reading.files import read_files
 from dra_driver.cli.reading.offline import ModelsOption
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask_all
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidInput, NoSuchObject
 from dra_driver.grouping import grouped
 from dra_driver.kubernetes import CURRENT
 from dra_driver.phrases import and_more, folded
@@ -108,7 +108,7 @@ def _of_cluster(
     }
     before = {policy.name: policy for policy in map(GpuPolicy.read, objects[GPU_POLICIES])}
     if unknown := set(deleted) - set(before):
-        raise InvalidInput(f"the cluster has no GpuPolicy {min(unknown)}: kubectl get gpupolicies", about="--delete")
+        raise NoSuchObject(f"the cluster has no GpuPolicy {min(unknown)}: kubectl get gpupolicies", about="--delete")
     remaining = {name: policy for name, policy in before.items() if name not in deleted}
     after = {**remaining, **{policy.name: policy for policy in policies}}
     users = users_by_node(map(ResourceClaim.of, objects[RESOURCE_CLAIMS]))

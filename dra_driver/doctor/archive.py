@@ -24,7 +24,7 @@ from dra_driver.doctor.cluster import ClusterFacts, facts_from
 from dra_driver.doctor.kinds import ALL_KINDS, DecodedObjects, ObservedKind
 from dra_driver.doctor.reading import metrics_path
 from dra_driver.doctor.redaction import Anonymity, LineRedactor, redacted, redacted_text
-from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady
+from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, UnreadableFile
 from dra_driver.kube.client import Kube
 
 ROOT = "gpu-dra-bundle"
@@ -171,6 +171,8 @@ def stored(path: Path) -> Stored:
                     _read_objects(file, _KINDS[name], objects)
                 elif name in (FACTS, NODE_FACTS, DESCRIPTION):
                     data[name] = json.load(file)
+    except (FileNotFoundError, PermissionError) as error:
+        raise UnreadableFile(f"cannot be read: {error.strerror}", about=f"file {path}") from error
     except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(
             f"is not a bundle of `dractl bundle`, or is damaged: {error}", about=f"file {path}"

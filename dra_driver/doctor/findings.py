@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.bundled import read_yaml
-from dra_driver.phrases import folded
+from dra_driver.phrases import and_more, folded
 
 
 class Verdict(StrEnum):
@@ -236,7 +236,6 @@ def rendered(report: DoctorReport, width: int, *, verbose: bool) -> Iterator[str
     findings = [item for item in ranked if verbose or item.verdict not in _QUIET]
     moot = [item for item in findings if item.verdict is Verdict.SKIPPED and not item.trouble]
     shown: Counter[tuple[str, str]] = Counter()
-    counts = Counter((item.check, item.trouble) for item in findings)
     margin = 10 + max((len(item.check) for item in findings), default=0) + 2
     for finding in findings:
         if finding in moot:
@@ -245,7 +244,10 @@ def rendered(report: DoctorReport, width: int, *, verbose: bool) -> Iterator[str
         shown[kind] += 1
         if finding.trouble and shown[kind] > _ALIKE:
             if shown[kind] == _ALIKE + 1:
-                yield f"{'':{margin}}and {counts[kind] - _ALIKE} more like this (-o json has all)"
+                more = [item.about for item in findings if (item.check, item.trouble) == kind][_ALIKE:]
+                about = and_more([*dict.fromkeys(filter(None, more))], _ALIKE)
+                sentence = f"and {len(more)} more like this{f': {about}' if about else ''} (-o json has all)"
+                yield from folded(" " * margin, sentence, width)
             continue
         head = f"{finding.verdict.value:8}  {finding.check}"
         sentence = f"{finding.about}: {finding.sentence}" if finding.about else finding.sentence

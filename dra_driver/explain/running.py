@@ -68,8 +68,9 @@ def uuids_of(device: Device) -> list[str]:
 def _faults(
     world: World, node: str, name: str, gpu: GpuFacts, conditions: Iterable[HealthCondition]
 ) -> Iterator[DeviceFault]:
+    """What the NVIDIA driver asks for comes after the reason."""
     policy = world.health_policies.get(node, HealthPolicy())
-    for condition in conditions:
+    for condition in sorted(conditions, key=lambda item: item.type == "RecoveryAction"):
         severity = judged(condition, policy)
         if severity in ("Critical", "Warning"):
             evicted = evicts(condition, policy)

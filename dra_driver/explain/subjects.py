@@ -87,7 +87,7 @@ def explained(
     """The subject, or all that waits. Raises InvalidInput for a subject that does not exist."""
     unknown = [node for node in scope.devices_of or () if node not in world.nodes]
     if unknown:
-        raise InvalidInput(f"there is no node {unknown[0]}", about="--node")
+        raise NoSuchObject(f"there is no node {unknown[0]}", about="--node")
     if subject is not None and subject.kind is ExplainedKind.GPU:
         return [*explain_gpu(world, subject.name)]
     if subject is not None and subject.kind is ExplainedKind.NODE:

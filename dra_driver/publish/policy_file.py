@@ -17,7 +17,7 @@ from dra_driver.api.gpupolicy import (
 )
 from dra_driver.api.meta import GPU_POLICIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidInput, UnreadableFile
 from dra_driver.features import Feature, Gates
 
 
@@ -54,7 +54,7 @@ def _objects(path: Path, gates: Gates) -> list[JsonObject]:
     try:
         objects = _decoded(path.read_text(encoding="utf-8"), about)
     except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror}", about=about) from error
+        raise UnreadableFile(f"cannot be read: {error.strerror}", about=about) from error
     except UnicodeDecodeError as error:
         raise InvalidInput(f"cannot be read: {error}", about=about) from error
     refused = [

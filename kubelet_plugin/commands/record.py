@@ -6,6 +6,7 @@ with the host's root mounted elsewhere, and changes nothing.
 
 import os
 import time
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -24,9 +25,15 @@ _SHOWN_NOTES = 10
 
 
 def record(
-    archive: Annotated[Path, typer.Option("--archive", metavar="FILE", help="Archive to write.")] = Path(
-        "gpu-dra-record.tar.gz"
-    ),
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive",
+            metavar="FILE",
+            help="Archive to write; default: gpu-dra-record-TIME.tar.gz in this folder.",
+            show_default=False,
+        ),
+    ] = None,
     keep_names: Annotated[
         bool,
         typer.Option("--keep-names", help="Do not replace UUIDs, serial numbers, addresses and the machine's name."),
@@ -48,6 +55,7 @@ def record(
     Examples:
       dractl record --archive node.tar.gz
     """
+    archive = archive or Path(f"gpu-dra-record-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
     if os.path.lexists(archive):
         raise InvalidInput("exists already; name another one with --archive", about=f"file {archive}")
     if simulate is not None and host_root == Path("/"):

@@ -154,7 +154,7 @@ ACTIONS: dict[str, _Action] = {
 _OF_ANY_NODE = ("xid", "lose-gpu", "return-gpu")
 """Actions on nodes that were made from a record, too."""
 
-_HELP = "\n\n".join(f"{name} {action.arguments}: {action.help}" for name, action in ACTIONS.items())
+_HELP = "\n\n".join(f"{name} {action.arguments}".rstrip() + f": {action.help}" for name, action in ACTIONS.items())
 
 
 def _hosts() -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""Lines of pages that wait: each ends by itself, well or with a sentence that says where to look."""
+"""Loops of pages that wait: each ends by itself, well or with a sentence that says where to look."""
 
 import os
 import re
@@ -10,11 +10,11 @@ import pytest
 from support.rows import slow_but
 
 DOCS = Path(__file__).parents[2] / "docs"
-LINES = [
-    line
+LOOPS = [
+    loop
     for page in (DOCS / "gpu-operator.md", DOCS / "install.md", DOCS / "upgrade.md")
-    for line in page.read_text().splitlines()
-    if "sleep" in line and "kubectl" in line
+    for loop in re.findall(r"^for .*?^done$", page.read_text(), re.DOTALL | re.MULTILINE)
+    if "sleep" in loop and "kubectl" in loop
 ]
 ASKED = {
     "allocatable": ("8", "0"),
@@ -25,7 +25,7 @@ ASKED = {
 SHELLS = [shell for shell in ("sh", "bash", "zsh") if shutil.which(shell)]
 
 
-def waited(line: str, shell: str, answers: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def waited(loop: str, shell: str, answers: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """With a kubectl that gives these answers, the last one again and again, and with a sleep that does not."""
     for number, answer in enumerate(answers):
         (folder / f"answer.{number}").write_text(answer)
@@ -37,21 +37,21 @@ def waited(line: str, shell: str, answers: list[str], folder: Path) -> subproces
         (folder / name).chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     return subprocess.run(
-        [shell, "-c", line], capture_output=True, text=True, timeout=60, env={"PATH": path}, check=False
+        [shell, "-c", loop], capture_output=True, text=True, timeout=60, env={"PATH": path}, check=False
     )
 
 
-def test_there_are_such_lines_and_each_question_is_asked() -> None:
-    assert {word for line in LINES for word in ASKED if word in line} == set(ASKED)
+def test_there_are_such_loops_and_each_question_is_asked() -> None:
+    assert {word for loop in LOOPS for word in ASKED if word in loop} == set(ASKED)
 
 
 @pytest.mark.parametrize("shell", slow_but(SHELLS, "sh"))
-@pytest.mark.parametrize("line", LINES, ids=lambda line: next(word for word in ASKED if word in line))
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: next(word for word in ASKED if word in loop))
 def test_a_wait_is_over_when_it_may_be_and_ends_with_a_sentence_when_it_lasts(
-    line: str, shell: str, tmp_path: Path
+    loop: str, shell: str, tmp_path: Path
 ) -> None:
-    (waits, over) = next(answers for word, answers in ASKED.items() if word in line)
-    well = waited(line, shell, [waits, waits, over], tmp_path)
+    (waits, over) = next(answers for word, answers in ASKED.items() if word in loop)
+    well = waited(loop, shell, [waits, waits, over], tmp_path)
     assert (well.returncode, well.stdout, well.stderr) == (0, "", "")
-    ill = waited(line, shell, [waits], tmp_path)
-    assert ill.returncode != 0 and re.fullmatch(r"Not yet\. .*NODE.*\. Type this line again to wait on\.\n", ill.stderr)
+    ill = waited(loop, shell, [waits], tmp_path)
+    assert ill.returncode != 0 and re.fullmatch(r"Not yet\. .*NODE.*\. Run this again to wait longer\.\n", ill.stderr)

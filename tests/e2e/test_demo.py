@@ -127,12 +127,10 @@ spec:
     ("arguments", "says"),
     [
         (["demo", "--nodes", "h100!"], "--nodes: 'h100!' is not PROFILE or PROFILE:NUMBER"),
-        (["demo", "-f", "/nowhere"], "/nowhere: there is no such folder"),
         (["demo", "--nodes", "t5"], "--nodes: 't5' is none of a10,"),
         (["demo", "--publisher", "nobody"], "'nobody' is not one of 'controller', 'node'"),
         (["demo", "--timeout", "-1"], "--timeout"),
         (["cluster", "--port", "99999"], "--port"),
-        (["cluster", "--folder", "/dev/null"], "/dev/null: this folder cannot be made: File exists"),
         (["inventory", "--host", "t4:x"], "simulated node t4:x: 'x' is not the number of a node"),
     ],
 )
@@ -142,12 +140,34 @@ def test_a_mistake_is_answered_in_one_line_with_status_2(
     assert says in mistake(arguments, monkeypatch, capsys)
 
 
-def mistake(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["demo", "-f", "/nowhere"], "/nowhere: there is no such folder"),
+        (["demo", "--nodes", "/nowhere"], "record /nowhere: does not exist"),
+        (["cluster", "--folder", "/dev/null"], "/dev/null: this folder cannot be made: File exists"),
+        (["cluster", "--policy", "/nowhere"], "policy /nowhere: cannot be read: No such file or directory"),
+        (["inventory", "--policy", "/nowhere"], "policy /nowhere: cannot be read: No such file or directory"),
+        (["inventory", "--host", "/nowhere"], "record /nowhere: does not exist"),
+        (["doctor", "--from", "/nowhere"], "file /nowhere: cannot be read: No such file or directory"),
+        (["record", "--archive", "/nowhere/x"], "file /nowhere/x: cannot be made"),
+    ],
+)
+def test_a_file_that_cannot_be_read_or_made_is_named_in_one_line_with_status_3(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = mistake(arguments, monkeypatch, capsys, status=3)
+    assert says in printed and " -o" not in printed
+
+
+def mistake(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int = 2
+) -> str:
     """What the console script says, in this process: to start one takes a second each time."""
     monkeypatch.setattr(sys, "argv", ["dractl", *arguments])
     with pytest.raises(SystemExit) as ended:
         run_dractl()
-    assert ended.value.code == 2
+    assert ended.value.code == status
     printed = capsys.readouterr().err
     assert "Traceback" not in printed
     return " ".join(printed.split())
@@ -185,7 +205,7 @@ def test_without_its_extra_dractl_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert done.stderr.splitlines() == [
-        "error: dractl is not installed with all it needs: pip install 'gpu-dra-driver[cli]'"
+        "error: dractl is not installed with all it needs: run pip install '.[cli]' in the driver's source code"
     ]
 
 

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dra_driver.cli.reading.files import STDIN, UnreadableFile, named_files
-from dra_driver.errors import InvalidInput
+from dra_driver.cli.reading.files import STDIN, named_files
+from dra_driver.errors import InvalidInput, UnreadableFile
 from dra_driver.migration.model import ManifestText, Migration
 from dra_driver.migration.report.outcome import UnreadInput
 
 MANIFESTS = "manifests"
-"""Folder below that of `-o`, so that `kubectl apply -f` finds nothing but manifests there."""
+"""Folder below that of `--to`, so that `kubectl apply -f` finds nothing but manifests there."""
 BEFORE = "before"
 """Beside it: the originals of workloads that were not read from files."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")

@@ -7,20 +7,10 @@ from pathlib import Path
 from dra_driver import bundled
 from dra_driver.api.documents import Document, ReadDocuments, read_documents, together
 from dra_driver.api.resource import DeviceClass
-from dra_driver.errors import DriverError, Help, Move
+from dra_driver.errors import UnreadableFile
 
 STDIN = "-"
 _ENDINGS = frozenset((".yaml", ".yml", ".json"))
-
-
-class UnreadableFile(DriverError):
-    """A file or folder that is not there or may not be read: the user's move, and exit status 3."""
-
-    help = Help(
-        Move.USER,
-        "A file or folder that was passed to `dractl` does not exist or is not readable.",
-        "Correct the path; the exit status is 3.",
-    )
 
 
 def read_files(paths: Sequence[str]) -> ReadDocuments:

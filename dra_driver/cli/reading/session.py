@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.cli.reading.files import UnreadableFile
-from dra_driver.errors import ClusterError, NotFound
+from dra_driver.errors import ClusterError, NotFound, UnreadableFile
 
 if TYPE_CHECKING:
     from dra_driver.kube.client import Kube

@@ -25,7 +25,7 @@ from dra_driver.cli.reading.offline import objects_of_node
 from dra_driver.cli.simulated import scenario as scenarios
 from dra_driver.cli.simulated.scenario import ContainerResult, Scenario
 from dra_driver.cli.tables.usage import PublishedDevice, short_product
-from dra_driver.errors import DriverError, InvalidInput
+from dra_driver.errors import DriverError, UnreadableFile
 from dra_driver.features import Gates
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
 from dra_driver.publish.policy_file import read_policies
@@ -128,11 +128,11 @@ def demo(
 def scenarios_in(folder: Path | None) -> list[Scenario]:
     """The bundled examples, or one folder of the user's: itself, or each folder in it.
 
-    Raises InvalidInput.
+    Raises InvalidInput, UnreadableFile if there is no such folder.
     """
     top = folder or bundled.FEATURES_FOLDER
     if not top.is_dir():
-        raise InvalidInput("there is no such folder", about=str(top))
+        raise UnreadableFile("there is no such folder", about=str(top))
     inner = sorted(path for path in top.iterdir() if path.is_dir() and any(path.glob("*.y*ml")))
     if any(path.name != scenarios.CLUSTER_FILE for path in top.glob("*.y*ml")) or not inner:
         return [scenarios.read_scenario(top)]
@@ -370,7 +370,7 @@ def cluster(
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InvalidInput(f"this folder cannot be made: {error.strerror}", about=str(folder)) from error
+            raise UnreadableFile(f"this folder cannot be made: {error.strerror}", about=str(folder)) from error
         asyncio.run(_keep(folder.resolve(), running))
         return
     with tempfile.TemporaryDirectory(prefix="dractl-") as place:

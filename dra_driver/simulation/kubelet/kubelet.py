@@ -21,6 +21,7 @@ import grpc.aio
 import structlog
 
 from dra_driver.api.meta import PODS, RESOURCE_SLICES, JsonObject
+from dra_driver.cdi.edits import ADMIN_DEVICE_VARIABLE, DEVICE_VARIABLE, in_variables
 from dra_driver.cdi.inject import SPEC_SUFFIXES, ContainerDescription, SpecFile, SpecFiles, decode, inject
 from dra_driver.cdi.model import json_of
 from dra_driver.errors import ClusterError, Conflict, DriverError, InvalidInput, NotFound
@@ -154,7 +155,7 @@ class SimulatedKubelet:
             command=shell.command_of(container),
             env=tuple(got["env"]),
             files=tuple(sorted(paths)),
-            gpus=gpus_seen(slices.items, {(device.pool, device.device) for device in answered}),
+            gpus=gpus_seen(slices.items, {(device.pool, device.device) for device in answered}, got["env"]),
             now=timestamp(),
         )
 
@@ -351,14 +352,21 @@ class SimulatedKubelet:
         await tell(self._kube, "kubelet", pod, "Warning", reason, message, host=self.node_name)
 
 
-def gpus_seen(slices: Sequence[JsonObject], devices: Set[tuple[str, str]]) -> tuple[shell.SmiGpu, ...]:
-    """Of published devices, by pool and name, those that are GPUs or parts of them."""
+def gpus_seen(
+    slices: Sequence[JsonObject], devices: Set[tuple[str, str]], env: Sequence[str]
+) -> tuple[shell.SmiGpu, ...]:
+    """Of published devices, by pool and name, those that are GPUs or parts of them. A MIG device that was created for a
+    claim has no UUID in the slice, but in a variable of the container."""
+    variables = dict(item.partition("=")[::2] for item in env)
     seen = []
     for item in slices:
         for device in item["spec"].get("devices") or ():
             attributes = device.get("attributes") or {}
             texts = {name: value.get("string", "") for name, value in attributes.items()}
             if (item["spec"]["pool"]["name"], device["name"]) in devices and texts.get("type") in ("gpu", "mig"):
+                variable = in_variables(device["name"])
+                known = [variables.get(prefix + variable) for prefix in (DEVICE_VARIABLE, ADMIN_DEVICE_VARIABLE)]
+                texts.setdefault("uuid", next(filter(None, known), ""))
                 names = ("productName", "uuid", "profile", "parentUUID")
                 seen.append(shell.SmiGpu(*(texts.get(name, "") for name in names)))
     return tuple(seen)

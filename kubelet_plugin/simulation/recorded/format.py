@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.errors import InvalidInput, NodeNotReady, UnreadableFile
 
 FORMAT = 1
 FOLDER = "gpu-dra-record"
@@ -130,7 +130,7 @@ def write_record(record: Record, out: Path) -> None:
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise NodeNotReady(
-            f"cannot be made: {error.strerror or error}; name another one with -o", about=f"file {out}"
+            f"cannot be made: {error.strerror or error}; name another one with --archive", about=f"file {out}"
         ) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -138,7 +138,7 @@ def write_record(record: Record, out: Path) -> None:
     except OSError as error:
         out.unlink(missing_ok=True)
         raise NodeNotReady(
-            f"cannot be written: {error.strerror or error}; name a file elsewhere with -o", about=f"file {out}"
+            f"cannot be written: {error.strerror or error}; name a file elsewhere with --archive", about=f"file {out}"
         ) from error
 
 
@@ -180,9 +180,11 @@ def read_record(path: Path) -> Record:
         with tarfile.open(path, "r:gz") as tar:
             members = dict(_read(tar, path))
     except FileNotFoundError as error:
-        raise _refused(path, "does not exist; make one on a node with `dractl record`") from error
+        message = "does not exist; make one on a node with `dractl record`"
+        raise UnreadableFile(message, about=f"record {path}") from error
     except PermissionError as error:
-        raise _refused(path, "may not be read by you; run this as its owner or as root") from error
+        message = "may not be read by you; run this as its owner or as root"
+        raise UnreadableFile(message, about=f"record {path}") from error
     except (OSError, EOFError, tarfile.TarError, ValueError) as error:
         raise _refused(path, f"is not a file of `dractl record`, or is damaged ({error}); record it again") from error
     try:

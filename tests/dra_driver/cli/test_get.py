@@ -230,6 +230,12 @@ async def test_names_labels_and_namespaces_select(
     assert (status, text.split()) == (Status.DONE, names)
 
 
+@pytest.mark.parametrize("kind", ["nodes", "devices", "claims", "policies"])
+async def test_labels_that_nothing_has_are_said_to_match_nothing(kind: str, kubeconfig: Path) -> None:
+    done = await asyncio.to_thread(run, "get", kind, "-l", "zone=b", "--kubeconfig", str(kubeconfig))
+    assert (done.exit_code, done.stdout, done.stderr) == (Status.DONE, "", f"No {kind} match --selector zone=b.\n")
+
+
 async def test_a_name_that_does_not_exist_is_status_1_beside_what_exists(kubeconfig: Path) -> None:
     done = await asyncio.to_thread(run, "get", "node", "node-1", "node-9", "--kubeconfig", str(kubeconfig))
     assert done.exit_code == Status.NO

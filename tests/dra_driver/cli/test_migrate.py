@@ -31,9 +31,8 @@ from dra_driver.api.meta import (
 )
 from dra_driver.cli.migration import migrate as command
 from dra_driver.cli.migration.migrate_files import diff, write_in_place
-from dra_driver.cli.reading.files import UnreadableFile
 from dra_driver.doctor.node_part import NodePlaces
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidInput, UnreadableFile
 from dra_driver.kube.client import Kube
 from dra_driver.migration.codes import CODES
 from dra_driver.migration.migrate import migrate

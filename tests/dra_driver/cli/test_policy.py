@@ -16,7 +16,7 @@ from dra_driver.api.gpupolicy import GpuPolicy, combined
 from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS
 from dra_driver.bundled import FEATURES_FOLDER
 from dra_driver.cli.main import app
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidInput, NoSuchObject
 from dra_driver.kube.client import Kube
 from dra_driver.publish.policy_file import decode_policy
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -112,7 +112,7 @@ async def test_a_preview_of_a_cluster_applies_the_files_over_its_policies(
     _, text = await dractl(*command, "--delete", "yes", "-o", "json")
     (node,) = json.loads(text)
     assert [gpu["gpu"] for gpu in node["waiting"]] == [gpu_of(MODELS[0]).name]
-    with pytest.raises(InvalidInput, match="has no GpuPolicy nope"):
+    with pytest.raises(NoSuchObject, match="has no GpuPolicy nope"):
         await dractl(*command, "--delete", "nope")
     with pytest.raises(InvalidInput, match="name policies with --file, or with --delete"):
         await dractl("policy", "preview")

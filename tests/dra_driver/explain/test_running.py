@@ -10,7 +10,7 @@ from support.rows import rows
 
 from dra_driver.allocation.loading import pods_of_workload, world_of
 from dra_driver.allocation.world import PodClaim, UnreadKind, World
-from dra_driver.api.inventory import GpuFacts, HealthFacts
+from dra_driver.api.inventory import GpuFacts, HealthCondition, HealthFacts
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cli.reading.files import shipped_classes
@@ -70,6 +70,15 @@ def test_a_dead_gpu_of_a_running_pod_is_named_with_what_follows_and_what_to_do()
     assert "The pod is being evicted." in evicted.findings[0].fix
     assert "create it again" in evicted.findings[0].fix
     assert codes_of(explain_claim(world, HELD)) == [("device-unhealthy", True)]
+
+
+def test_the_reason_comes_before_what_the_driver_asks_for() -> None:
+    asks = HealthCondition(
+        type="RecoveryAction", value="NodeReboot", severity="Critical", message="reboot", since=SINCE
+    )
+    health = HealthFacts(conditions=[asks, xid_condition(79, since=SINCE)])
+    explanation = explain_pod(cluster(gpu(0, health=health)), ("default", "train"))
+    assert [finding.text.partition(":")[0] for finding in explanation.findings] == ["Xid 79", "reboot"]
 
 
 def test_the_claim_of_an_extended_resource_is_looked_at_too() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dra_driver.simulation.kubelet.kubelet import gpus_seen
 from dra_driver.simulation.kubelet.shell import (
     ContainerView,
     NotUnderstood,
@@ -97,3 +98,12 @@ def test_a_program_that_does_not_run_is_described_by_what_it_would_see() -> None
     text = described(VIEW)
     assert "image vllm does not run here" in text and "command: vllm serve\n" in text
     assert LIST in text and "device file: /dev/nvidia0\n" in text and "env: A=b\n" in text
+
+
+@pytest.mark.parametrize("variable", ["NVIDIA_DRA_DEVICE_GPU_1_MIG_0", "NVIDIA_DRA_ADMIN_DEVICE_GPU_1_MIG_0"])
+def test_a_partition_that_was_created_for_the_claim_has_the_uuid_that_its_container_got(variable: str) -> None:
+    texts = {"type": "mig", "productName": "NVIDIA A30", "profile": "1g.6gb", "parentUUID": "GPU-1"}
+    device = {"name": "gpu-1-mig-0", "attributes": {name: {"string": text} for name, text in texts.items()}}
+    slices = [{"spec": {"pool": {"name": "node-1"}, "devices": [device]}}]
+    seen = gpus_seen(slices, {("node-1", "gpu-1-mig-0")}, ["A=b", f"{variable}=MIG-2"])
+    assert seen == (SmiGpu("NVIDIA A30", "MIG-2", "1g.6gb", "GPU-1"),)

@@ -91,14 +91,15 @@ def test_a_bundle_that_is_taken_for_a_record_says_where_its_record_is(host: Simu
 
 
 @pytest.mark.slow
-def test_a_bundle_without_a_name_is_named_by_the_time(
-    host: SimulatedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["bundle --node", "record"])
+def test_an_archive_without_a_name_is_named_by_the_time(
+    command: str, host: SimulatedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4")
-    (file,) = tmp_path.glob("gpu-dra-bundle-*.tar.gz")
-    assert re.fullmatch(r"gpu-dra-bundle-\d{8}-\d{6}\.tar\.gz", file.name)
-    assert re.search(rf"{file.name}: [1-9]\d* KiB", done.stderr)
+    done = run(*command.split(), "--host-root", str(host.root), "--simulate", "t4")
+    (file,) = tmp_path.glob("gpu-dra-*.tar.gz")
+    assert re.fullmatch(rf"gpu-dra-{command.split()[0]}-\d{{8}}-\d{{6}}\.tar\.gz", file.name)
+    assert re.search(rf"{file.name}: [1-9]\d* (KiB|answers)", done.stderr)
 
 
 def test_a_simulated_node_that_is_not_there_yet_is_made(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_it_reads_back_the_same_and_the_same_record_has_the_same_bytes(tmp_path:
 
 def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine")
-    with pytest.raises(NodeNotReady, match="name another one with -o"):
+    with pytest.raises(NodeNotReady, match="name another one with --archive"):
         write_record(RECORD, tmp_path / "a")
     assert (tmp_path / "a").read_text() == "mine"
 
