@@ -186,9 +186,7 @@ class Healer:
         report = await self._reported(self.complete)
         journal = self._journal.current
         cases = await self._findings(journal)
-        standing = {case.finding.uid for case in cases if case.finding.standing is ClaimStanding.STANDS}
-        waiting = journal.held.keys() - standing
-        self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in waiting}
+        self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in journal.held}
         self._lacking &= journal.held.keys()
         boot_id = self._view.boot_id()
         slow = []
@@ -292,7 +290,10 @@ class Healer:
         except DriverError as error:
             _log.info("a claim cannot be read", claim=str(entry.claim), error=str(error))
             return ClaimStanding.UNKNOWN
-        return standing_of(entry, claim, node.driver, node.boot_id)
+        standing = standing_of(entry, claim, node.driver, node.boot_id)
+        if standing is ClaimStanding.STANDS:
+            self._stale_since.pop(entry.claim.uid, None)
+        return standing
 
     def _is_long_stale(self, entry: Entry, standing: ClaimStanding, stale_after_s: float) -> bool:
         if not standing.is_stale:

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.claims import (
@@ -880,6 +882,24 @@ class TestStaleHolders:
 
             with pytest.raises(DeviceInUse):
                 await prepare_one(service, new)
+
+    async def test_a_holder_that_stood_again_in_between_gets_its_time_once_more(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        later_s = 0.0
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later_s)
+        monkeypatch.setattr("kubelet_plugin.prepare.heal.time", clock)
+        old = bench.api.put(a_claim(a_ref("old"), a_result(0)))
+        new = bench.api.put(a_claim(a_ref("new"), a_result(0)))
+        async with bench.plugin(stale_s=100.0, holder_s=0.05) as service:
+            await prepare_one(service, old)
+            for result in ((), (a_result(0),), ()):
+                bench.api.put(a_claim(old, *result))
+                with pytest.raises(DeviceInUse):
+                    await prepare_one(service, new)
+                later_s += 60.0
+            later_s += 60.0
+            await prepare_one(service, new)
 
     async def test_two_claims_that_swapped_their_gpus_do_not_wait_for_each_other_for_ever(self, bench: Bench) -> None:
         first = bench.api.put(a_claim(a_ref("one"), a_result(0)))
