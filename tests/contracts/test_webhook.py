@@ -477,7 +477,7 @@ async def test_a_secret_that_cert_manager_fills_is_read_and_never_written(
         leader.lead()
 
         async def waits() -> bool:
-            return "is not there" in (leader.webhook.problem() or "") and not await install.armed()
+            return "does not exist" in (leader.webhook.problem() or "") and not await install.armed()
 
         await install.until(waits)
         await issued(first)
