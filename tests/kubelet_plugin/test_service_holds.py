@@ -7,8 +7,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from structlog.testing import capture_logs
 from support.background import background
 from support.claims import BOOT, a_claim, a_config, a_gpu, a_ref, a_result, device_name, node_facts, uuid_of
 from support.inventories import mig
@@ -266,6 +268,10 @@ async def test_what_a_lost_gpu_kept_is_looked_after_before_the_next_sweep(
         bench.hardware.failures = [HardwareError("GPU is lost", code=NvmlCode.GPU_IS_LOST)] * 2
         await unprepare_one(service, ref)
         await eventually(is_clear)
+        looks = AsyncMock(wraps=service._healer.sweep)
+        monkeypatch.setattr(service._healer, "sweep", looks)
+        await asyncio.sleep(0.1)
+        assert looks.await_count <= 1, "it is looked after once"
         running.cancel()
 
 
@@ -357,6 +363,7 @@ async def test_a_destroyed_part_is_noticed_before_the_next_sweep(
     bench: HoldBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kubelet_plugin.claims.service._LOST_S", 0.01)
+    monkeypatch.setattr("kubelet_plugin.claims.service._FIRST_RETRY_S", 0.01)
     ref = bench.claim("train", PART)
 
     async def is_without_file() -> bool:
@@ -452,8 +459,12 @@ async def test_one_claim_that_takes_long_after_a_boot_keeps_kubelet_from_no_othe
         late = asyncio.ensure_future(prepare_one(service, slow))
         await asyncio.sleep(0.05)
         assert not late.done()
-        ready.set()
-        await late
+        assert service._pending
+        with capture_logs() as logs:
+            ready.set()
+            await late
+            await eventually(lambda: not service._pending)
+        assert [line["what"] for line in logs if line["event"] == "put right"]
 
     assert {record.boot_id for record in bench.journal.holds.values()} == {"boot-2"}
 
@@ -631,6 +642,7 @@ async def test_settings_that_the_driver_may_have_forgotten_are_made_again(bench:
         bench.hardware.acts.clear()
         service.settings_may_be_lost()
         await eventually(lambda: TimeSlice(GPU, "Long") in bench.hardware.holds)
+        await asyncio.sleep(0.05)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert len(bench.hardware.acts) == 1

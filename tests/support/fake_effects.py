@@ -5,7 +5,7 @@ told to fail next, and call `on_act` before each change, which may raise as if t
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from threading import RLock
+from threading import Lock
 
 from dra_driver.errors import DriverError, HardwareError
 from kubelet_plugin.prepare.holds import (
@@ -46,7 +46,7 @@ class FakeHardware:
     acts: list[str] = field(default_factory=list)
     """What was changed, for people."""
     made: int = 0
-    turn: RLock = field(default_factory=RLock)
+    turn: Lock = field(default_factory=Lock)
 
     @property
     def effects(self) -> Effects:
@@ -66,7 +66,12 @@ class FakeHardware:
         self.there.pop(subject_of(hold), None)
 
     def act(self, word: str, hold: Hold) -> None:
-        self.on_act(hold)
+        """In the caller's turn, which others may have while `on_act` waits."""
+        self.turn.release()
+        try:
+            self.on_act(hold)
+        finally:
+            self.turn.acquire()
         if self.failures:
             raise self.failures.pop(0)
         self.acts.append(f"{word} {described(hold)}")

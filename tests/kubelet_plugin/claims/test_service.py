@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 from support.claims import (
     NODE,
     a_claim,
@@ -478,7 +479,9 @@ class TestApiServer:
             first = await prepare_one(service, ref)
             bench.api.away = AWAY
 
-            assert await prepare_one(service, ref) == first
+            with capture_logs() as logs:
+                assert await prepare_one(service, ref) == first
+            assert [line["devices"] for line in logs if line["event"] == "prepare"] == [[device_name(0)]]
 
     async def test_unprepare_asks_nobody(self, bench: Bench) -> None:
         ref = bench.api.put(a_claim(a_ref(), a_result(0)))
@@ -1232,6 +1235,7 @@ class TestDamage:
             await prepare_one(service, thief)
         with pytest.raises(DeviceInUse, match="uid-of-claim-0"):
             await prepare_one(service, thief)
+        assert service._left.is_set(), "what the lost claims left is looked after soon"
         await service.close()
 
     async def test_two_lost_claims_with_one_gpu_do_not_keep_the_node_from_preparing_others(self, bench: Bench) -> None:
