@@ -30,6 +30,9 @@ type DebugSection = Callable[[], Iterable[str]]
 """Returns lines of text; called for each request, in the event loop."""
 
 _REQUEST_TIMEOUT_S = 5.0
+"""For a request and its answer, also to a client that does not read it: what it does not take by then is dropped."""
+_MOST_CONNECTIONS = 64
+"""At the limit the oldest connection is closed: a probe or Prometheus is answered within milliseconds."""
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -57,10 +60,20 @@ async def status_server(
     }
     if debug is not None:
         pages["/debug"] = lambda: (200, _TEXT, debug_page(debug).encode())
+    connected: dict[asyncio.WriteTransport, None] = {}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected[writer.transport] = None
+        if len(connected) > _MOST_CONNECTIONS:
+            next(iter(connected)).abort()
+        try:
+            await _serve(pages, reader, writer)
+        finally:
+            writer.transport.abort()
+            connected.pop(writer.transport, None)
+
     try:
-        server = await asyncio.start_server(
-            lambda reader, writer: _serve(pages, reader, writer), host.strip("[]"), int(port)
-        )
+        server = await asyncio.start_server(serve, host.strip("[]"), int(port))
     except OSError as error:
         raise NodeNotReady(f"cannot serve probes and metrics: {error}", about=f"address {address}") from error
     async with server:
@@ -99,8 +112,8 @@ async def _serve(pages: Mapping[str, _Page], reader: asyncio.StreamReader, write
                 f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode()
             )
             writer.write(b"" if method == "HEAD" else content)
-            await writer.drain()
-    writer.close()
+            writer.close()
+            await writer.wait_closed()
 
 
 def _answer(pages: Mapping[str, _Page], method: str, path: str) -> tuple[int, str, bytes]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 import grpc.aio
@@ -111,6 +111,39 @@ async def test_whoever_talks_nonsense_is_hung_up_on_and_the_next_is_served() -> 
         assert await reader.read() == b""
         writer.close()
         assert await get(f"{url}/healthz") == (200, "ok")
+
+
+async def connected(url: str, request: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1)
+    writer.write(request)
+    return reader, writer
+
+
+async def test_an_answer_that_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each such client would keep an answer in memory for as long as it likes."""
+    monkeypatch.setattr("dra_driver.runtime.telemetry._REQUEST_TIMEOUT_S", 0.3)
+    large = "x" * 20_000_000
+    async with served(ready={"large": lambda: large}) as url:
+        reader, writer = await connected(url, b"GET /readyz HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(1.0)
+        received = 0
+        with suppress(ConnectionError):
+            while part := await reader.read(1 << 20):
+                received += len(part)
+        assert 0 < received < len(large)
+        writer.close()
+        assert await get(f"{url}/healthz") == (200, "ok")
+
+
+async def test_silent_connections_are_limited_and_keep_nobody_from_being_served() -> None:
+    async with served() as url:
+        silent = [await connected(url, b"GET /healthz") for _ in range(64)]
+        assert await get(f"{url}/healthz") == (200, "ok")
+        async with asyncio.timeout(2):
+            with suppress(ConnectionError):
+                assert await silent[0][0].read() == b""
+        for _, writer in silent:
+            writer.close()
 
 
 async def test_without_an_address_nothing_is_served() -> None:
