@@ -59,9 +59,9 @@ from kubelet_plugin.facts.release import GpuRelease
 from kubelet_plugin.hardware.driver_files import DAEMONS, PERSISTENCE_DAEMON
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.hook_program import ShippedHook
 from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
 from kubelet_plugin.hardware.nvfm import FabricManager
-from kubelet_plugin.hardware.shipped_hook import ShippedHook
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
 from kubelet_plugin.prepare.cdi_files import METADATA_FOLDER, CdiFiles, OtherClaims
@@ -78,9 +78,8 @@ from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, MeasuredCl
 from kubelet_plugin.reporting.pod_events import ClaimPods, GpuTroubles, Observers, PodEvents
 from kubelet_plugin.reporting.reported import Reported
 from kubelet_plugin.reporting.reporter import Reporter
-from kubelet_plugin.rpc.dra_server import DraServer
 from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
-from kubelet_plugin.rpc.registration import RegistrationServer, serving
+from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.settings import NodePluginSettings, read_settings
 

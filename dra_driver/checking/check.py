@@ -29,10 +29,9 @@ from dra_driver.checking.codes import Severity
 from dra_driver.checking.configs import check_configs, check_configs_of_claim
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import CheckReport, Finding, sentence, unreadable
-from dra_driver.checking.fit import check_claim_fit, check_class_fit
+from dra_driver.checking.fit import check_claim_fit, check_class_fit, check_partitions
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
-from dra_driver.checking.partitions import check_partitions
 from dra_driver.checking.pods import KINDS, check_pod, pod_spec, pod_specs_inside, report_missing
 from dra_driver.checking.selectors import KnownNames, fix_of
 from dra_driver.errors import InvalidInput

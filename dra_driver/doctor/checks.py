@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dra_driver.api.core import KUBELET_PLUGIN, CustomResource
 from dra_driver.api.meta import JsonObject, ObjectMeta
-from dra_driver.doctor import access, api_server, claims, configuration, conflicts, nodes, publishing
+from dra_driver.doctor import api_server, claims, configuration, conflicts, nodes, publishing
 from dra_driver.doctor.cluster import ClusterView, gpu_label
 from dra_driver.doctor.findings import Check, Judgment, Unread, checks_of, wrong
 from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
@@ -110,7 +110,7 @@ _JUDGES: dict[str, Callable[[ClusterView], Judgment]] = {
     "server-version": api_server.server_version,
     "dra-api": api_server.dra_api,
     "features": api_server.features,
-    "your-permissions": access.your_permissions,
+    "your-permissions": api_server.your_permissions,
     "installation": installation,
     "plugin-nodes": nodes.plugin_nodes,
     "kubelets": nodes.kubelets,
@@ -128,7 +128,7 @@ _JUDGES: dict[str, Callable[[ClusterView], Judgment]] = {
     "controller": publishing.controller,
     "leader": publishing.leader,
     "versions": publishing.versions,
-    "account-permissions": access.account_permissions,
+    "account-permissions": api_server.account_permissions,
     "slices-published": publishing.slices_published,
     "slices-complete": publishing.slices_complete,
     "slices-alive": publishing.slices_alive,

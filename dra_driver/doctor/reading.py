@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from dra_driver.api.core import Pod
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS
+from dra_driver.doctor.api_server import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS
 from dra_driver.doctor.claims import plugin_events
 from dra_driver.doctor.cluster import (
     AccessCheck,

@@ -21,8 +21,7 @@ from dra_driver.errors import InvalidInput
 from dra_driver.features import Gates
 from dra_driver.kube.watch import Mirror, MirrorChange, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
-from dra_driver.publish.decisions import Users, decided, settled
-from dra_driver.publish.mode_changes import with_mode_changes
+from dra_driver.publish.decisions import Users, decided, settled, with_mode_changes
 
 _log = structlog.get_logger(__name__)
 

@@ -11,8 +11,7 @@ from dra_driver.api.policy import PublishingPolicy, rules_of
 from dra_driver.api.resource import Device, ResourceClaim
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish.decisions import Users, decided, settled
-from dra_driver.publish.mode_changes import after_mode_changes, with_mode_changes
+from dra_driver.publish.decisions import Users, after_mode_changes, decided, settled, with_mode_changes
 from dra_driver.slices.features import ServerFeatures
 from dra_driver.slices.offline import DRIVERS
 

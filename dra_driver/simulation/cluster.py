@@ -39,9 +39,8 @@ from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER, model_label, names_record
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
-from dra_driver.simulation.claim_controller import SimulatedClaimController
+from dra_driver.simulation.controllers import SimulatedClaimController, SimulatedTaintEviction
 from dra_driver.simulation.events import timestamp
-from dra_driver.simulation.evictions import SimulatedTaintEviction
 from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers
 from dra_driver.simulation.nics import NIC_DRIVER, nic_slice

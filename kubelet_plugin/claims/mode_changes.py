@@ -1,7 +1,7 @@
 """Switches MIG mode by resets where the policy lets the driver do that: see, journal, reset, look, journal.
 
 The publisher decides which GPU should have which mode, keeps new claims away from it, and allows the change when no
-claim uses it (`dra_driver.publish.mode_changes`). `kubelet_plugin.prepare.mode_steps` decides what to do next. From
+claim uses it (`dra_driver.publish.decisions`). `kubelet_plugin.prepare.mode_steps` decides what to do next. From
 the journaled intent until the result, no claim gets the GPU, and a process that is killed in between leaves an intent
 that the next one continues or takes back. One GPU at a time, because each reset closes all NVML sessions of the plugin.
 

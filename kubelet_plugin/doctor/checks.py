@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dra_driver.cdi.runtimes import GROUPS_SINCE, reads
+from dra_driver.cdi.model import GROUPS_SINCE, reads
 from dra_driver.devices.health import xid_condition, xid_severity
 from dra_driver.doctor.findings import Check, Judgment, Wrong, checks_of, wrong
 from dra_driver.phrases import and_more

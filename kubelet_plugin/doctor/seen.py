@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dra_driver.api.inventory import Problem
 from dra_driver.api.meta import JsonObject
-from dra_driver.cdi.runtimes import readable_version
+from dra_driver.cdi.model import readable_version
 from dra_driver.doctor.findings import Unread
 from dra_driver.errors import InvalidInput
 

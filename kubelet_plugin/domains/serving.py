@@ -23,9 +23,8 @@ from kubelet_plugin.reporting.device_status import DeviceStatusWriter
 from kubelet_plugin.reporting.events import Reason
 from kubelet_plugin.reporting.metrics import MeasuredClaims
 from kubelet_plugin.reporting.pod_events import Observers, PodEvents
-from kubelet_plugin.rpc.dra_server import DraServer
 from kubelet_plugin.rpc.messages import DeviceHealth
-from kubelet_plugin.rpc.registration import RegistrationServer, serving
+from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.settings import NodePluginSettings
 

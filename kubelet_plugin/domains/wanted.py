@@ -10,8 +10,7 @@ from dra_driver.api.config import ComputeDomainChannelConfig, ComputeDomainDaemo
 from dra_driver.api.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.edits import NOTHING_ELSE, cdi_device_id, claim_kind
-from dra_driver.cdi.model import CdiDevice, ContainerEdits, DeviceNode, encode, spec_of
-from dra_driver.cdi.runtimes import fitted
+from dra_driver.cdi.model import CdiDevice, ContainerEdits, DeviceNode, encode, fitted, spec_of
 from dra_driver.errors import DeviceInUse, InvalidConfig, InvalidInput, NodeNotReady
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName, Journal

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
-from dra_driver.cdi.model import DeviceNode
-from dra_driver.cdi.runtimes import GROUPS_SINCE, readable_version, reads
+from dra_driver.cdi.model import GROUPS_SINCE, DeviceNode, readable_version, reads
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.own_node import OwnNode

@@ -2,7 +2,11 @@
 
 The users of the facts (reporter, health stream, prepare) ask here instead of Discovery, by the same port. A
 GPU that got lost stays in the facts as it was last seen, with a condition that says so: its device is tainted rather
-than withdrawn, and no other GPU is touched. What is remembered is in a file, so that a restart forgets nothing.
+than withdrawn, and no other GPU is touched.
+
+`HealthFile` keeps this across restarts: one JSON file beside the journal, read once at start and replaced when
+something changed. It is a memory, not a promise: a file that cannot be read is ignored, because events that matter
+leave other traces, and no GPU is offered or withheld because of this file alone for longer than until the next look.
 
 Deciding is for `kubelet_plugin.hardware.health` and `kubelet_plugin.facts.validation`; here are the clock, the
 file and the news.
@@ -11,20 +15,22 @@ file and the news.
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol
+from pathlib import Path
+from typing import Literal, Protocol
 
 import structlog
+from pydantic import TypeAdapter
 
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, HealthFacts, Problem
 from dra_driver.api.meta import wire_time
 from dra_driver.devices.health import Severity, judged, worst, xid_condition
 from dra_driver.errors import NodeNotReady
+from dra_driver.runtime.files import read_if_present, write_durably
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
-from kubelet_plugin.facts.health_file import HealthFile, Memory
 from kubelet_plugin.facts.validation import Command, fault_of
 from kubelet_plugin.facts.watcher import Coverage, GpuEvent
 from kubelet_plugin.hardware.health import (
@@ -33,13 +39,75 @@ from kubelet_plugin.hardware.health import (
     Era,
     HealthReading,
     Reading,
+    Tracked,
     after_reading,
     after_xid,
+    key_of,
     reading_of,
     without_gpus,
 )
 
 _log = structlog.get_logger(__name__)
+
+HEALTH_FILE = "health.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """`gpus` are the last facts of every GPU that was seen; `checked` says in which era each passed its check."""
+
+    conditions: Conditions = field(default_factory=Conditions)
+    gpus: tuple[GpuFacts, ...] = ()
+    checked: Mapping[str, Era] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The file: conditions that hold, each with the UUID of its GPU; and the rest of the memory."""
+
+    version: Literal[2]
+    conditions: list[tuple[str, Tracked]]
+    gpus: list[GpuFacts]
+    checked: dict[str, Era]
+
+
+_CONTENT = TypeAdapter(_Content)
+
+
+class HealthFile:
+    """The file in `folder`; blocking."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / HEALTH_FILE
+
+    def read(self) -> Memory:
+        """What was remembered; nothing when there is no file or it makes no sense. Never raises."""
+        try:
+            content = read_if_present(self._path)
+            return Memory() if content is None else _decoded(content)
+        except (NodeNotReady, ValueError) as error:
+            _log.warning("discarding saved health that cannot be read", file=str(self._path), error=str(error))
+            return Memory()
+
+    def write(self, memory: Memory) -> None:
+        """Raises NodeNotReady when the disk refuses."""
+        write_durably(self._path, _encoded(memory), mode=0o600)
+
+
+def _encoded(memory: Memory) -> bytes:
+    """The same memory gives the same bytes."""
+    tracked = memory.conditions.tracked
+    conditions = [(key.gpu, tracked[key]) for key in sorted(tracked)]
+    content = _Content(2, conditions, list(memory.gpus), dict(sorted(memory.checked.items())))
+    return _CONTENT.dump_json(content, by_alias=True, exclude_none=True) + b"\n"
+
+
+def _decoded(text: bytes) -> Memory:
+    """Raises ValueError when it is not what `_encoded` writes."""
+    content = _CONTENT.validate_json(text)
+    tracked = {key_of(gpu, known.condition): known for gpu, known in content.conditions}
+    return Memory(Conditions(tracked), tuple(content.gpus), content.checked)
+
 
 TICK_S = 10.0
 """How often conditions are looked at while nothing happens: so exact is a minute of good readings."""

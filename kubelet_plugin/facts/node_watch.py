@@ -21,8 +21,7 @@ from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.mps_watch import MpsWatch
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import NodeFacts, OpenNvml
-from kubelet_plugin.facts.health_file import HealthFile
-from kubelet_plugin.facts.monitor import HealthMonitor, MonitoredFacts
+from kubelet_plugin.facts.monitor import HealthFile, HealthMonitor, MonitoredFacts
 from kubelet_plugin.facts.validation import Command
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.hardware.sysfs import HostFiles

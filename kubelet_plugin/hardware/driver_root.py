@@ -18,9 +18,8 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.capabilities import capability_nodes
 from kubelet_plugin.hardware.driver_files import DAEMONS, DriverTree
-from kubelet_plugin.hardware.hook_program import HookChoice, HookPrograms
+from kubelet_plugin.hardware.hook_program import HookChoice, HookPrograms, InstalledHook
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
-from kubelet_plugin.hardware.shipped_hook import InstalledHook
 from kubelet_plugin.hardware.sysfs import HostFiles, Seen
 
 _KERNEL_MODULE = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)(?:\s|$)")

@@ -1,7 +1,7 @@
 """What to do next about the MIG mode of a GPU that switches it only by a reset, and why it cannot be done. Pure.
 
 `kubelet_plugin.claims.mode_changes` asks here. The journal's record of `SwitchedMode` says what was begun, the
-publisher says which mode the GPU should have (`dra_driver.publish.mode_changes`), and the GPU says which it has. One of
+publisher says which mode the GPU should have (`dra_driver.publish.decisions`), and the GPU says which it has. One of
 the steps continues what a killed process left, or takes it back.
 """
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts
 from dra_driver.cdi.edits import ClaimDevice, MpsClient, claim_spec
-from dra_driver.cdi.model import DeviceNode, encode
-from dra_driver.cdi.runtimes import fitted
+from dra_driver.cdi.model import DeviceNode, encode, fitted
 from dra_driver.devices.model import DeviceKind
 from dra_driver.errors import NodeNotReady
 from dra_driver.names import ClaimRef

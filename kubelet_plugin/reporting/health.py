@@ -1,6 +1,6 @@
 """Health of the published devices, for kubelet's health stream.
 
-`kubelet_plugin.rpc.dra_server` asks; the answer is what `kubelet_plugin.facts.monitor` knows. A device is as healthy as
+`kubelet_plugin.rpc.servers` asks; the answer is what `kubelet_plugin.facts.monitor` knows. A device is as healthy as
 its GPU, and as its own MIG device. A GPU that cannot be read and was never seen has no name to report it by: it is left
 out, and kubelet lets it age to unknown.
 """

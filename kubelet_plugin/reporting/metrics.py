@@ -25,8 +25,8 @@ from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.rpc.dra_server import ClaimHandler
 from kubelet_plugin.rpc.messages import Prepared, Unprepared
+from kubelet_plugin.rpc.servers import ClaimHandler
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 45.0)
 _COMPATIBLE_BUCKETS_S = tuple(0.05 * 2**power for power in range(9))

@@ -14,7 +14,7 @@ import yaml
 from support import toolkit
 from support.image import ARCHITECTURES, ENTRY_POINTS, EXTRAS, LARGEST_MIB, LOCKED, Installed, installed, without_wheel
 
-from kubelet_plugin.hardware.shipped_hook import IN_IMAGE
+from kubelet_plugin.hardware.hook_program import IN_IMAGE
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

@@ -17,7 +17,7 @@ from support.prepared import Bench
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2 as messages
 from dra_driver.names import ClaimRef
-from kubelet_plugin.rpc.dra_server import ClaimHandler, DraServer
+from kubelet_plugin.rpc.servers import ClaimHandler, DraServer
 
 
 @dataclass

@@ -23,8 +23,7 @@ from kubelet_plugin.claims.service import ClaimService
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
-from kubelet_plugin.facts.health_file import HealthFile
-from kubelet_plugin.facts.monitor import HealthMonitor
+from kubelet_plugin.facts.monitor import HealthFile, HealthMonitor
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.prepare.holds import ComputeInstance, GpuInstance, MigMode
 from kubelet_plugin.prepare.known_node import ContainerFiles

@@ -59,7 +59,7 @@ CORE: Mapping[str, Sequence[str]] = {
     "kubelet_plugin/effects/host_program.py": tuple(
         f"tests/kubelet_plugin/effects/test_{name}.py" for name in ("host_program", "on_host", "mps_in_container")
     ),
-    "kubelet_plugin/hardware/shipped_hook.py": ("tests/kubelet_plugin/hardware/test_hook_program.py",),
+    "kubelet_plugin/hardware/hook_program.py": ("tests/kubelet_plugin/hardware/test_hook_program.py",),
     "kubelet_plugin/claims/service.py": (
         "tests/kubelet_plugin/claims", "tests/kubelet_plugin/test_given_up_calls.py", *_SERVICE,
     ),

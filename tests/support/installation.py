@@ -16,7 +16,7 @@ from dra_driver import bundled
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import Resource
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
+from dra_driver.doctor.api_server import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
 from dra_driver.doctor.cluster import AccessCheck, ClusterFacts, ClusterView, ServerSeen
 from dra_driver.doctor.findings import SeenKind
 from dra_driver.doctor.kinds import ALL_KINDS, DecodedObjects, ObservedKind

@@ -15,8 +15,7 @@ from dra_driver.api.inventory import GpuFacts, NodeInventorySpec, NodeInventoryS
 from dra_driver.api.policy import rules_of
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.devices.offers import offers
-from dra_driver.publish.decisions import decided, settled
-from dra_driver.publish.mode_changes import with_mode_changes
+from dra_driver.publish.decisions import decided, settled, with_mode_changes
 from kubelet_plugin.claims.mode_changes import ModeChanges, ModePatience
 from kubelet_plugin.claims.node_effects import CurrentFootprint
 from kubelet_plugin.effects.mode_reset import ModeResets

@@ -11,9 +11,8 @@ from support.places import SHORT
 from dra_driver.errors import DriverError
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
-from kubelet_plugin.rpc.dra_server import DraServer
 from kubelet_plugin.rpc.messages import DeviceHealth
-from kubelet_plugin.rpc.registration import RegistrationServer
+from kubelet_plugin.rpc.servers import DraServer, RegistrationServer
 from kubelet_plugin.rpc.sockets import Sockets, plugin_sockets
 
 

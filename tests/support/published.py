@@ -16,8 +16,7 @@ from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, slice_write
 from dra_driver.slices.features import ALL_FEATURES
 from dra_driver.slices.layout import Places, slice_layout
 from kubelet_plugin.commands.simulate import act
-from kubelet_plugin.facts.health_file import HealthFile
-from kubelet_plugin.facts.monitor import HealthMonitor
+from kubelet_plugin.facts.monitor import HealthFile, HealthMonitor
 from kubelet_plugin.reporting.reporter import wanted_spec
 
 

@@ -24,7 +24,7 @@ from dra_driver import bundled
 from dra_driver.api.meta import GPU_POLICIES
 from dra_driver.kubernetes import minor_of
 from dra_driver.names import GPU_DRIVER
-from kubelet_plugin.facts import health_file
+from kubelet_plugin.facts.monitor import HEALTH_FILE
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.store import JournalFile
 
@@ -132,7 +132,7 @@ def services_of(
     GPUs is forgotten: those of the next are the same in name and boot, but others."""
     services = Services(folder, publisher, node, profile, policy, gates)
     with ExitStack() as last:
-        last.callback((KUBELET_ROOT / "plugins" / GPU_DRIVER / health_file.NAME).unlink, missing_ok=True)
+        last.callback((KUBELET_ROOT / "plugins" / GPU_DRIVER / HEALTH_FILE).unlink, missing_ok=True)
         last.callback(kubectl, "delete", "nodeinventories,resourceslices", "--all")
         last.callback(lambda: _stop_all(services))
         yield services

@@ -20,8 +20,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.claim_controller import SimulatedClaimController
-from dra_driver.simulation.evictions import SimulatedTaintEviction
+from dra_driver.simulation.controllers import SimulatedClaimController, SimulatedTaintEviction
 from dra_driver.simulation.scheduler import SimulatedScheduler
 
 NAMESPACE = "default"

@@ -38,7 +38,7 @@ from dra_driver.errors import InvalidInput
 from dra_driver.grouping import grouped
 from dra_driver.kubernetes import CURRENT, named_minor
 from dra_driver.migration.claims.publishing import final_values, gpu_policies
-from dra_driver.migration.cutover.applying import Results
+from dra_driver.migration.cutover.commands import Results
 from dra_driver.migration.cutover.cutover_plan import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.decisions import FILE as DECISIONS_FILE
 from dra_driver.migration.decisions import Decisions, proposal, wanted_decisions

@@ -14,14 +14,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.migration.claims.publishing import final_values, values_for_cutover
-from dra_driver.migration.cutover.applying import Applied, Applying, Results
 from dra_driver.migration.cutover.commands import (
     LEAVES,
     NAMESPACE,
     UNKNOWN,
     WAIT,
     Act,
+    Applied,
+    Applying,
     CutoverPlan,
+    Results,
     Stage,
     Step,
     deleted,

@@ -31,7 +31,7 @@ from dra_driver.kube.watch import Change, Key, Mirror, MirrorChange, follow, key
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.simulation.events import tell
 from dra_driver.simulation.pods import is_being_deleted
-from dra_driver.simulation.workloads import apps, batch, daemonsets
+from dra_driver.simulation.workloads import apps, batch
 from dra_driver.simulation.workloads.frameworks import FRAMEWORKS
 from dra_driver.simulation.workloads.workload_plan import WorkloadPlan
 
@@ -81,7 +81,7 @@ class SimulatedWorkloadController:
 
     def _daemon_set(self, owner: JsonObject, pods: Sequence[JsonObject], _now: datetime) -> WorkloadPlan:
         nodes = [node for _, node in sorted(self._nodes.objects.items())]
-        return daemonsets.daemon_set_plan(owner, nodes, pods)
+        return apps.daemon_set_plan(owner, nodes, pods)
 
     # -- what changed
 

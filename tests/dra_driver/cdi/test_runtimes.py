@@ -15,11 +15,13 @@ from dra_driver.cdi.model import (
     CdiSpec,
     ContainerEdits,
     encode,
+    fitted,
     lowest_version,
     problems_of,
     qualified_name,
+    readable_version,
+    reads,
 )
-from dra_driver.cdi.runtimes import fitted, readable_version, reads
 
 CLAIM = "0b5b1c8e-6b9e-4b0e-8f0a-000000000001"
 

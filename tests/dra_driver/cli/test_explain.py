@@ -30,7 +30,7 @@ from dra_driver.api.meta import (
 from dra_driver.cli.main import app
 from dra_driver.cli.reading.live import _behavior, live_world
 from dra_driver.errors import InvalidInput, NoSuchObject, Rejected
-from dra_driver.explain import driver_findings, findings, hardware, running, workloads
+from dra_driver.explain import driver_findings, findings, running, subjects, workloads
 from dra_driver.explain.suggest import SuggestionKind
 from dra_driver.explain.verdicts import ReasonCode
 from dra_driver.kube.client import Kube, Listing
@@ -422,7 +422,7 @@ async def test_what_is_forbidden_is_left_out_and_said(
     assert set(world.nodes) == {"node-1"}, "slices name it"
 
 
-_MODULES = (findings, driver_findings, running, hardware, workloads)
+_MODULES = (findings, driver_findings, running, subjects, workloads)
 
 
 def test_every_code_is_documented() -> None:

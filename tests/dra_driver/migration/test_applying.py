@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.migration.cutover.applying import Results
-from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
+from dra_driver.migration.cutover.commands import Act, CutoverPlan, Results, Stage
 from dra_driver.migration.cutover.cutover_plan import cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, ObjectRef, Options, StrategyOption

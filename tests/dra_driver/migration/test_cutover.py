@@ -25,8 +25,7 @@ from support.rows import examples
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.migration.claims.publishing import final_values, kept_resources, values_for_cutover
-from dra_driver.migration.cutover.applying import Results
-from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
+from dra_driver.migration.cutover.commands import Act, CutoverPlan, Results, Stage
 from dra_driver.migration.cutover.cutover_plan import cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, ObjectRef, Options, StrategyOption

@@ -23,7 +23,7 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.cli.migration.migrate_files import together
 from dra_driver.cli.reading.files import read_files
 from dra_driver.migration.codes import CODES
-from dra_driver.migration.cutover.applying import Results
+from dra_driver.migration.cutover.commands import Results
 from dra_driver.migration.cutover.cutover_plan import cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, Options, StrategyOption

@@ -1,4 +1,4 @@
-"""Which GPUs change their MIG mode by a reset: dra_driver/publish/mode_changes.py."""
+"""Which GPUs change their MIG mode by a reset: dra_driver/publish/decisions.py."""
 
 from typing import Any
 
@@ -10,8 +10,7 @@ from dra_driver.api.gpupolicy import combined
 from dra_driver.api.inventory import GpuFacts, ModeObstacle
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature, Gates
-from dra_driver.publish.decisions import decided
-from dra_driver.publish.mode_changes import after_mode_changes, with_mode_changes
+from dra_driver.publish.decisions import after_mode_changes, decided, with_mode_changes
 
 WHEN_IDLE = {"mode": "Dynamic", "modeChange": "WhenIdle"}
 A100 = gpu(mig=mig().model_copy(update={"switchable": False}))

@@ -18,7 +18,7 @@ from dra_driver.runtime.files import (
     stage,
     write_durably,
 )
-from kubelet_plugin.hardware.shipped_hook import InstalledHook
+from kubelet_plugin.hardware.hook_program import InstalledHook
 from kubelet_plugin.prepare.store import JournalFile
 
 

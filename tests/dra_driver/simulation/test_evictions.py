@@ -12,7 +12,7 @@ from dra_driver.api.meta import RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from dra_driver.simulation.evictions import eviction_time, taints_of
+from dra_driver.simulation.controllers import eviction_time, taints_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TAINT = {"key": "gpu.nvidia.com/xid", "value": "95", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}

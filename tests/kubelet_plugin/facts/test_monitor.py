@@ -13,8 +13,7 @@ from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, Problem
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware
-from kubelet_plugin.facts.health_file import NAME, HealthFile
-from kubelet_plugin.facts.monitor import HealthMonitor
+from kubelet_plugin.facts.monitor import HEALTH_FILE, HealthFile, HealthMonitor
 from kubelet_plugin.facts.validation import Command, fault_of
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.prepare.ours import DriverFootprint, InUse
@@ -245,7 +244,7 @@ async def test_conditions_of_other_services_are_shown_with_the_gpu(tmp_path: Pat
 
 
 async def test_a_damaged_memory_is_forgotten_and_the_node_is_served(watched: Watched) -> None:
-    (watched.folder / NAME).write_text("{")
+    (watched.folder / HEALTH_FILE).write_text("{")
     watched.start()
     assert len(await watched.look()) == 4
 

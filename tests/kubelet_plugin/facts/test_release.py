@@ -23,8 +23,7 @@ from dra_driver.names import RELEASE_GPUS as KEY
 from dra_driver.runtime.files import write_durably
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import RELEASED, Hardware
-from kubelet_plugin.facts.health_file import HealthFile
-from kubelet_plugin.facts.monitor import HealthMonitor
+from kubelet_plugin.facts.monitor import HealthFile, HealthMonitor
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.facts.release import (
     MIG_STATE,

@@ -12,9 +12,15 @@ from support.rows import rows
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware import hook_program as hooks
 from kubelet_plugin.hardware import host_programs
-from kubelet_plugin.hardware.hook_program import HookChoice, HookMode, HookPrograms, hook_program
+from kubelet_plugin.hardware.hook_program import (
+    HookChoice,
+    HookMode,
+    HookPrograms,
+    InstalledHook,
+    ShippedHook,
+    hook_program,
+)
 from kubelet_plugin.hardware.host_programs import ProgramOutput, asking
-from kubelet_plugin.hardware.shipped_hook import InstalledHook, ShippedHook
 from kubelet_plugin.hardware.sysfs import Seen
 
 OLDEST = {"create-symlinks", "update-ldcache"}

@@ -19,7 +19,7 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.prepare.listener import Listeners, Operation
 from kubelet_plugin.reporting.debug import ClaimSpans
-from kubelet_plugin.rpc.dra_server import DraServer
+from kubelet_plugin.rpc.servers import DraServer
 
 PART = f"{device_name(0)}-mig-1g10gb-0"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

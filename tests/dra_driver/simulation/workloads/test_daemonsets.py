@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.api.resource import Taint
-from dra_driver.simulation.workloads.daemonsets import daemon_pod, daemon_set_plan
+from dra_driver.simulation.workloads.apps import daemon_pod, daemon_set_plan
 from dra_driver.simulation.workloads.workload_plan import WorkloadPlan
 
 NODES = [NodeView(name, {"gpu": "yes"}) for name in ("a", "b", "c")]
