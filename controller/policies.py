@@ -34,6 +34,7 @@ from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInpu
 from dra_driver.features import Gates
 from dra_driver.kube.events import News, Regarding
 from dra_driver.kube.watch import Backoff, Mirror, Watches
+from dra_driver.phrases import how_many
 
 _log = structlog.get_logger(__name__)
 
@@ -305,7 +306,7 @@ def _problems(shares: Iterable[tuple[str, _OnNode]]) -> list[PolicyProblem]:
 def _followed(problems: Sequence[PolicyProblem], waiting: Sequence[PolicyWait], time: str) -> Condition:
     if problems:
         first = problems[0]
-        message = f"{first.rule}, {first.nodes} nodes: {first.message}. {first.fix}"
+        message = f"{first.rule}, {how_many(first.nodes, 'node')}: {first.message}. {first.fix}"
         return Condition(
             type=FOLLOWED, status="False", reason=first.reason, message=message[:1024], last_transition_time=time
         )

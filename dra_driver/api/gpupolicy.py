@@ -192,6 +192,12 @@ class SeenPolicy(Model):
             (item.message for item in self.status.conditions if item.type == ACCEPTED and item.status == "False"), None
         )
 
+    @property
+    def selects_nothing(self) -> bool:
+        """Whether it is accepted and no GPU is selected; false before the controller has looked at it."""
+        accepted = any(item.type == ACCEPTED and item.status == "True" for item in self.status.conditions)
+        return accepted and self.status.gpus == 0
+
 
 class GpuPolicy(Model):
     metadata: ObjectMeta

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
 
 from dra_driver.errors import InvalidInput
-from dra_driver.phrases import and_more
+from dra_driver.phrases import and_more, listed, meant, shown
 
 type JsonObject = dict[str, Any]
 """A decoded JSON object. Only code at the borders uses these."""
@@ -56,13 +57,47 @@ class Model(BaseModel):
         try:
             return cls.model_validate(obj)
         except ValidationError as error:
-            problems = [f"{_path(issue['loc'])}: {message_without_prefix(issue['msg'])}" for issue in error.errors()]
+            problems = [f"{_path(issue['loc'])}: {_sentence(issue, cls)}" for issue in error.errors()]
             message = and_more(problems, _SHOWN, separator="; ")
             raise InvalidInput(message, about=about or cls.__name__, problems=problems) from error
 
     def to_wire(self) -> JsonObject:
         """The JSON object, without unset and None fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _sentence(issue: ErrorDetails, model: type[BaseModel]) -> str:
+    """Pydantic's error in plain words, with a likely correction of a misspelled word."""
+    match issue["type"]:
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            *outer, name = issue["loc"]
+            return f"unknown field{meant(name, _fields(model, outer))}"
+        case "literal_error" | "enum":
+            words = re.findall(r"'([^']*)'", issue["ctx"]["expected"])
+            must = "must be" if len(words) == 1 else "must be one of"
+            return f"is {shown(issue['input'])}; {must} {listed(words)}{meant(issue['input'], words)}"
+    message = message_without_prefix(issue["msg"]).replace("Input should be ", "must be ").partition(", unable to")[0]
+    return f"is {shown(issue['input'])}; {message}" if message.startswith("must be a valid ") else message
+
+
+def _fields(model: type[BaseModel], location: Iterable[int | str]) -> list[str]:
+    """Names of the fields of the object at `location`."""
+    root = model.model_json_schema()
+
+    def resolved(schema: JsonObject) -> JsonObject:
+        for choice in (schema, *schema.get("anyOf", ())):
+            if "$ref" in choice:
+                return resolved(root["$defs"][choice["$ref"].rpartition("/")[2]])
+            if "properties" in choice or "items" in choice:
+                return dict(choice)
+        return {}
+
+    here = resolved(root)
+    for part in location:
+        here = resolved(here.get("items", {}) if isinstance(part, int) else here.get("properties", {}).get(part, {}))
+    return [*here.get("properties", ())]
 
 
 def message_without_prefix(message: str) -> str:

@@ -19,7 +19,7 @@ from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask_
 from dra_driver.errors import InvalidInput, NoSuchObject
 from dra_driver.grouping import grouped
 from dra_driver.kubernetes import CURRENT
-from dra_driver.phrases import and_more, folded
+from dra_driver.phrases import and_more, folded, how_many
 from dra_driver.publish.preview import NodePreview, counted, preview, users_by_node
 from dra_driver.slices.features import default_features
 from dra_driver.terminal import Format, LabelOption, OutputOption, labels_of, messages, print_data, print_table
@@ -75,7 +75,10 @@ def preview_policies(
     else:
         previews = _of_cluster(policies, delete, kubeconfig, context)
     if output is Format.TABLE:
-        _print(previews)
+        advice = "compare its nodes and gpus with the labels of the nodes and the products of the GPUs"
+        if models is not None:
+            advice += "; simulated nodes have only the labels of --label"
+        _print(previews, [policy.name for policy in policies], advice)
     else:
         print_data([_data(item) for item in previews], output)
 
@@ -122,8 +125,9 @@ def _of_cluster(
     return sorted(map(of_node, map(NodeInventory.of, objects[NODE_INVENTORIES])), key=lambda item: item.node)
 
 
-def _print(previews: Sequence[NodePreview]) -> None:
-    """Nodes that change in the same way are one row."""
+def _print(previews: Sequence[NodePreview], names: Sequence[str], advice: str) -> None:
+    """Nodes that change in the same way are one row. `names` are those of the policies in the files, and `advice` is
+    for those that select nothing."""
     groups = grouped((item for item in previews if item.changes or item.waiting), _cells)
     if groups:
         rows = [(and_more([item.node for item in items], _MOST_NODES), *cells) for cells, items in groups.items()]
@@ -131,8 +135,13 @@ def _print(previews: Sequence[NodePreview]) -> None:
     elif not previews:
         messages.print("No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories")
     else:
-        typer.echo(f"Nothing changes: the devices of {len(previews)} nodes stay as they are.")
-    lines = [f"{item.node}: {gpu}" for item in previews for gpu in item.waiting if gpu.claims]
+        typer.echo(f"Nothing changes: the devices of {how_many(len(previews), 'node')} stay as they are.")
+    selecting = frozenset[str]().union(*(item.policies for item in previews))
+    nodes = "the node" if len(previews) == 1 else f"the {len(previews)} nodes"
+    lines = [
+        f"GpuPolicy {name} selects no GPU of {nodes}: {advice}" for name in names if previews and name not in selecting
+    ]
+    lines += [f"{item.node}: {gpu}" for item in previews for gpu in item.waiting if gpu.claims]
     lines += _resets(previews)
     problems = grouped(
         ((item.node, limit) for item in previews for limit in item.not_followed),

@@ -278,6 +278,8 @@ def gpu_policies(cluster: ClusterView) -> Judgment:
         about = f"GpuPolicy {policy.metadata.name}"
         if policy.refused is not None:
             yield wrong("refused", about, why=policy.refused)
+        if policy.selects_nothing:
+            yield wrong("selects-nothing", about)
         for problem in policy.status.problems:
             if problem.reason == GATE_OFF:  # The check policy-followed reports others, by node.
                 yield wrong("gate-off", about, rule=problem.rule, message=problem.message, fix=problem.fix)

@@ -94,7 +94,7 @@ def _template_ready(observed: ObservedDomain) -> _Statement:
     if observed.template is ObjectState.OURS and not observed.deleting:
         return TEMPLATE_READY, "True", DomainReason.TEMPLATE_MADE, f"pods can name ResourceClaimTemplate {name}"
     reason = DomainReason.TERMINATING if observed.deleting else DomainReason.TEMPLATE_MISSING
-    return TEMPLATE_READY, "False", reason, f"ResourceClaimTemplate {name} does not stand"
+    return TEMPLATE_READY, "False", reason, f"ResourceClaimTemplate {name} does not exist yet"
 
 
 def _joined(observed: ObservedDomain, members: Membership) -> _Statement:

@@ -28,6 +28,8 @@ class NodePreview:
     waiting: tuple[WaitingGpu, ...]
     """GPUs that change when the claims that use them are gone, or their MIG mode is switched."""
     not_followed: tuple[Limitation, ...]
+    policies: frozenset[str] = frozenset()
+    """Names of those that select a GPU of the node."""
 
     @property
     def changes(self) -> bool:
@@ -60,6 +62,7 @@ def preview(
         {name: _kind(device) for name, device in will.items() if name in have and have[name] != device},
         tuple(with_mode_changes(settled(held, wanted, inventory, users), inventory, users).waiting),
         limitations,
+        frozenset(name for decisions in wanted.gpus for name in decisions.policies),
     )
 
 

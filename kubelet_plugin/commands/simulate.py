@@ -199,7 +199,9 @@ def simulate(
         ),
     ] = None,
 ) -> None:
-    messages.print(act(_hosts().get(host, Path(host)), action, arguments or [], profile), markup=False, soft_wrap=True)
+    done = act(_hosts().get(host, Path(host)), action, arguments or [], profile)
+    # Only here is it known how the user names the node.
+    messages.print(done.replace("dractl simulate NODE", f"dractl simulate {host}"), markup=False, soft_wrap=True)
 
 
 simulate.__doc__ = (

@@ -214,7 +214,7 @@ def node_news(node: str, known: Known, gpus: Sequence[GpuFacts]) -> tuple[list[N
             reason = Reason.GPU_VALIDATION_FAILED if failed else Reason.GPU_UNHEALTHY
             news.append(_of_gpu(node, gpu, reason, f"{now}. New claims do not get it", _since(gpu)))
         if now is None and before is not None:
-            news.append(_of_gpu(node, gpu, Reason.GPU_HEALTHY, "it is well again"))
+            news.append(_of_gpu(node, gpu, Reason.GPU_HEALTHY, "it is healthy again"))
         for condition in gpu.health.conditions:
             own = _own_event(condition)
             if own is None:
@@ -230,7 +230,8 @@ def _trouble(gpu: GpuFacts) -> str | None:
     health = gpu.health
     if health.healthy or health.reason == "Released" or health.message == CHECK_UNDER_WAY:
         return None
-    return f"{health.reason}: {health.message}"
+    # The message of an Xid begins with its number.
+    return health.message if health.message.startswith(health.reason or " ") else f"{health.reason}: {health.message}"
 
 
 def _own_event(condition: HealthCondition) -> Reason | None:

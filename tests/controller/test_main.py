@@ -172,5 +172,5 @@ async def test_a_policy_with_a_mistake_ends_it_with_a_line_that_names_file_and_f
     async with controller(api_server, tmp_path, f"--policy={policy}") as process:
         _, output = await process.communicate()
     assert process.returncode == 2
-    assert f"policy {policy}: withold: Extra inputs are not permitted" in output.decode()
+    assert f"policy {policy}: withold: unknown field; did you mean `withhold`?" in output.decode()
     assert "Traceback" not in output.decode()

@@ -325,9 +325,10 @@ def _policy_row(policy: SeenPolicy) -> Row:
     more = status.waiting_gpus - len(waiting)
     problems = [
         *([policy.refused] if policy.refused else ()),
+        *(["selects no GPU of any node"] if policy.selects_nothing else ()),
         *(
-            f"{problem.rule} on {problem.nodes} nodes ({', '.join(problem.examples)}): {problem.message}; fix:"
-            f" {problem.fix}"
+            f"{problem.rule} on {how_many(problem.nodes, 'node')} ({', '.join(problem.examples)}): {problem.message};"
+            f" fix: {problem.fix}"
             for problem in status.problems
         ),
         *waiting,

@@ -97,13 +97,13 @@ attributes:
     "text, problem",
     [
         ("publish: []", "publish: List should have at least 1 item"),
-        ("publsh: [{}]", "publsh: Extra inputs are not permitted"),
-        ("publish: [{gpu: {}}]", "publish[0].gpu: Extra inputs are not permitted"),
+        ("publsh: [{}]", "publsh: unknown field; did you mean `publish`?"),
+        ("publish: [{gpu: {}}]", "publish[0].gpu: unknown field; did you mean `gpus`?"),
         ("publish: [{gpus: {uuids: []}}]", "publish[0].gpus.uuids: List should have at least 1 item"),
-        ("publish: [{gpus: {uuids: GPU-1}}]", "publish[0].gpus.uuids: Input should be a valid list"),
+        ("publish: [{gpus: {uuids: GPU-1}}]", "publish[0].gpus.uuids: is 'GPU-1'; must be a valid list"),
         (
             "withhold: [{}, {nodes: {labelSelector: {matchExpressions: [{key: a, operator: Is}]}}}]",
-            "withhold[1].nodes.labelSelector.matchExpressions[0].operator: Input should be 'In'",
+            "withhold[1].nodes.labelSelector.matchExpressions[0].operator: is 'Is'; must be one of `In`",
         ),
         (
             "withhold: [{nodes: {labelSelector: {matchExpressions: [{key: a, operator: In}]}}}]",
@@ -115,7 +115,7 @@ attributes:
         ("sharing: [{strategy: TimeSlicing, replicas: 2, multiUser: true}]", "multiUser is for strategy MPS"),
         ("sharing: [{devices: mig, strategy: TimeSlicing, replicas: 2, interval: Long}]", "remove interval"),
         ("sharing: [{strategy: MPS, replicas: 2, profiles: [1g.10gb]}]", "profiles are for devices: mig"),
-        ("attributes: [{}]", "attributes[0].values: Field required"),
+        ("attributes: [{}]", "attributes[0].values: is missing"),
         ("attributes: [{values: {}}]", "attributes[0].values: must be a map"),
         ("attributes: [{values: {uuid: x}}]", "attributes[0].values: uuid: is published by the driver"),
         ("attributes: [{values: {a-b: x}}]", "attributes[0].values: a-b: not `identifier`"),

@@ -71,7 +71,11 @@ def test_a_preview_of_models_counts_equal_nodes_once() -> None:
     assert lines[1].split("  ")[0] == "dgx-h100-1, dgx-h100-2 and 1 more" and " 248 mig " in lines[1]
     assert "t4-1: mig of GpuPolicy mig-on-demand cannot be followed" in " ".join(printed.split())
     unlabeled = CliRunner().invoke(app, command).stdout
-    assert unlabeled == "Nothing changes: the devices of 4 nodes stay as they are.\n"
+    advice = "compare its nodes and gpus with the labels of the nodes and the products of the GPUs"
+    assert " ".join(unlabeled.split()) == (
+        "Nothing changes: the devices of 4 nodes stay as they are. GpuPolicy mig-on-demand selects no GPU of the 4"
+        f" nodes: {advice}; simulated nodes have only the labels of --label"
+    )
     assert isinstance(CliRunner().invoke(app, [*command, "--label", "a"]).exception, InvalidInput)
 
 
@@ -132,6 +136,10 @@ async def test_policies_are_listed_with_what_waits_and_fails_in_words(cluster: s
     code, text = await dractl("get", "policies", "--kubeconfig", cluster)
     high, low = text.splitlines()[1:]
     assert code == Status.DONE
+    accepted = {"type": "Accepted", "status": "True", "reason": "Accepted", "lastTransitionTime": TIME}
+    await kube.merge_patch(GPU_POLICIES, "low", {"status": {"conditions": [accepted]}}, subresource="status")
+    _, text = await dractl("get", "policies", "--kubeconfig", cluster)
+    assert text.splitlines()[-1].endswith("selects no GPU of any node")
     assert high.split()[:5] == ["high", "7", "2", "9", "9"] and low.split()[0] == "low"
     assert "mig of GpuPolicy high on 2 nodes (n): no; fix: buy" in high
     assert "GPU gpu-1 of node n changes when claims team/a are gone; 2 more GPUs wait" in high

@@ -213,7 +213,7 @@ SINCE = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
 def gpu_policy(it: Installation, condition: str = "True", **status: Any) -> None:
     reason = {"type": "Accepted", "status": condition, "reason": "R", "message": "spec.mig.mode: wrong", **SINCE}
     metadata = {"name": "ml", "uid": "uid-ml"}
-    it.add("gpupolicies", {"metadata": metadata, "spec": {}, "status": {"conditions": [reason], **status}})
+    it.add("gpupolicies", {"metadata": metadata, "spec": {}, "status": {"conditions": [reason], "gpus": 8, **status}})
 
 
 @finds("gpu-policies/gate-off")
@@ -658,6 +658,7 @@ SIMPLE = (
     ("policy-followed/policy-not-followed", by(limited, rule="mig[0]", reason="ResetNeeded")),
     ("policy-followed/not-published", by(limited, reason="NoMigDevices")),
     ("gpu-policies/refused", by(gpu_policy, "False")),
+    ("gpu-policies/selects-nothing", by(gpu_policy, gpus=0)),
     ("gpu-policies/waits", by(gpu_policy, waitingGPUs=40, waiting=[{**WAITING, "claims": ["team/a"]}])),
     ("gpu-policies/switches", by(gpu_policy, waitingGPUs=1, waiting=[{**WAITING, "claims": [], "migMode": "On"}])),
     ("controller/fewer", by(put, "deployments controller", "status.readyReplicas", 1)),

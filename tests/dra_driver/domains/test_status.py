@@ -65,7 +65,7 @@ NOT_READY = {
         "node d cannot join",
     ),
     "TemplateNameTaken": (seen(standing={"template": ObjectState.FOREIGN}), "train-channel is not this domain's"),
-    "TemplateMissing": (seen(standing={"template": ObjectState.MISSING}), "does not stand"),
+    "TemplateMissing": (seen(standing={"template": ObjectState.MISSING}), "does not exist yet"),
     "Terminating": (seen(subject=domain(deleting=True)), "still in use; delete the pods of"),
 }
 

@@ -52,6 +52,11 @@ def test_a_node_is_found_by_name_beside_the_kubeconfig(tmp_path: Path, monkeypat
         simulate("t4-2", "xid", ["0", "13"])
 
 
+def test_the_way_out_names_the_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulate(str(tmp_path / "host"), "xid", ["0", "79"], "t4")
+    assert capsys.readouterr().err.endswith(f"To make it healthy: dractl simulate {tmp_path / 'host'} reboot\n")
+
+
 def test_an_xid_and_a_boot_are_told(node: Node) -> None:
     act(node.host.root, "xid", ["2", "79"], None)
     assert [(event.type, event.data) for event in node.host.state.events] == [(8, 79)]
