@@ -174,12 +174,18 @@ def parse_mps(text: str) -> MpsWish:
     return MpsWish(threads, settings.get("memory"))
 
 
+_IN_BYTES = re.compile(r"([0-9.]+) ?([mgtMGT])i?[bB]")
+"""As `80GB`."""
+
+
 def quantity(text: str, about: str) -> Quantity:
     """Of memory, 1Mi at least. Raises InvalidInput."""
     try:
         amount = Quantity.parse(text)
     except ValueError:
-        raise InvalidInput(f"{text!r} is not an amount; write one like 40Gi", about=about) from None
+        unit = _IN_BYTES.fullmatch(text)
+        like = f"{unit[1]}{unit[2].upper()}i" if unit is not None else "one like 40Gi"
+        raise InvalidInput(f"{text!r} is not an amount; write {like}", about=about) from None
     if amount < Quantity.parse("1Mi"):
         bytes_ = f"is {amount.value} bytes" if amount.value > 0 else "is not more than zero"
         raise InvalidInput(f"{text!r} {bytes_}; write an amount like {text if text.isdecimal() else 40}Gi", about=about)

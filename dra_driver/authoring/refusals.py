@@ -41,6 +41,41 @@ def refusals(intent: Intent, known: Sequence[GpuFacts]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*_words(intent), *_together(intent), *_hardware(intent, known))))
 
 
+def notes(intent: Intent, known: Sequence[GpuFacts]) -> Iterator[str]:
+    """What can be written, and may surprise."""
+    if intent.kind in (DeviceKind.GPU, DeviceKind.VFIO) and intent.memory is not None:
+        yield from _just_missed(quantity(intent.memory, "--memory"), intent, known)
+    share = intent.share
+    if share is not None and (share.cores is None) is not (share.memory is None):
+        given, other = ("memory", "cores") if share.cores is None else ("cores", "memory")
+        yield (
+            f"on devices that are shared by memory and cores, a claim with {given} alone takes all {other}, and no"
+            f" other claim gets a share; add {other}=… to --share"
+        )
+
+
+_NOMINAL = 1.07
+"""A GPU of 48 GB reports 45.0 GiB, and one of 16 GB 15.0 GiB."""
+
+
+def _just_missed(wanted: Quantity, intent: Intent, known: Sequence[GpuFacts]) -> Iterator[str]:
+    """GPUs whose nominal size is the amount: they report less, because they reserve some and count in GiB."""
+    models = [intent.gpu] if intent.gpu is not None else intent.prefer
+    missed = sorted(
+        (gpu.memory_bytes, gpu.product_name)
+        for gpu in known
+        if gpu.memory_bytes is not None
+        and gpu.memory_bytes < wanted.value <= gpu.memory_bytes * _NOMINAL
+        and (not models or any(is_model(gpu, model) for model in models))
+    )
+    if missed:
+        names = ", ".join(f"{name} ({size / 2**30:.1f}Gi)" for size, name in missed)
+        yield (
+            f"GPUs with a little less memory than {intent.memory} are left out: {names}; to include them, write"
+            f" --memory {missed[0][0] // 2**30}Gi"
+        )
+
+
 # -- single options
 
 

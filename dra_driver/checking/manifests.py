@@ -5,7 +5,8 @@ would be found when half of the release is installed. Charts of others have a `p
 its fields. Pure.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import posixpath
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.api.core import Key
@@ -26,6 +27,35 @@ def with_chart_values(reading: ReadDocuments) -> ReadDocuments:
     """With a document more for each class and policy in values files among the documents."""
     made = [part for document in reading.documents for part in (document, *_made_of(document))]
     return ReadDocuments(tuple(made), reading.problems)
+
+
+def patch_files(reading: ReadDocuments) -> frozenset[str]:
+    """Files among these that kustomizations among them name as patches, which are parts of objects."""
+    named = set()
+    for document in reading.documents:
+        folder, name = posixpath.split(document.file)
+        if name in KUSTOMIZATION_FILES:
+            named |= {posixpath.normpath(posixpath.join(folder, path)) for path in _patches(document.obj)}
+    files = {part.file for part in (*reading.documents, *reading.problems)}
+    return frozenset(file for file in files if posixpath.normpath(file) in named)
+
+
+KUSTOMIZATION_FILES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+
+
+def _patches(kustomization: JsonObject) -> Iterator[str]:
+    for field_name in ("patches", "patchesJson6902", "patchesStrategicMerge"):
+        for entry in list_in(kustomization.get(field_name)):
+            path = entry.get("path") if isinstance(entry, dict) else entry
+            if isinstance(path, str):
+                yield path
+
+
+def without_files(reading: ReadDocuments, files: Collection[str]) -> ReadDocuments:
+    return ReadDocuments(
+        tuple(document for document in reading.documents if document.file not in files),
+        tuple(problem for problem in reading.problems if problem.file not in files),
+    )
 
 
 def _made_of(document: Document) -> Iterator[Document]:

@@ -27,7 +27,7 @@ from dra_driver.authoring.intent import (
     quantity,
 )
 from dra_driver.authoring.objects import MOST_NODES, domain_objects, objects_of
-from dra_driver.authoring.refusals import refusals
+from dra_driver.authoring.refusals import notes, refusals
 from dra_driver.authoring.writing import plain, written
 from dra_driver.errors import InvalidInput
 from dra_driver.terminal import Format, messages, option, print_data
@@ -267,7 +267,7 @@ def _write(intent: Intent, output: str) -> None:
         _refuse(intent)
     objects = objects_of(intent)
     _print(objects, output)
-    for doubt in _doubts(written(objects), intent):
+    for doubt in (*notes(intent, known_gpus()), *_doubts(written(objects), intent)):
         messages.print(f"note: {doubt}", markup=False, soft_wrap=True)
 
 

@@ -281,6 +281,12 @@ def tried(verification: Verification | None) -> Iterator[str]:
     for alike in needing.values():
         names = [named(item.workload) for item in alike]
         yield ""
+        if not alike[0].needs:
+            yield (
+                "Only on GPUs for which the policy above has no rule does the driver offer what is asked for by"
+                f" {listed(names)}: limit its rules with `nodes` or `gpus`."
+            )
+            continue
         yield f"Only with GpuPolicies like these does the driver offer what is asked for by {listed(names)}:"
         yield ""
         yield from yaml_block(*policy_objects(alike[0].needs or {}, "needed"))

@@ -90,6 +90,9 @@ def ground_of_models(
     if any("nodes" in rule or "gpus" in rule for name in ("mig", "sharing") for rule in own.get(name) or ()):
         # There are other nodes, too, or other GPUs, of which these rules say nothing.
         publications.append(published({}, None))
+    elif own.get("mig") or own.get("sharing"):
+        # These rules are for all GPUs; whole GPUs need some that they leave out.
+        publications.append(published({}, {}))
     by_nodes: dict[str, list[JsonObject]] = {}
     for rule in own.get("sharing") or ():
         by_nodes.setdefault(json.dumps(rule.get("nodes"), sort_keys=True), []).append(rule)

@@ -12,8 +12,9 @@ from dra_driver.authoring.intent import (
     is_model,
     parse_mps,
     parse_share,
+    quantity,
 )
-from dra_driver.authoring.refusals import refusals
+from dra_driver.authoring.refusals import notes, refusals
 from dra_driver.cli.new import known_gpus
 from dra_driver.devices.exclusion import LIMITS, PAIRS
 from dra_driver.errors import InvalidInput
@@ -112,3 +113,29 @@ def test_shares_and_limits_are_read_from_words() -> None:
     assert parse_mps("threads=50,memory=8Gi") == MpsWish(50, "8Gi")
     with pytest.raises(InvalidInput, match="is 1024 bytes"):
         parse_mps("memory=1Ki")
+
+
+@rows(
+    "intent, note",
+    [
+        (
+            Intent(memory="80Gi"),
+            "less memory than 80Gi are left out: NVIDIA H100 80GB HBM3 (79.6Gi); to include them, write",
+        ),
+        (Intent(gpu="t4", memory="16Gi"), "Tesla T4 (15.0Gi); to include them, write --memory 15Gi"),
+        (Intent(gpu="l4", memory="16Gi"), None),
+        (Intent(memory="79Gi"), None),
+        (Intent(share=ShareIntent("33")), "a claim with cores alone takes all memory, and no other claim gets a share"),
+        (Intent(share=ShareIntent(None, "8Gi")), "a claim with memory alone takes all cores"),
+        (Intent(share=ShareIntent("33", "8Gi")), None),
+        (Intent(share=ShareIntent(None, None, "1")), None),
+    ],
+)
+def test_what_may_surprise_is_noted(intent: Intent, note: str | None) -> None:
+    texts = list(notes(intent, KNOWN))
+    assert len(texts) == (note is not None) and all(note in text for text in texts if note is not None)
+
+
+def test_an_amount_in_bytes_of_another_spelling_is_corrected() -> None:
+    with pytest.raises(InvalidInput, match="'80GB' is not an amount; write 80Gi"):
+        quantity("80GB", "--memory")

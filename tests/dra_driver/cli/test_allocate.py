@@ -69,6 +69,7 @@ def test_what_does_not_fit_is_named_with_the_reason_and_the_exit_status_is_1(tmp
     result = _run(tmp_path, _slice("node-1", gpu("gpu-0")), _claim("first"), _claim("second"), options=())
     assert result.exit_code == Status.NO
     assert 'default/second  does not fit  -      -        1 node: request "gpu"' in result.stdout
+    assert result.stderr == "dractl explain with the same options says why, and what would fit.\n"
 
 
 def test_a_workload_counts_with_all_its_replicas(tmp_path: Path) -> None:

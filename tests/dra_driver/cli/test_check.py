@@ -286,3 +286,22 @@ def test_checking_loads_neither_the_http_client_nor_the_cluster() -> None:
     )
     outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert outcome.stdout.strip() == "[]"
+
+
+def test_patches_of_a_kustomization_are_not_judged_as_objects(tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    (overlay / "merge.yaml").write_text(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replicas: 2}\n"
+    )
+    (overlay / "json.yaml").write_text("- {op: remove, path: /spec/replicas}\n")
+    alone = run("check", str(tmp_path))
+    assert alone.exit_code == Status.NO and "merge.yaml" in alone.stdout and "json.yaml" in alone.stdout
+    kustomization = {
+        "patches": [{"path": "./merge.yaml"}, {"patch": "- op: remove"}],
+        "patchesJson6902": [{"path": "json.yaml"}],
+    }
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    together = run("check", str(tmp_path))
+    assert (together.exit_code, together.stdout) == (Status.DONE, "")
+    assert "2 patch files of kustomizations not checked" in together.stderr

@@ -20,8 +20,9 @@ from dra_driver.cli.reading.files import read_files
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, ManifestText, Migration, NewObject, Options, StrategyOption
+from dra_driver.migration.report.markdown import tried
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
-from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, verify
+from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verification, verify
 
 MANIFESTS = Path(__file__).parent / "manifests"
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
@@ -90,6 +91,20 @@ def test_a_claim_that_no_model_has_fits_nowhere_and_says_why() -> None:
 def test_what_needs_a_policy_says_which() -> None:
     assert checked(migrated("workloads/statefulset-embedder-mig.yaml")).needs == {"mig": [{"mode": "Dynamic"}]}
     assert checked(migrated("workloads/pod-vector-add.yaml")).needs is None
+
+
+def test_whole_gpus_beside_a_policy_that_shares_all_need_gpus_without_a_rule() -> None:
+    shared = "{renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}"
+    config = f"version: v1\nsharing: {{timeSlicing: {shared}}}\n"
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"
+    pod += "  containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]\n"
+    result = migrate([ManifestText("p.yaml", pod)], CLAIMS, [ManifestText("side.yaml", config)])
+    (trial,) = verify(result, ground_of_models((), result.policy, 36), classes()).checked
+    assert (trial.verdict, trial.needs) == (TrialVerdict.SAME, {})
+    assert any(
+        "Only on GPUs for which the policy above has no rule" in line
+        for line in tried(Verification("nodes", True, (trial,)))
+    )
 
 
 def test_an_unchanged_pod_is_tried_with_its_extended_resource() -> None:
