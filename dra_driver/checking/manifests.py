@@ -36,7 +36,7 @@ def patch_files(reading: ReadDocuments) -> frozenset[str]:
         folder, name = posixpath.split(document.file)
         if name in KUSTOMIZATION_FILES:
             named |= {posixpath.normpath(posixpath.join(folder, path)) for path in _patches(document.obj)}
-    files = {part.file for part in (*reading.documents, *reading.problems)}
+    files = {document.file for document in reading.documents} | {problem.file for problem in reading.problems}
     return frozenset(file for file in files if posixpath.normpath(file) in named)
 
 

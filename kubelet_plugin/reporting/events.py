@@ -230,8 +230,9 @@ def _trouble(gpu: GpuFacts) -> str | None:
     health = gpu.health
     if health.healthy or health.reason == "Released" or health.message == CHECK_UNDER_WAY:
         return None
-    # The message of an Xid begins with its number.
-    return health.message if health.message.startswith(health.reason or " ") else f"{health.reason}: {health.message}"
+    if health.reason and health.message and health.message.startswith(health.reason):
+        return health.message  # as "Xid 79: …" does
+    return f"{health.reason}: {health.message}"
 
 
 def _own_event(condition: HealthCondition) -> Reason | None:
