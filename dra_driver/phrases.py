@@ -63,5 +63,16 @@ def is_misspelled(value: str, right: str) -> bool:
     return letters and SequenceMatcher(None, plain, other).ratio() >= 0.9
 
 
+def has_typo(value: str, right: str) -> bool:
+    """Whether a name of at least four letters is another one with a letter too many or too few, or with two neighbors
+    exchanged: `memroy`. `is_misspelled` does not see that in short names."""
+    plain, other = sorted((_plain(value), _plain(right)), key=len)
+    if len(plain) < 4 or re.sub("[0-9]", "", plain) == re.sub("[0-9]", "", other):
+        return False
+    if len(plain) == len(other):
+        return any(plain[:at] + plain[at : at + 2][::-1] + plain[at + 2 :] == other for at in range(len(plain) - 1))
+    return any(other[:at] + other[at + 1 :] == plain for at in range(len(other)))
+
+
 def _plain(text: str) -> str:
     return re.sub(r"[-_ ]", "", text).lower()

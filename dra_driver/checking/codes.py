@@ -130,6 +130,7 @@ UNKNOWN_DRIVER = Code(
     "unknown-driver",
     _WARNING,
     "The driver name is similar to that of a known driver. The config would be ignored.",
+    "an error where the name of a known one is misspelled",
 )
 NEVER_FITS = Code(
     "never-fits",

@@ -16,7 +16,7 @@ from dra_driver.checking.selectors import fix_of, suggested_in
 from dra_driver.errors import InvalidConfig
 from dra_driver.features import Feature, Gates, check_strategy
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
-from dra_driver.phrases import meant
+from dra_driver.phrases import is_misspelled, meant
 
 _KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_CONFIGS, strict=True))
 
@@ -36,7 +36,8 @@ def check_configs(configs: Sequence[JsonObject], path: str, report: CheckReport,
             guess = meant(driver, (ours, COMPUTE_DOMAIN_DRIVER))
             if guess:
                 message = f"no driver {driver!r} is known{guess}"
-                report.find(codes.UNKNOWN_DRIVER, f"{where}.driver", message, fix=fix_of(guess))
+                severity = Severity.ERROR if is_misspelled(driver, guess.split("`")[1]) else None
+                report.find(codes.UNKNOWN_DRIVER, f"{where}.driver", message, fix=fix_of(guess), severity=severity)
     return right
 
 

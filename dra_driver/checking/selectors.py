@@ -12,7 +12,7 @@ from dra_driver.checking import codes
 from dra_driver.checking.codes import Severity
 from dra_driver.checking.findings import CheckReport
 from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
-from dra_driver.phrases import is_misspelled, listed, meant
+from dra_driver.phrases import has_typo, is_misspelled, listed, meant
 
 _CAPACITIES = (
     "memory", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines", "cores", "shares",
@@ -68,7 +68,8 @@ class NameProblem:
         """A misspelled name matches nothing, anywhere; another name may be one that an administrator adds."""
         right = self.guess.split("`")[1] if self.guess else ""
         elsewhere = right.startswith("device.")
-        return Severity.ERROR if elsewhere or is_misspelled(self.written, right) else Severity.WARNING
+        wrong = elsewhere or is_misspelled(self.written, right) or has_typo(self.written, right)
+        return Severity.ERROR if wrong else Severity.WARNING
 
 
 def _by_domain(names: Collection[str], driver: str) -> dict[str, set[str]]:

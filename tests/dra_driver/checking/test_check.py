@@ -620,12 +620,20 @@ def test_where_it_is_known_which_nodes_there_are_a_misfit_is_an_error() -> None:
         (TEMPLATE.replace("name: train", "name: train-2") + "---\n" + pod(GPU, USE), Severity.WARNING),
         (selecting(f"has({ATTRIBUTE}.productNam)"), Severity.ERROR),
         (selecting(f"has({ATTRIBUTE}.memory)"), Severity.ERROR),
+        (config("kind: GpuConfig").replace("driver: gpu.nvidia.com", "driver: gpu.nvidia.con"), Severity.ERROR),
+        (config("kind: GpuConfig").replace("driver: gpu.nvidia.com", "driver: gpu.amd.com"), Severity.WARNING),
+        (selecting(f"has({ATTRIBUTE}.partition)"), Severity.WARNING),
+        (selecting(f"has({ATTRIBUTE}.uuidd)"), Severity.ERROR),
+        (selecting(f"has({ATTRIBUTE}.tpye)"), Severity.ERROR),
+        (selecting("device.capacity['gpu.nvidia.com'].memroy.isInteger()"), Severity.ERROR),
+        (selecting(f"has({ATTRIBUTE}.tier)"), Severity.WARNING),
+        (claim("capacity: {requests: {memroy: 8Gi}}"), Severity.ERROR),
+        (claim("capacity: {requests: {cors: 8}}"), Severity.ERROR),
     ],
 )
 def test_a_misspelled_name_is_an_error_and_one_that_may_be_somewhere_else_is_not(text: str, severity: Severity) -> None:
-    assert [finding.severity for finding in findings_in(text) if finding.code in ("misnamed", "unknown-attribute")] == [
-        severity
-    ]
+    codes_of_names = ("misnamed", "unknown-attribute", "unknown-driver")
+    assert [finding.severity for finding in findings_in(text) if finding.code in codes_of_names] == [severity]
 
 
 def test_in_a_cluster_what_is_missing_is_an_error_and_what_is_there_is_not() -> None:
