@@ -17,6 +17,7 @@ from release.image import REPOSITORY
 WORKFLOW = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "release.yaml").read_text())
 JOBS: dict[str, Any] = WORKFLOW["jobs"]
 STEPS: list[dict[str, Any]] = [step for job in JOBS.values() for step in job["steps"]]
+NIGHTLY = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "nightly.yaml").read_text())
 TAG = f"v{metadata()['version']}"
 IMAGE_DIGEST, CHART_DIGEST = f"sha256:{'1a' * 32}", f"sha256:{'2b' * 32}"
 
@@ -154,3 +155,10 @@ def test_the_version_of_the_chart_is_that_of_the_programs() -> None:
     project = (REPOSITORY / "pyproject.toml").read_text()
     assert f"\nversion = {json.dumps(metadata()['version'])}\n" in project
     assert metadata()["version"] == metadata()["appVersion"]
+
+
+def test_vulnerabilities_are_looked_for_before_a_release_and_each_night() -> None:
+    nightly = [step for job in NIGHTLY["jobs"].values() for step in job["steps"]]
+    for steps in (STEPS, nightly):
+        assert {"run": "make scan"} in steps
+    assert NIGHTLY["permissions"] == {"contents": "read"}
