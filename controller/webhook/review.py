@@ -40,7 +40,7 @@ _MOST_PATTERNS = 64
 """Limit for the regular expressions in all selectors of an object; above it selectors are not compiled here. One may
 take some milliseconds; typical objects have a few."""
 _PATTERN = re.compile(r"matches|find")
-_MOST_ITEMS = 128
+_MOST_ITEMS = 64
 """Limit for each list of a spec, as far as this driver reads them. The API server stores at most 32 requests, configs
 and constraints, and checks compare each with each."""
 _DEEPEST = 100

@@ -387,7 +387,7 @@ NOT_REVIEWS: dict[str, bytes] = {
     "a deep object": body_of(GOOD_REVIEW).replace(b"false", b'{"a":' * 300 + b"1" + b"}" * 300),
     "a quarter of a million values": body_of(GOOD_REVIEW).replace(b"false", b"[" + b"0," * 250_000 + b"0]"),
     "more requests than an API server stores": body_of(
-        a_review({**an_object("ResourceClaim"), "spec": {"devices": {"requests": [{"name": "a"}] * 129}}})
+        a_review({**an_object("ResourceClaim"), "spec": {"devices": {"requests": [{"name": "a"}] * 65}}})
     ),
     "half of a surrogate pair": body_of(GOOD_REVIEW).replace(b"false", b'"\\uD800"'),
     "another version": body_of({**GOOD_REVIEW, "apiVersion": "admission.k8s.io/v1beta1"}),
