@@ -40,7 +40,7 @@ from dra_driver.cli.top.board import KnownGpus
 from dra_driver.domains.status import READY
 from dra_driver.grouping import grouped
 from dra_driver.phrases import how_many
-from dra_driver.terminal import Row, Sheet, Shown, age_cell, gibibytes, memory_cell
+from dra_driver.terminal import Cell, Row, Sheet, Shown, age_cell, gibibytes, memory_cell
 
 _SHOWN_PLACES = 2
 """Of what is left of a GPU, where that is not all of it."""
@@ -213,7 +213,7 @@ def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str
         "USE": Shown(drawn(cells, letter_of), [None if isinstance(cell, Mark) else cell for cell in cells]),
         "STATE": gpu.state,
         "LEFT": Shown(", ".join([*shown, *(["…"] if len(left) > len(shown) > 1 else [])]) or "-", list(left)),
-        "TAINTS": gpu.taints,
+        "TAINTS": _faults(gpu.taints, unhealthy=gpu.unhealthy),
         "DEVICES": Shown(str(len(gpu.devices)), in_use),
         "COUNTERS": Shown(
             ", ".join(
@@ -297,8 +297,13 @@ def _node_row(node: NodeOverview) -> Row:
         "PRODUCT": Shown(", ".join(map(short_product, node.products)), ", ".join(node.products)),
         "DRIVER": node.driver,
         "CLIQUE": node.clique,
-        "PROBLEMS": tuple(problems),
+        "PROBLEMS": _faults(problems, unhealthy=node.unhealthy > 0),
     }
+
+
+def _faults(texts: Sequence[str], *, unhealthy: bool) -> Cell:
+    """Red for what is unhealthy, as `dractl top` has it."""
+    return Shown(Text(", ".join(texts), style="red"), list(texts)) if texts and unhealthy else tuple(texts)
 
 
 # -- policies

@@ -1,16 +1,24 @@
 """`dractl get` where GPUs are cut up and shared: what our publisher makes of real models, held by claims."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 from support.held import SHARE, HeldWorld
 from support.objects import result
 
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.cli.tables import sheets
+from dra_driver.cli.tables.following import read_objects
+from dra_driver.cli.tables.seen import SHOWN
+from dra_driver.cli.tables.sheets import Asked
 from dra_driver.kube.client import Kube
+from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.terminal import Shown
 
 
 @pytest.fixture
@@ -123,6 +131,13 @@ async def test_a_tainted_gpu_is_not_free_and_says_why(h100: HeldWorld, kube: Kub
     assert row.split()[-1] == "gpu.nvidia.com/xid=79:NoSchedule"
     (data,) = await h100.data("nodes")
     assert (data["free"], data["largestGpus"]) == (7, 7)
+    objects = await read_objects(kube, SHOWN, ())
+    asked = Asked(datetime.now(UTC), 36, [GPU_DRIVER], (), None, None, free=False, every=False)
+    tainted, *others = sheets.devices(objects, asked).sheet.rows
+    (overview,) = sheets.nodes(objects, asked).sheet.rows
+    for cell in (tainted["TAINTS"], overview["PROBLEMS"]):
+        assert isinstance(cell, Shown) and isinstance(cell.text, Text) and cell.text.style == "red"
+    assert {other["TAINTS"] for other in others} == {()}
 
 
 async def test_claims_show_shares_profiles_and_containers(h100: HeldWorld) -> None:
