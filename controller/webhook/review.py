@@ -52,6 +52,8 @@ _MOST_WARNINGS = 10
 _LONGEST_MESSAGE = 8_000
 
 _OURS = (codes.CONFIG.name, codes.CONFIG_KIND.name)
+_PERHAPS_OF_OTHERS = (codes.MISNAMED.name, codes.UNKNOWN_ATTRIBUTE.name, codes.UNKNOWN_DRIVER.name)
+"""Names like known ones. Another driver of the cluster may have them, so they are warnings here."""
 _SAID_BY_SERVER = (codes.DEPRECATED.name, codes.NEEDS_GATE.name)
 """Findings that the server reports itself, and findings that depend on the server's gates, which are unknown here."""
 
@@ -211,7 +213,7 @@ class Reviewer:
             finding
             for finding in findings
             if (finding.severity is Severity.WARNING and finding.code not in _SAID_BY_SERVER)
-            or finding.code in (codes.MISNAMED.name, codes.UNKNOWN_ATTRIBUTE.name)
+            or finding.code in _PERHAPS_OF_OTHERS
         ]
         return ReviewAnswer(
             review.uid,
@@ -241,7 +243,7 @@ class Reviewer:
 
     def _refuses(self, kind: ReviewedKind, finding: Finding) -> bool:
         """Only errors about this driver's configs and kinds; the server finds the others itself."""
-        if finding.severity is not Severity.ERROR:
+        if finding.severity is not Severity.ERROR or finding.code in _PERHAPS_OF_OTHERS:
             return False
         ours = kind.own or finding.code in _OURS or ".opaque" in finding.field
         return ours or (finding.code == codes.SELECTOR.name and self.knows_server)
