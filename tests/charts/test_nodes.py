@@ -77,9 +77,16 @@ def test_a_cluster_without_nodes_was_looked_at(render: Render) -> None:
 def test_a_node_selector_narrows(render: Render) -> None:
     before = (node("a", {**NFD, "pool": "x"}), node("b", NFD))
     assert (
-        "kubeletPlugin.affinity: a.\n"
+        "kubeletPlugin.affinity and nodeSelector: a.\n"
         in render({"kubeletPlugin": {"nodeSelector": {"pool": "x"}}}, before=before).notes
     )
+
+
+def test_where_the_node_selector_matches_no_node_the_notes_name_its_label(render: Render) -> None:
+    selector = {"kubeletPlugin": {"nodeSelector": {"dra.gpu/driver": "yes"}}}
+    notes = render(selector, before=(node("a", NFD),)).notes
+    assert "kubectl label node NODE nvidia.com/gpu.present=true dra.gpu/driver=yes --overwrite\n" in notes
+    assert "remove it from the node first" in notes and "Node Feature Discovery" not in notes
 
 
 def test_a_node_with_a_device_plugin_is_refused_until_it_has_none(cluster: Cluster) -> None:

@@ -144,6 +144,7 @@ def test_a_mistake_is_answered_in_one_line_with_status_2(
     ("arguments", "says"),
     [
         (["demo", "-f", "/nowhere"], "/nowhere: there is no such folder"),
+        (["demo", "-f", "/etc/passwd"], "/etc/passwd: is a file: name the folder that contains it"),
         (["demo", "--nodes", "/nowhere"], "record /nowhere: does not exist"),
         (["cluster", "--folder", "/dev/null"], "/dev/null: this folder cannot be made: File exists"),
         (["cluster", "--policy", "/nowhere"], "policy /nowhere: cannot be read: No such file or directory"),

@@ -132,7 +132,8 @@ def scenarios_in(folder: Path | None) -> list[Scenario]:
     """
     top = folder or bundled.FEATURES_FOLDER
     if not top.is_dir():
-        raise UnreadableFile("there is no such folder", about=str(top))
+        reason = "is a file: name the folder that contains it" if top.is_file() else "there is no such folder"
+        raise UnreadableFile(reason, about=str(top))
     inner = sorted(path for path in top.iterdir() if path.is_dir() and any(path.glob("*.y*ml")))
     if any(path.name != scenarios.CLUSTER_FILE for path in top.glob("*.y*ml")) or not inner:
         return [scenarios.read_scenario(top)]
