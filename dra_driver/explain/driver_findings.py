@@ -18,6 +18,7 @@ from dra_driver.domains.status import READY
 from dra_driver.explain.findings import WaitFinding, some
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, DeviceId
+from dra_driver.phrases import how_many
 
 _MIG_ONLY = re.compile(r"\b(profile|parentUUID|memorySlices|placementStart|packingRank)\b")
 _SHARED_ONLY = re.compile(r"\b(sharing|isolation|allowMultipleAllocations|shares|cores)\b")
@@ -196,6 +197,9 @@ def _of_domain(world: World, uid: str) -> Iterator[WaitFinding]:
     ready = condition_of(domain.status.conditions, READY)
     if ready is not None and ready.status != "True" and ready.reason != "NoNodes":
         text = f"is not ready ({ready.reason}): {ready.message}"
+        able = len({node for node, device in channels(world.slices) if channel_number(device) == 0})
+        if domain.spec.num_nodes > able:
+            text += f"; only {how_many(able, 'node')} of the cluster can be in a domain, so it cannot become ready"
         fix = f"dractl get domains {domain.metadata.name} -n {domain.metadata.namespace} shows the status of each node."
         yield WaitFinding("domain-not-ready", f"ComputeDomain {domain}", text, fix)
 

@@ -53,6 +53,7 @@ def findings_of(
         *_of_users(world, pod, known),
         *_of_reservations(world, known),
         *_of_places(known),
+        *_of_labels(world, pod),
         *_of_resources(world, pod),
         *_of_scheduler(pod, verdicts),
         *_of_errors(world, known, verdicts),
@@ -240,6 +241,23 @@ def _of_scheduler(pod: Pod | None, verdicts: Sequence[NodeVerdict]) -> Iterator[
             yield WaitFinding("scheduler-says", f"pod {pod}", f"the scheduler says: {condition.message}", fix)
 
 
+def _of_labels(world: World, pod: Pod | None) -> Iterator[WaitFinding]:
+    """Labels of the pod's nodeSelector that no node has."""
+    if pod is None or not world.live:
+        return
+    for key, value in pod.spec.node_selector.items():
+        values = sorted({node.labels[key] for node in world.nodes.values() if key in node.labels})
+        if world.nodes and value not in values:
+            has = f"nodes have {key}={some(values)}" if values else f"no node has the label {key}"
+            fix = "Correct the pod, or label its nodes."
+            if key.startswith("nvidia.com/"):
+                fix = (
+                    "GPU Feature Discovery sets such labels. Without them, select the GPU with a claim: dractl migrate"
+                    " converts the pod."
+                )
+            yield WaitFinding("label-of-no-node", f"pod {pod}", f"selects nodes with {key}={value}; {has}", fix)
+
+
 def _of_resources(world: World, pod: Pod | None) -> Iterator[WaitFinding]:
     if pod is None:
         return
@@ -248,6 +266,8 @@ def _of_resources(world: World, pod: Pod | None) -> Iterator[WaitFinding]:
         if resource not in served and not any(provides(node, resource) for node in world.nodes.values()):
             text = f"no node has {resource} from a device plugin, and no DeviceClass provides it"
             fix = f"Set extendedResourceName: {resource} in a DeviceClass, or use a claim instead."
+            if resource == "nvidia.com/gpu.shared" or resource.startswith("nvidia.com/mig-"):
+                fix += " For pods of NVIDIA's device plugin, dractl migrate writes the claims, or the chart's values."
             yield WaitFinding("unknown-resource", f"pod {pod}", text, fix, stops=True)
 
 

@@ -63,6 +63,7 @@ _WORDS = {
     "bad": ("has a problem", "have a problem"),
     "failed": ("has failed", "have failed"),
     "waits": ("waits", "wait"),
+    "binding": ("waits for its node to prepare devices", "wait for their nodes to prepare devices"),
     "fits": ("fits now", "fit now"),
     "starts": ("is starting", "are starting"),
     "runs": ("runs", "run"),
@@ -79,6 +80,8 @@ def _state(explanation: Explanation) -> str:
             return "runs" if explanation.ready else "starts"
         case Answer.WAITS:
             return "waits"
+        case Answer.BINDING:
+            return "binding"
         case Answer.DONE:
             return "failed" if explanation.stops else "done"
     return "fits"
@@ -87,8 +90,9 @@ def _state(explanation: Explanation) -> str:
 def explain_workload(world: World, workload: Workload, scope: Scope = BRIEF) -> WorkloadExplanation:
     """As `explain_pod`, which is asked at most twice for each kind of pod that waits."""
     pods = [world.pods[key] for key in sorted(workload.pods, key=_natural)]
-    explanations = [explain_pod(world, pod.key, scope) for pod in pods if not pod.waits]
-    kinds = grouped((pod for pod in pods if pod.waits), lambda pod: pod.spec.model_dump_json())
+    undecided = {pod.key: pod for pod in pods if pod.waits and not _has_own_devices(world, pod)}
+    explanations = [explain_pod(world, pod.key, scope) for pod in pods if pod.key not in undecided]
+    kinds = grouped(undecided.values(), lambda pod: pod.spec.model_dump_json())
     for waiting in kinds.values():
         first = explain_pod(world, waiting[0].key, scope)
         while waiting and first.answer is not Answer.WAITS:
@@ -99,6 +103,12 @@ def explain_workload(world: World, workload: Workload, scope: Scope = BRIEF) -> 
             explanations.append(_placed(world, waiting.pop(0), placed.node))
         explanations += [replace(first, name=pod.name) for pod in waiting]
     return WorkloadExplanation(workload, tuple(_joined(explanations, str(workload))), tuple(_conditions(workload)))
+
+
+def _has_own_devices(world: World, pod: Pod) -> bool:
+    """Whether the scheduler has chosen a node for it: each of the claims from its templates has devices."""
+    claims = [entry.claim for entry in claims_of(world, pod) if entry.template is not None]
+    return bool(claims) and all(claim is not None and claim.status.allocation is not None for claim in claims)
 
 
 def owned_pods(world: World) -> tuple[Workload, ...]:

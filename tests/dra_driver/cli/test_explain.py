@@ -376,7 +376,7 @@ async def test_a_node_and_a_gpu_of_a_cluster(kubeconfig: str) -> None:
 
 async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube: Kube) -> None:
     await kube.create(CRDS, yaml.safe_load((bundled.CRDS_FOLDER / "computedomain.yaml").read_text()))
-    spec = {"channel": {"resourceClaimTemplate": {"name": "channel"}}}
+    spec = {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "channel"}}}
     made = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain", "metadata": {"name": "rack"}}
     domain = await kube.create(COMPUTE_DOMAINS, {**made, "spec": spec}, namespace="default")
     condition = {"type": "Ready", "status": "False", "reason": "DaemonsNotReady", "message": "1 of 2 nodes: tray-2"}
@@ -395,7 +395,10 @@ async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube
     (finding,) = explained["findings"]
     assert (explained["answer"], finding["code"]) == ("scheduled", "domain-not-ready")
     assert finding["about"] == "ComputeDomain default/rack"
-    assert finding["text"] == "is not ready (DaemonsNotReady): 1 of 2 nodes: tray-2"
+    assert finding["text"] == (
+        "is not ready (DaemonsNotReady): 1 of 2 nodes: tray-2; only 0 nodes of the cluster can be in a domain, so it"
+        " cannot become ready"
+    )
 
 
 class _Refusing(Kube):

@@ -6,11 +6,13 @@ import pytest
 from support.objects import allocation, claim, pod, result
 
 from dra_driver.allocation.loading import world_of
+from dra_driver.allocation.world import World
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.meta import JsonObject
 from dra_driver.cli.reading.files import shipped_classes
 from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.explain.wording import headline, sentences
+from dra_driver.explain.workloads import explain_workload, owned_pods
 
 UID = "uid-of-pod"
 BINDS = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
@@ -18,6 +20,12 @@ BINDS = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BIND
 
 def explained(*conditions: tuple[str, str], reserved: bool = True, **more: Any) -> Explanation:
     """Of a pod without a node, whose claim has these conditions."""
+    return explain_pod(waiting_world(*conditions, reserved=reserved, **more), ("default", "pod"))
+
+
+def waiting_world(
+    *conditions: tuple[str, str], reserved: bool = True, template: str | None = None, **more: Any
+) -> World:
     device = result("gpu-0-mig-1", pool="node-1", **({**BINDS, **more}))
     waiting = claim()
     own_conditions = [
@@ -33,9 +41,26 @@ def explained(*conditions: tuple[str, str], reserved: bool = True, **more: Any) 
     user = pod()
     user["metadata"] |= {"uid": UID}
     user["spec"].pop("nodeName", None)
+    if template is not None:
+        user["metadata"]["ownerReferences"] = [{**JOB, "controller": True}]
+        user["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template}]
+        user["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "gpu"}]}
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": UID, "controller": True}
+        waiting["metadata"]["ownerReferences"] = [owner]
     loaded = world_of([*(shipped.obj for shipped in shipped_classes()), waiting, user])
     assert loaded.problems == ()
-    return explain_pod(loaded.world, ("default", "pod"))
+    return loaded.world
+
+
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-of-job"}
+
+
+def test_of_a_workload_such_pods_are_not_said_to_fit() -> None:
+    world = waiting_world(template="small")
+    (workload,) = owned_pods(world)
+    assert explain_workload(world, workload).headline == (
+        "Job default/train has 1 pod: 1 waits for its node to prepare devices."
+    )
 
 
 def codes(explanation: Explanation) -> dict[str, str]:

@@ -16,6 +16,7 @@ from support.allocation import (
     published,
     snapshot,
 )
+from support.rows import rows
 
 from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.constraints import constraints_of
@@ -247,3 +248,25 @@ def test_a_selector_is_explained_by_the_cel_of_the_scheduler_in_question() -> No
     lists = replace(world_of(given).world, behavior=Behavior.of(36, list_attributes=True))
     codes = [finding.code for finding in explain_claim(lists, ("default", "claim")).findings]
     assert "invalid-claim" not in codes, "it is valid for this scheduler"
+
+
+@rows(
+    "key, labels, text, fix",
+    [
+        ("pool", {}, "no node has the label pool", "Correct the pod, or label its nodes."),
+        ("pool", {"pool": "b"}, "nodes have pool=b", "Correct the pod, or label its nodes."),
+        ("nvidia.com/gpu.product", {}, "no node has the label nvidia.com/gpu.product", "dractl migrate converts"),
+        ("pool", {"pool": "a"}, None, None),
+    ],
+)
+def test_a_label_that_no_node_has_is_named(key: str, labels: dict[str, str], text: str | None, fix: str | None) -> None:
+    user = {**_POD, "spec": {**_POD["spec"], "nodeSelector": {key: "a"}}}
+    node = {"kind": "Node", "metadata": {"name": "node-1", "labels": labels}}
+    given = [device_class().to_wire() | {"kind": "DeviceClass"}, _slice(1), _claim(), user, node]
+    findings = [
+        item
+        for item in explain_pod(world_of(given, live=True).world, ("default", "pod")).findings
+        if item.code == "label-of-no-node"
+    ]
+    assert len(findings) == (text is not None)
+    assert all(text in item.text and fix in item.fix for item in findings if text is not None and fix is not None)
