@@ -15,6 +15,7 @@ from dra_driver.authoring.intent import (
     MIG_PROFILE,
     MODEL,
     Intent,
+    ObjectForm,
     Same,
     WorkloadKind,
     is_model,
@@ -81,7 +82,8 @@ def _just_missed(wanted: Quantity, intent: Intent, known: Sequence[GpuFacts]) ->
 
 def _words(intent: Intent) -> Iterator[str]:
     if intent.name is not None and "=" in intent.name:
-        yield f"NAME {intent.name!r}: not a name; set MPS limits with --mps-limits, amounts of a share with --share"
+        amounts = "" if intent.form is ObjectForm.CLASS else ", amounts of a share with --share"
+        yield f"NAME {intent.name!r}: not a name; set MPS limits with --mps-limits{amounts}"
     elif intent.name is not None and not is_dns_subdomain(intent.name, longest=200):
         yield f"NAME {intent.name!r}: lower-case letters, digits, '-' and '.', at most 200"
     for option, words in (("--gpu", [intent.gpu] if intent.gpu is not None else []), ("--prefer", intent.prefer)):
@@ -141,7 +143,11 @@ def _together(intent: Intent) -> Iterator[str]:
     if intent.mig is not None and intent.memory is not None:
         yield f"--memory with --mig: the profile {intent.mig} says how much memory the MIG device has"
     if intent.share is not None and intent.memory is not None:
-        yield "--memory with --share: set it in --share, as memory=8Gi"
+        yield (
+            "--memory with --shared: a claim says how much memory its share has, as --share memory=8Gi"
+            if intent.form is ObjectForm.CLASS
+            else "--memory with --share: set it in --share, as memory=8Gi"
+        )
     if intent.admin and intent.share is not None:
         yield "--share with --admin: admin access takes nothing of a device, so it has no amounts"
     if intent.admin and intent.prefer:
@@ -162,16 +168,17 @@ def _together(intent: Intent) -> Iterator[str]:
 def _exclusions(intent: Intent) -> Iterator[tuple[str, str]]:
     """What `devices.exclusion` knows: ways to use one device that are not at once."""
     strategy = strategy_of(intent)
+    share = "--shared" if intent.form is ObjectForm.CLASS else "--share"
     if intent.mps is not None and intent.interval is not None:
         yield "--mps with --time-slice", _reason(_use(strategy="MPS"), _use(strategy="TimeSlicing"))
     if intent.share is not None and strategy is not None:
         option = "--mps" if strategy == "MPS" else "--time-slice"
         own, others = _use(strategy=strategy, settings="claim"), _use(strategy=strategy, settings="policy")
-        yield f"{option} with --share", f"{_reason(own, others)}; the administrator's policy says which"
+        yield f"{option} with {share}", f"{_reason(own, others)}; the administrator's policy says which"
     if intent.vm and intent.mig is not None:
         yield "--vm with --mig", _reason(_use(DeviceKind.VFIO), _use(DeviceKind.MIG))
     if intent.vm and intent.share is not None:
-        yield "--vm with --share", _reason(_use(DeviceKind.VFIO), _use(strategy="MPS"))
+        yield f"--vm with {share}", _reason(_use(DeviceKind.VFIO), _use(strategy="MPS"))
     if intent.vm and strategy is not None:
         yield (
             f"--vm with {'--mps' if strategy == 'MPS' else '--time-slice'}",

@@ -6,6 +6,7 @@ from support.rows import rows
 from dra_driver.authoring.intent import (
     Intent,
     MpsWish,
+    ObjectForm,
     Same,
     ShareIntent,
     WorkloadKind,
@@ -49,7 +50,13 @@ KNOWN = known_gpus()
         (Intent(count=2, same=Same.GPU), "--same gpu without --mig"),
         (Intent(gpu="h100", prefer=("a100",)), "--gpu with --prefer"),
         (Intent(mig="1g.10gb", memory="5Gi"), "--memory with --mig: the profile 1g.10gb says how much memory"),
-        (Intent(share=ShareIntent(memory="8Gi"), memory="8Gi"), "--memory with --share"),
+        (Intent(share=ShareIntent(memory="8Gi"), memory="8Gi"), "--memory with --share: set it in --share"),
+        (
+            Intent(ObjectForm.CLASS, share=ShareIntent(), memory="8Gi"),
+            "--memory with --shared: a claim says how much memory its share has",
+        ),
+        (Intent(ObjectForm.CLASS, share=ShareIntent(), vm=True), "--vm with --shared: a GPU of a virtual machine"),
+        (Intent(ObjectForm.CLASS, share=ShareIntent(), interval="Long"), "--time-slice with --shared: the device has"),
         (Intent(admin=True, share=ShareIntent("50")), "--share with --admin: admin access takes nothing"),
         (Intent(admin=True, prefer=("h100",)), "--prefer with --admin"),
         (Intent(isolated=True, mig="1c.3g.40gb"), "--isolated with --mig 1c.3g.40gb: parts of one GPU instance"),
@@ -67,6 +74,11 @@ KNOWN = known_gpus()
 def test_a_wrong_combination_is_refused_with_its_reason(intent: Intent, reason: str) -> None:
     reasons = refusals(intent, KNOWN)
     assert any(reason_given.startswith(reason) for reason_given in reasons), reasons
+
+
+def test_for_a_class_no_option_is_proposed_that_only_claims_have() -> None:
+    reasons = refusals(Intent(ObjectForm.CLASS, name="threads=50", share=ShareIntent()), KNOWN)
+    assert reasons == ("NAME 'threads=50': not a name; set MPS limits with --mps-limits",)
 
 
 def test_reasons_of_the_hardware_are_those_of_the_one_table() -> None:
