@@ -12,7 +12,6 @@ from dra_driver.api.gpupolicy import FILE_KIND, GpuPolicy, is_policy, policies_a
 from dra_driver.api.meta import GPU_POLICIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.untyped import map_in, maps_in, value_at
-from dra_driver.apirules.conversion import as_v1
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
 from dra_driver.apirules.metadata import problems_of_metadata, template_problems
 from dra_driver.apirules.schema import Schema, builtin_schema, definition_name, definitions
@@ -161,7 +160,7 @@ class _Judged:
         group, _, version = document.api_version.partition("/")
         schema = builtin_schema(group, "v1beta2" if version == "v1alpha3" else version, document.kind)
         cleaned = Cleaner(report, self._knowledge.minor).clean(document.obj, schema)
-        taken = _Taken(document, report, as_v1(cleaned))
+        taken = _Taken(document, report, _as_v1(cleaned))
         _check_metadata(taken)
         key = key_of(document)
         if document.kind == "ResourceClaim":
@@ -441,3 +440,46 @@ def class_errors(name: str, spec: JsonObject, driver: str) -> tuple[str, ...]:
     obj = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
     findings = check(read_documents(json.dumps(obj), name), Knowledge(driver=driver))
     return tuple(sentence(finding) for finding in findings if finding.severity is Severity.ERROR)
+
+
+_EXACT_FIELDS = (
+    "deviceClassName",
+    "selectors",
+    "allocationMode",
+    "count",
+    "adminAccess",
+    "tolerations",
+    "capacity",
+)
+
+
+def _as_v1(obj: JsonObject) -> JsonObject:
+    """An object of resource.k8s.io/v1beta1 in the form of v1, where devices and exact requests have their fields
+    elsewhere; other objects unchanged. May share parts with `obj`; version and kind stay."""
+    if obj.get("apiVersion") != "resource.k8s.io/v1beta1" or not isinstance(spec := obj.get("spec"), dict):
+        return obj
+    if obj.get("kind") == "ResourceSlice" and spec.get("devices"):
+        return {**obj, "spec": {**spec, "devices": [_device(item) for item in spec["devices"]]}}
+    if obj.get("kind") == "ResourceClaim":
+        return {**obj, "spec": _claim_spec(spec)}
+    if obj.get("kind") == "ResourceClaimTemplate" and isinstance(spec.get("spec"), dict):
+        return {**obj, "spec": {**spec, "spec": _claim_spec(spec["spec"])}}
+    return obj
+
+
+def _claim_spec(spec: JsonObject) -> JsonObject:
+    devices = spec.get("devices") or {}
+    if not devices.get("requests"):
+        return spec
+    return {**spec, "devices": {**devices, "requests": [_request(request) for request in devices["requests"]]}}
+
+
+def _device(device: JsonObject) -> JsonObject:
+    return {"name": device.get("name", ""), **(device.get("basic") or {})}
+
+
+def _request(request: JsonObject) -> JsonObject:
+    """Empty fields of an exact request belong to a request of alternatives."""
+    exact = {name: request[name] for name in _EXACT_FIELDS if request.get(name)}
+    rest = {name: value for name, value in request.items() if name not in _EXACT_FIELDS}
+    return {**rest, "exactly": exact} if exact else rest

@@ -1,6 +1,6 @@
 """Builds the effects of all kinds of holds from this node's adapters, and reads from the journal what the driver made.
 
-`kubelet_plugin.main` and the proofs of a node (`kubelet_plugin.doctor.proof`) enter here.
+`kubelet_plugin.main` and the proofs of a node (`kubelet_plugin.doctor.node_proofs`) enter here.
 """
 
 from collections.abc import Callable, Mapping

@@ -14,10 +14,10 @@ from dra_driver.doctor.findings import Diagnosis, Verdict, examined
 from dra_driver.doctor.node_part import NodeFile, NodePlaces
 from dra_driver.doctor.proofs import ON_NODE, Proof, ProofChange, failed, not_tried, passed
 from dra_driver.errors import DriverError, NodeNotReady
+from kubelet_plugin.doctor import node_proofs
 from kubelet_plugin.doctor.checks import CHECKS
 from kubelet_plugin.doctor.looking import LocalMachine
-from kubelet_plugin.doctor.proof import changing_proofs, harmless
-from kubelet_plugin.doctor.proof.proof_node import ProofNode
+from kubelet_plugin.doctor.node_proofs import ProofNode
 from kubelet_plugin.doctor.seen import node_seen
 from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
@@ -130,18 +130,18 @@ def hook_mode(findings: Sequence[Diagnosis]) -> Proof:
 
 _CONFIGURED: dict[str, Callable[[Sequence[Diagnosis]], Proof]] = {"cdi-version": readable_cdi, "hook": hook_mode}
 HARMLESS: dict[str, Callable[[ProofNode], Proof]] = {
-    "gpu-list": harmless.compared_lists,
-    "mig-tables": harmless.compared_tables,
-    "events": harmless.waited,
-    "look": harmless.looked,
-    "compute-mode": harmless.written_modes,
-    "time-slice": harmless.written_slices,
-    "mps": harmless.tried_mps,
+    "gpu-list": node_proofs.compared_lists,
+    "mig-tables": node_proofs.compared_tables,
+    "events": node_proofs.waited,
+    "look": node_proofs.looked,
+    "compute-mode": node_proofs.written_modes,
+    "time-slice": node_proofs.written_slices,
+    "mps": node_proofs.tried_mps,
 }
 _CHANGES: dict[str, tuple[ProofChange, Callable[[ProofNode], Proof]]] = {
-    "mig-device": (ProofChange.MIG, changing_proofs.made_mig_device),
-    "vfio": (ProofChange.VFIO, changing_proofs.bound_to_vfio),
-    "imex-channel": (ProofChange.IMEX, changing_proofs.opened_channel),
+    "mig-device": (ProofChange.MIG, node_proofs.made_mig_device),
+    "vfio": (ProofChange.VFIO, node_proofs.bound_to_vfio),
+    "imex-channel": (ProofChange.IMEX, node_proofs.opened_channel),
 }
 
 
@@ -165,7 +165,7 @@ def proven(node: ProofNode, findings: Sequence[Diagnosis], also: Collection[Proo
 
 def _prepared(node: ProofNode) -> Proof | None:
     """Why nothing about the hardware can be proven; None if it can."""
-    changing_proofs.given_back(node)
+    node_proofs.given_back(node)
     if node.facts.driver is not None:
         return None
     why = "; ".join(problem.message for problem in node.facts.problems if problem.subject == "driver")
@@ -178,7 +178,7 @@ def _tried(name: str, node: ProofNode, also: Collection[ProofChange]) -> Proof:
     change, prove = _CHANGES[name]
     if change not in also:
         return not_tried(f"changes the node briefly; to try it, add --also {change}")
-    return changing_proofs.obstacle(node) or prove(node)
+    return node_proofs.obstacle(node) or prove(node)
 
 
 def attempt[P: Proof | None](work: Callable[[], P]) -> P | Proof:

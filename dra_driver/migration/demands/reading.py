@@ -50,7 +50,7 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.understand.labels import RequestedDevices, hints_of
 from dra_driver.migration.understand.meaning import Meaning
-from dra_driver.migration.understand.operator_parts import is_plumbing
+from dra_driver.migration.understand.offering import is_plumbing
 from dra_driver.migration.understand.purposes import hindrances, remaining_claims, why_left
 
 MOST_DEVICES = 32

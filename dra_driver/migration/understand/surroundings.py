@@ -41,7 +41,7 @@ from dra_driver.migration.understand.meaning import (
     view_of_config,
     view_of_node,
 )
-from dra_driver.migration.understand.operator_parts import labels_of_nodes, parts_of_operator, plugin_settings
+from dra_driver.migration.understand.offering import labels_of_nodes, parts_of_operator, plugin_settings
 from dra_driver.migration.understand.plugin_config import (
     MIG_STRATEGIES,
     PluginConfig,

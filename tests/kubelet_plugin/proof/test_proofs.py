@@ -20,11 +20,10 @@ from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.doctor.proofs import ON_NODE, Proof, ProofChange, ProofResult, lines, summary
 from dra_driver.errors import NodeNotReady
 from dra_driver.names import ClaimRef
+from kubelet_plugin.doctor import node_proofs
 from kubelet_plugin.doctor.looking import LocalMachine
+from kubelet_plugin.doctor.node_proofs import _MPS_KEY, ProofNode, identity
 from kubelet_plugin.doctor.part import HARMLESS, attempt, hook_mode, proven, readable_cdi
-from kubelet_plugin.doctor.proof import changing_proofs, harmless
-from kubelet_plugin.doctor.proof.harmless import _MPS_KEY
-from kubelet_plugin.doctor.proof.proof_node import ProofNode, identity
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, MpsDaemon, SwitchedMode, VfioBinding
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.store import JournalFile
@@ -160,13 +159,13 @@ def test_a_fault_fails_its_own_proof_alone(
 
 def test_a_wait_that_returns_at_once_fails(simulated: Simulated) -> None:
     simulated.meet("nvmlEventSetWait_v2", Mishap(code=pynvml.NVML_ERROR_TIMEOUT))
-    proof = harmless.waited(simulated.node())
+    proof = node_proofs.waited(simulated.node())
     assert proof.outcome is ProofResult.FAIL
     assert "ended after 0.0" in proof.reason and "reset" in proof.fix
 
 
 def test_a_look_that_takes_too_long_fails(simulated: Simulated) -> None:
-    assert harmless.looked(simulated.node(), longest_s=0.0).outcome is ProofResult.FAIL
+    assert node_proofs.looked(simulated.node(), longest_s=0.0).outcome is ProofResult.FAIL
 
 
 def test_without_a_driver_one_line_fails_and_the_others_say_why(simulated: Simulated) -> None:
@@ -184,13 +183,13 @@ def test_gpus_in_use_are_left_alone(simulated: Simulated) -> None:
     device = HeldDevice(("gpu",), "node", "gpu-0", gpus[IDLE].uuid, gpus[IDLE].address, ())
     entry = Entry(claim, "boot", (device,), "0" * 64)
     JournalFile(state).transact([lambda journal: replace(journal, held={claim.uid: entry})])
-    for prove in (harmless.written_modes, harmless.written_slices, harmless.tried_mps):
+    for prove in (node_proofs.written_modes, node_proofs.written_slices, node_proofs.tried_mps):
         proof = prove(simulated.node())
         assert proof.outcome is ProofResult.NOT_TRIED
         assert "claim team-a/train holds it" in proof.reason
     (state / "claims.journal").unlink()
     (state / "claims.journal").mkdir()
-    assert "cannot be read" in harmless.written_modes(simulated.node()).reason
+    assert "cannot be read" in node_proofs.written_modes(simulated.node()).reason
 
 
 def test_a_gpu_whose_mig_mode_is_being_switched_is_left_alone(simulated: Simulated) -> None:
@@ -207,7 +206,7 @@ def test_a_gpu_whose_mig_mode_is_being_switched_is_left_alone(simulated: Simulat
 
 def test_a_time_slice_that_cannot_be_read_is_not_written(simulated: Simulated) -> None:
     simulated.wrap("nvidia-smi", _SMI.format("*--list*", "echo strange"))
-    proof = harmless.written_slices(simulated.node())
+    proof = node_proofs.written_slices(simulated.node())
     assert (proof.outcome, proof.texts) == (ProofResult.NOT_TRIED, {"answer": "strange\n"})
     assert simulated.host.state.gpus[IDLE].time_slice == 0
 
@@ -216,9 +215,9 @@ def test_a_time_slice_that_cannot_be_read_is_not_written(simulated: Simulated) -
 
 
 def test_nothing_is_changed_where_a_plugin_runs(simulated: Simulated) -> None:
-    proof = changing_proofs.obstacle(simulated.node(serving=True))
+    proof = node_proofs.obstacle(simulated.node(serving=True))
     assert proof is not None and proof.outcome is ProofResult.NOT_TRIED and "claims" in proof.reason
-    assert changing_proofs.obstacle(simulated.node()) is None
+    assert node_proofs.obstacle(simulated.node()) is None
 
 
 def _instances_are_refused(simulated: Simulated) -> None:
@@ -237,9 +236,9 @@ def _has_no_vfio_module(simulated: Simulated) -> None:
 @pytest.mark.parametrize(
     ("prove", "fault"),
     [
-        (changing_proofs.made_mig_device, _instances_are_refused),
-        (changing_proofs.made_mig_device, _parts_are_refused),
-        (changing_proofs.bound_to_vfio, _has_no_vfio_module),
+        (node_proofs.made_mig_device, _instances_are_refused),
+        (node_proofs.made_mig_device, _parts_are_refused),
+        (node_proofs.bound_to_vfio, _has_no_vfio_module),
     ],
 )
 def test_a_change_that_fails_is_taken_back(
@@ -262,10 +261,10 @@ import sys
 from pathlib import Path
 from dra_driver.doctor.node_part import NodePlaces
 from kubelet_plugin.doctor.looking import LocalMachine
-from kubelet_plugin.doctor.proof import changing_proofs
-from kubelet_plugin.doctor.proof.proof_node import ProofNode
+from kubelet_plugin.doctor import node_proofs
+from kubelet_plugin.doctor.node_proofs import ProofNode
 places = NodePlaces(*map(Path, sys.argv[1:]), simulate="gb200")
-changing_proofs.made_mig_device(ProofNode(LocalMachine(places), False))
+node_proofs.made_mig_device(ProofNode(LocalMachine(places), False))
 """
 
 
@@ -273,7 +272,7 @@ def test_a_channel_that_does_not_open_fails(simulated: Simulated) -> None:
     node = simulated.node()
     assert node.facts.imex is not None
     unload_driver(simulated.host)
-    assert attempt(partial(changing_proofs.opened_channel, node)).outcome is ProofResult.FAIL
+    assert attempt(partial(node_proofs.opened_channel, node)).outcome is ProofResult.FAIL
 
 
 def test_what_a_killed_proof_leaves_is_taken_back_when_a_plugin_starts(simulated: Simulated) -> None:
@@ -296,7 +295,7 @@ def test_or_by_the_next_proof(simulated: Simulated) -> None:
     with node.folders():
         node.borrowed.begin([VfioBinding(GpuIdentity(gpu.uuid, gpu.address), False)])
         assert simulated.host.snapshots() != before
-        assert len(changing_proofs.given_back(simulated.node())) == 1
+        assert len(node_proofs.given_back(simulated.node())) == 1
     assert simulated.host.snapshots() == before
     assert simulated.left == []
 
@@ -321,7 +320,10 @@ def test_an_mps_daemon_of_a_killed_proof_is_swept(simulated: Simulated) -> None:
     node = simulated.node()
     hold = MpsDaemon(_MPS_KEY, (identity(node.facts.gpus[0]),))
     with node.folders():
-        for again in (lambda: simulated.node().daemons.sweep(lambda: ()), lambda: harmless.tried_mps(simulated.node())):
+        for again in (
+            lambda: simulated.node().daemons.sweep(lambda: ()),
+            lambda: node_proofs.tried_mps(simulated.node()),
+        ):
             node.daemons.make(hold, {})
             assert node.daemons.left(hold)
             again()

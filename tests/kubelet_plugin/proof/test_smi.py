@@ -1,6 +1,6 @@
 """What nvidia-smi prints, as drivers of several years print it; numbers are NVIDIA's, UUIDs are made up."""
 
-from kubelet_plugin.doctor.proof.smi import MigProfileOf, gpu_list, profile_list, time_slices
+from kubelet_plugin.doctor.smi import MigProfileOf, gpu_list, profile_list, time_slices
 
 GPU, OTHER = "GPU-00000000-0000-0000-0000-000000000001", "GPU-00000000-0000-0000-0000-000000000002"
 MIG, PART = "MIG-00000000-0000-0000-0000-00000000000a", "MIG-00000000-0000-0000-0000-00000000000b"
