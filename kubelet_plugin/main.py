@@ -79,8 +79,7 @@ from kubelet_plugin.reporting.pod_events import ClaimPods, GpuTroubles, Observer
 from kubelet_plugin.reporting.reported import Reported
 from kubelet_plugin.reporting.reporter import Reporter
 from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
-from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, serving
-from kubelet_plugin.rpc.sockets import plugin_sockets
+from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, plugin_sockets, serving
 from kubelet_plugin.settings import NodePluginSettings, read_settings
 
 if TYPE_CHECKING:

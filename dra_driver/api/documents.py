@@ -24,13 +24,14 @@ from dra_driver.api.manifest_nodes import (
     BadDocument,
     Text,
     TextPlace,
+    Values,
     composed,
     normalized,
+    plain_value,
     syntax_error,
     walked,
 )
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.plain_values import Values, plain_value
 from dra_driver.errors import InvalidInput
 
 

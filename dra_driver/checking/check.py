@@ -1,4 +1,4 @@
-"""The way through: documents are sorted by kind, cleaned, known to each other, and then each is judged."""
+"""Checks manifests: documents are sorted by kind, cleaned, related to each other, and then each is judged."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a GPU's misfortunes mean: an Xid, a counter or an answer of the driver to a condition, conditions to taints.
+"""What faults of a GPU mean: an Xid, a counter or an answer of the driver to a condition, conditions to taints.
 
 The node records conditions as facts, with the severity that NVIDIA's catalog suggests; what follows from them is for
 the administrator's `HealthPolicy` to say, and both sides ask here: the publisher for the device's taints, the plugin

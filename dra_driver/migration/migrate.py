@@ -1,4 +1,4 @@
-"""The one way in: texts and options to new texts, new objects and findings. Pure.
+"""Entry point of the migration: texts and options to new texts, new objects and findings. Pure.
 
 Every object is planned for itself; then plans that must agree are made to, and each text is edited. What a text does
 not allow is taken back as a whole: a pod is converted entirely or not at all.

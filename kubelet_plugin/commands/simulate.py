@@ -1,4 +1,4 @@
-"""`dractl simulate`: let something happen to a simulated node: a fault, or what an administrator does.
+"""`dractl simulate`: injects a fault into a simulated node, or does what an administrator does.
 
 For nodes of `dractl cluster`, whose hosts are folders; running plugins notice it like on a real host. A node's name
 leads to its folder because the cluster's kubeconfig lies beside its nodes. The command line finds the command through

@@ -24,8 +24,7 @@ from kubelet_plugin.reporting.events import Reason
 from kubelet_plugin.reporting.metrics import MeasuredClaims
 from kubelet_plugin.reporting.pod_events import Observers, PodEvents
 from kubelet_plugin.rpc.messages import DeviceHealth
-from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, serving
-from kubelet_plugin.rpc.sockets import plugin_sockets
+from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, plugin_sockets, serving
 from kubelet_plugin.settings import NodePluginSettings
 
 _log = structlog.get_logger(__name__)

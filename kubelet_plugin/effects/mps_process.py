@@ -1,6 +1,8 @@
-"""Keeps the logs of MPS daemons small. Nothing else rotates them, and a daemon keeps its files open while it runs.
+"""The process of an MPS daemon: how it is started on the host, as a unit of systemd or without, and its logs.
 
-`kubelet_plugin.effects.mps` enters here whenever it looks at a daemon.
+`kubelet_plugin.effects.mps` enters here: `launch` starts a daemon so that it outlives the plugin, and `bound_logs`
+keeps the logs small whenever a daemon is checked. Nothing else rotates them, and a daemon keeps its files open while it
+runs.
 """
 
 import os

@@ -16,8 +16,7 @@ from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
 from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
-from kubelet_plugin.rpc.servers import DraServer, RegistrationServer
-from kubelet_plugin.rpc.sockets import Sockets, listen, plugin_sockets
+from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, Sockets, listen, plugin_sockets
 
 QUICK = Times(registry_poll_s=0.02, registration_retry_s=0.02)
 

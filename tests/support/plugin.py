@@ -12,8 +12,7 @@ from dra_driver.errors import DriverError
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.rpc.messages import DeviceHealth
-from kubelet_plugin.rpc.servers import DraServer, RegistrationServer
-from kubelet_plugin.rpc.sockets import Sockets, plugin_sockets
+from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, Sockets, plugin_sockets
 
 
 class ScriptedClaims:

@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-from dra_driver.api.manifest_nodes import normalized
-from dra_driver.api.plain_values import plain_value
+from dra_driver.api.manifest_nodes import normalized, plain_value
 from dra_driver.migration.text.edited import EditRefused
 
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.api.plain_values import plain_value
+from dra_driver.api.manifest_nodes import plain_value
 from dra_driver.migration.text.edited import EditRefused, Items, same
 from dra_driver.migration.text.tree import (
     Alias,

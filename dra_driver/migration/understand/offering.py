@@ -1,5 +1,5 @@
-"""What runs in a cluster for GPUs (device plugins, parts of the GPU Operator, node labels of autoscalers), who offers the
-GPUs of each node now, and which pods hold some. Pure.
+"""What runs in a cluster for GPUs (device plugins, parts of the GPU Operator, node labels of autoscalers), who offers
+the GPUs of each node now, and which pods hold some. Pure.
 
 DaemonSets of device plugins, feature discovery and the MIG manager see all GPUs of their nodes and never get claims.
 `dra_driver.migration.cutover.cutover_plan` makes its plan of what is offered. What counts is what a scheduler sees:

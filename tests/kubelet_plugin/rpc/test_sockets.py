@@ -11,7 +11,7 @@ from support.rows import rows
 
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import GPU_DRIVER
-from kubelet_plugin.rpc.sockets import is_lost, listen, plugin_sockets
+from kubelet_plugin.rpc.servers import is_lost, listen, plugin_sockets
 
 POD_UID = "5a7b12c3-0000-4000-8000-0123456789ab"
 DEFAULT_ROOT = Path("/var/lib/kubelet")
