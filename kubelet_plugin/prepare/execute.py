@@ -45,8 +45,8 @@ A claim with holds (`kubelet_plugin.prepare.holds`) takes a longer way: hardware
 * Two that need the same hold take turns with it (`kubelet_plugin.prepare.turns`), over all instances of the plugin, and
   with nothing else. The second finds it made.
 * A claim that cannot be prepared is released at once, if it had nothing before.
-* What cannot be undone because its GPU is lost keeps no claim: its record stays behind, and is cleared later. So are
-  holds of entries that were lost: UNDOING first, too.
+* What cannot be undone because its GPU is lost, or the driver is gone, keeps no claim: its record stays behind, and is
+  cleared later. So are holds of entries that were lost: UNDOING first, too.
 """
 
 import asyncio
@@ -93,17 +93,25 @@ _FILE_THREADS = 8
 
 _OUT_OF_REACH = (
     NvmlCode.NOT_FOUND, NvmlCode.DRIVER_NOT_LOADED, NvmlCode.GPU_IS_LOST, NvmlCode.RESET_REQUIRED,
-    NvmlCode.LIB_RM_VERSION_MISMATCH, NvmlCode.TIMEOUT, *FM_SILENT,
+    NvmlCode.LIB_RM_VERSION_MISMATCH, NvmlCode.TIMEOUT, NvmlCode.LIBRARY_NOT_FOUND, *FM_SILENT,
 )  # fmt: skip
 """No program can use the GPU now, or Fabric Manager cannot be asked, so the claim may be released; otherwise its pod
 would be stuck until the node boots. What the claim left there is undone when it can be reached again; until then no
 other claim gets it."""
+
+_NO_DRIVER = "driver"
+"""What an error without a code is about if the node's driver, or a part of it, is not there. A driver container that
+drains the node before it installs the driver waits for the pods, and their release must not wait for the driver."""
 
 _THREADS_OF_A_GPU = 4
 """Work on holds of one GPU, side by side. Most of the time it waits: for the driver, or for a daemon to be ready."""
 
 type Finish = Callable[[Entry, Records], Awaitable[Plan]]
 """Plans the file of an entry whose holds are made. Raises DriverError."""
+
+
+def _is_out_of_reach(error: NodeNotReady) -> bool:
+    return error.code in _OUT_OF_REACH if isinstance(error, HardwareError) else error.about == _NO_DRIVER
 
 
 class _ClaimFiles:
@@ -361,8 +369,8 @@ class Executor:
                 try:
                     if await self._take_back(hold, uid, boot_id):
                         undone.add(hold)
-                except HardwareError as error:
-                    if error.code not in _OUT_OF_REACH:
+                except NodeNotReady as error:
+                    if not _is_out_of_reach(error):
                         raise
                     _log.warning("left behind for now", hold=described(hold), claim=str(entry.claim), error=str(error))
                     out_of_reach.add(hold)

@@ -224,33 +224,60 @@ async def test_hardware_of_a_claim_that_is_being_taken_back_is_waited_for(bench:
 
 
 @pytest.mark.parametrize(
-    "code",
+    "out_of_reach",
     [
-        NvmlCode.GPU_IS_LOST,
-        NvmlCode.RESET_REQUIRED,
-        NvmlCode.NOT_FOUND,
-        NvmlCode.DRIVER_NOT_LOADED,
-        NvmlCode.LIB_RM_VERSION_MISMATCH,
+        HardwareError("lost", code=NvmlCode.GPU_IS_LOST),
+        HardwareError("needs a reset", code=NvmlCode.RESET_REQUIRED),
+        HardwareError("not found", code=NvmlCode.NOT_FOUND),
+        HardwareError("no module", code=NvmlCode.DRIVER_NOT_LOADED),
+        HardwareError("no library", code=NvmlCode.LIBRARY_NOT_FOUND),
+        HardwareError("mismatch", code=NvmlCode.LIB_RM_VERSION_MISMATCH),
+        NodeNotReady("libnvidia-ml.so.<version> is in no library folder", about="driver"),
     ],
+    ids=str,
 )
-async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench: HoldBench, code: NvmlCode) -> None:
+async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(
+    bench: HoldBench, out_of_reach: NodeNotReady
+) -> None:
     ref, other = bench.claim("train", PART), bench.claim("next", OTHER_PART)
     async with bench.plugin() as service:
         await prepare_one(service, ref)
-        bench.hardware.failures = [HardwareError("out of reach", code=code)]
+        bench.hardware.failures = [out_of_reach]
         await unprepare_one(service, ref)
 
         assert (bench.journal.held, bench.files) == ({}, [])
         assert bench.hardware.holds == set(bench.journal.holds)
         assert {record.state for record in bench.journal.holds.values()} == {HoldState.UNDOING}
-        bench.hardware.failures = [HardwareError("out of reach", code=code)]
+        bench.hardware.failures = [out_of_reach]
         with pytest.raises(NodeNotReady, match="was left by a claim that no longer exists"):
             await prepare_one(service, other)
-        bench.hardware.failures = [HardwareError("out of reach", code=code)]
+        bench.hardware.failures = [out_of_reach]
         assert len((await service.sweep()).pending) == 1
         await service.sweep()
 
     assert (bench.journal.holds, bench.hardware.there) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        HardwareError("in use", code=NvmlCode.IN_USE),
+        HardwareError("it hangs", about="driver"),
+        NodeNotReady("no modprobe", about="module vfio_pci"),
+        NodeNotReady("released to another tool", about="GPUs"),
+    ],
+    ids=str,
+)
+async def test_what_may_still_be_in_use_keeps_its_claim(bench: HoldBench, error: NodeNotReady) -> None:
+    ref = bench.claim("train", PART)
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        bench.hardware.failures = [error]
+        with pytest.raises(NodeNotReady, match=error.message):
+            await unprepare_one(service, ref)
+        assert bench.journal.held[ref.uid].releasing
+        await unprepare_one(service, ref)
+    assert (bench.journal.held, bench.journal.holds, bench.hardware.there) == ({}, {}, {})
 
 
 async def test_what_a_lost_gpu_kept_is_looked_after_before_the_next_sweep(

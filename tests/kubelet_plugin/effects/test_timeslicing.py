@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from support.mishaps import bind_gpu, run_persistenced, unload_driver
+from support.mishaps import bind_gpu, remove_driver_files, run_persistenced, unload_driver
 from support.nodes import Node
 from support.rows import slow_but
 
@@ -13,6 +13,7 @@ from kubelet_plugin.effects.gpu_settings import TimeSlices
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.execute import _is_out_of_reach
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
 from kubelet_plugin.simulation.driver_files import PLACES
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
@@ -134,6 +135,17 @@ def test_what_left_the_driver_needs_no_undoing(host: SimulatedHost, gone: str) -
     else:
         bind_gpu(host, 0, "vfio-pci")
     _effect(host).undo(hold, _made(hold), _BOOT)
+
+
+def test_without_a_driver_it_is_left_for_later(tmp_path: Path) -> None:
+    """A driver container that is replaced takes the driver's files with it; its successor may wait for the pods."""
+    host = create_host(tmp_path / "host", "l40s")
+    effect, hold = _effect(host), TimeSlice(_gpu(host), "Short")
+    effect.make(hold, {})
+    remove_driver_files(host)
+    with pytest.raises(NodeNotReady, match="is in no library folder") as caught:
+        effect.undo(hold, _made(hold), _BOOT)
+    assert _is_out_of_reach(caught.value)
 
 
 def test_after_a_reboot_nothing_is_undone(host: SimulatedHost) -> None:
