@@ -13,7 +13,7 @@ the one before, until the older plugin is gone.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
@@ -256,7 +256,7 @@ class Reporter:
         }
 
     def _is_true(self, observed: JsonObject, spec: JsonObject) -> bool:
-        owners = [owner.get("uid") for owner in observed["metadata"].get("ownerReferences", [])]
+        owners = [owner.get("uid") for owner in observed["metadata"].get("ownerReferences") or ()]
         stored = self._accepted[1] if self._accepted is not None and self._accepted[0] == spec else spec
         return owners == [self._owner_uid] and observed.get("spec") in (spec, stored)
 
@@ -331,9 +331,9 @@ def _wire(
 
 def _registrations(observed: JsonObject | None, latest: datetime) -> dict[str, datetime]:
     """Registration times in the object; one that cannot be read, or is later than `latest`, is not a heartbeat."""
-    entries: Iterable[JsonObject] = (observed or {}).get("spec", {}).get("registrations") or ()
+    entries = ((observed or {}).get("spec") or {}).get("registrations")
     times = {}
-    for entry in entries:
+    for entry in entries if isinstance(entries, list) else ():
         try:
             parsed = datetime.fromisoformat(entry["time"])
             if isinstance(entry.get("driver"), str) and parsed.tzinfo is not None and parsed <= latest:

@@ -393,6 +393,27 @@ def test_the_same_facts_and_registrations_give_the_same_bytes_in_any_order(times
     assert str(wanted_spec(NODE, facts, times)) == str(wanted_spec(NODE, facts, backwards))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": None},
+        {"spec": {"registrations": 7}},
+        {"spec": {"registrations": ["x", 7, None, {}, {"time": 7, "driver": "d"}]}},
+        {"metadata": {"ownerReferences": None}},
+        {"metadata": {"ownerReferences": [], "annotations": None}},
+    ],
+    ids=str,
+)
+async def test_an_inventory_that_no_api_server_stores_is_replaced(scene: Scene, change: JsonObject) -> None:
+    """A proxy may answer anything that has the shape of an object. Once, it ended the plugin."""
+    stored = await Kube.get(scene.kube, NODE_INVENTORIES, NODE)
+    metadata = {**stored["metadata"], **change.get("metadata", {})}
+    scene.reporter._know({**stored, **change, "metadata": metadata})
+    scene.reporter.registered("gpu.nvidia.com", NOON)
+    inventory = await scene.becomes(lambda inventory: inventory.spec.registrations != [])
+    assert len(inventory.spec.gpus) == 8
+
+
 def sick(gpus: int, conditions: int, problems: int = 0) -> NodeFacts:
     """With the longest messages, in a script of three bytes for a character."""
     gpu = gpu_of("h100-80", 0)
