@@ -114,8 +114,21 @@ def events(cluster: ClusterView) -> Judgment:
             place = f"{regarding.namespace}/" if regarding.namespace else ""
             age = f"{max(0.0, (cluster.time - time).total_seconds()) / 60:.0f} min"
             about = f"{regarding.kind} {place}{regarding.name}"
-            yield wrong("told", about, reason=event.reason, age=age, note=event.message)
+            command = _what_to_run(regarding)
+            yield wrong("told", about, reason=event.reason, age=age, note=event.message, command=command)
     return "no unresolved Warning event of a plugin in the last 30 minutes"
+
+
+_EXPLAINED = {"Pod": "pod", "ResourceClaim": "claim", "Node": "node"}
+
+
+def _what_to_run(regarding: InvolvedObject) -> str:
+    namespace = f" -n {regarding.namespace}" if regarding.namespace else ""
+    if regarding.kind in _EXPLAINED:
+        # Events of nodes are in the namespace default.
+        namespace = "" if regarding.kind == "Node" else namespace
+        return f"dractl explain {_EXPLAINED[regarding.kind]} {regarding.name}{namespace}"
+    return f"kubectl describe {regarding.kind.lower()} {regarding.name}{namespace}"
 
 
 def _is_over(

@@ -23,7 +23,13 @@ from dra_driver.explain.driver_findings import (
 )
 from dra_driver.explain.findings import WaitFinding, findings_of
 from dra_driver.explain.judge import NodeJudge
-from dra_driver.explain.running import failed_findings, fault_findings, faults_of_claim, running_findings
+from dra_driver.explain.running import (
+    failed_findings,
+    fault_findings,
+    faults_of_claim,
+    preparation_findings,
+    running_findings,
+)
 from dra_driver.explain.suggest import Suggestion, suggestions
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode, holder_of
 from dra_driver.grouping import grouped
@@ -253,6 +259,7 @@ def _findings(
         yield from running_findings(world, pod, entries)
     elif answer is Answer.ALLOCATED:
         yield from fault_findings((fault for claim in claims for fault in faults_of_claim(world, claim)), None)
+        yield from (finding for entry in entries for finding in preparation_findings(world, entry))
     yield from binding_findings(world, claims)
     yield from domain_findings(world, pod, entries, verdicts)
 

@@ -126,7 +126,7 @@ def running_findings(world: World, pod: Pod, claims: Sequence[PodClaim]) -> tupl
         *_of_the_end(pod),
         *node_findings(world, pod.node or ""),
         *fault_findings(faults, pod),
-        *(finding for entry in claims for finding in _of_preparation(world, entry)),
+        *(finding for entry in claims for finding in preparation_findings(world, entry)),
         *(() if pod.ready else plugin_findings(world, [pod.node or ""])),
         *_of_containers(pod),
     )
@@ -156,7 +156,8 @@ def node_findings(world: World, node: str) -> Iterator[WaitFinding]:
         yield WaitFinding("node-not-ready", f"node {node}", f"is not ready: {view.not_ready}", fix, stops=True)
 
 
-def _of_preparation(world: World, entry: PodClaim) -> Iterator[WaitFinding]:
+def preparation_findings(world: World, entry: PodClaim) -> Iterator[WaitFinding]:
+    """Why the node plugin has not prepared the claim."""
     claim = entry.claim
     if claim is None:
         return
@@ -177,10 +178,14 @@ def _of_preparation(world: World, entry: PodClaim) -> Iterator[WaitFinding]:
 def _prepare_advice(entry: PodClaim, reason: str) -> str:
     """By the kind of error, which the node plugin writes as the reason (dra_driver/errors.py)."""
     if reason in ("InvalidConfig", "InvalidInput"):
-        if entry.template is not None:
+        owners = entry.claim.metadata.owner_references if entry.claim is not None else ()
+        if entry.template is not None or any(owner.kind == "Pod" for owner in owners):
+            template = (
+                f"ResourceClaimTemplate {entry.template}" if entry.template else "the pod's ResourceClaimTemplate"
+            )
             return (
-                f"Trying again does not help. Correct ResourceClaimTemplate {entry.template}, or the DeviceClass that"
-                " has the config; then delete the pod, so that a new claim is created for it."
+                f"Trying again does not help. Correct {template}, or the DeviceClass that has the config; then delete"
+                " the pod, so that a new claim is created for it."
             )
         return (
             "Trying again does not help. Claims cannot be changed: correct the claim, or the DeviceClass that has the"

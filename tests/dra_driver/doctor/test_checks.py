@@ -532,6 +532,21 @@ def test_what_was_told_is_over_when_that_was_told_later_of_the_same_object(
     assert codes(it) == set()
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason", "command"),
+    [
+        ("Pod", Reason.POD_PREPARE_FAILED, "dractl explain pod train -n team-a"),
+        ("ResourceClaim", Reason.PREPARE_FAILED, "dractl explain claim train -n team-a"),
+        ("Node", Reason.GPU_UNHEALTHY, "dractl explain node train"),
+    ],
+)
+def test_an_event_comes_with_the_command_that_explains_its_object(kind: str, reason: Reason, command: str) -> None:
+    it = Installation()
+    event(it, kind, reason, "11:50")
+    (finding,) = troubles(it)
+    assert finding.fix == f"run {command}; docs/events.md describes {reason.word}"
+
+
 @pytest.mark.parametrize("reason", [Reason.GPU_UNHEALTHY, Reason.GPU_VALIDATION_FAILED])
 def test_what_was_told_of_a_gpu_is_over_when_it_is_well(reason: Reason) -> None:
     """Also where nobody told of that: a plugin that has restarted does not."""

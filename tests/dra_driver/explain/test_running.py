@@ -140,6 +140,7 @@ def test_a_config_that_is_wrong_stays_wrong_and_the_advice_says_where_to_correct
     (held,) = world.claims.values()
     (finding,) = running_findings(world, world.pods["default", "train"], [PodClaim("gpu", held, template=template)])
     assert finding.fix.startswith("Trying again does not help. ") and advice in finding.fix
+    assert codes_of(explain_claim(world, HELD)) == [("not-prepared", True)]
 
 
 @pytest.mark.parametrize(
