@@ -171,7 +171,7 @@ def stored(path: Path) -> Stored:
                     _read_objects(file, _KINDS[name], objects)
                 elif name in (FACTS, NODE_FACTS, DESCRIPTION):
                     data[name] = json.load(file)
-    except (FileNotFoundError, PermissionError) as error:
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UnreadableFile(f"cannot be read: {error.strerror}", about=f"file {path}") from error
     except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(

@@ -5,7 +5,9 @@ state that it names. Without a valid secret there is nothing but a form that ask
 """
 
 import asyncio
+import errno
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -72,7 +74,9 @@ def _listening_on(where: Listening) -> socket.socket:
     try:
         return listening_socket(where.host, where.port)
     except OSError as error:
-        message = f"the port cannot be used: {error.strerror}; choose another with --port"
+        # Python's own text repeats the address.
+        reason = os.strerror(error.errno) if error.errno in errno.errorcode else error.strerror
+        message = f"the port cannot be used: {reason}; choose another with --port"
         raise InvalidInput(message, about=f"{where.host}:{where.port}") from error
 
 

@@ -18,7 +18,7 @@ from dra_driver.cli.doctor import report_of_bundle, shipped_checks
 from dra_driver.doctor.archive import Bundle, Logs, stored
 from dra_driver.doctor.findings import examined
 from dra_driver.doctor.redaction import Anonymity
-from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
+from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable, UnreadableFile
 
 RELEASE = "0.1.0"
 SECRET = "hunter2-Vx9"
@@ -227,6 +227,11 @@ async def test_no_name_is_in_it_when_names_are_replaced(kube: FakeKube, tmp_path
     assert gpu["name"] == f"gpu-{gpu['uuid'][4:12]}"
     assert gpu["productName"] == "NVIDIA H100 80GB HBM3"
     assert stored(path).anonymous
+
+
+def test_a_folder_is_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFile, match="cannot be read: Is a directory"):
+        stored(tmp_path)
 
 
 async def test_the_same_cluster_gives_the_same_archive(kube: FakeKube, tmp_path: Path) -> None:

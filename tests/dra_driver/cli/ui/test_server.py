@@ -457,3 +457,13 @@ async def test_slices_that_cannot_be_listed_are_not_taken_for_lost_gpus(
             await asyncio.sleep(0.2)
             text = (await visitor.get("/nodes/node-1"))[1]
     assert "published" not in text
+
+
+def test_a_port_that_is_taken_is_named_without_python_objects() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidInput) as refused:
+            ui_server._listening_on(Listening("127.0.0.1", port))
+    assert str(refused.value) == (
+        f"127.0.0.1:{port}: the port cannot be used: Address already in use; choose another with --port"
+    )
