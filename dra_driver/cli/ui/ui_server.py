@@ -75,7 +75,7 @@ def _listening_on(where: Listening) -> socket.socket:
         return listening_socket(where.host, where.port)
     except OSError as error:
         # Python's own text repeats the address.
-        reason = os.strerror(error.errno) if error.errno in errno.errorcode else error.strerror
+        reason = os.strerror(error.errno or 0) if error.errno in errno.errorcode else error.strerror
         message = f"the port cannot be used: {reason}; choose another with --port"
         raise InvalidInput(message, about=f"{where.host}:{where.port}") from error
 
