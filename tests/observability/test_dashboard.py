@@ -96,13 +96,20 @@ def test_prometheus_understands_every_query(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["UUID", "uuid"])
-def test_each_claim_of_a_shared_gpu_has_its_utilisation(tmp_path: Path, label: str) -> None:
+def test_each_claim_of_a_shared_gpu_has_its_utilization(tmp_path: Path, label: str) -> None:
     (expression,) = (query for query in expressions() if "DCGM" in query)
     device = 'gpu_dra_claim_device{{gpu="GPU-a",type="gpu",admin_access="false",node="n",namespace="t",claim="{}"}}'
     series = [device.format("one"), device.format("two"), f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",{label}="GPU-a"}}']
     values = {name: 40 if "DCGM" in name else 1 for name in series}
     by_claim = {f'{{gpu="GPU-a",namespace="t",claim="{claim}"}}': 40 for claim in ("one", "two")}
     evaluated(tmp_path, expression, values, by_claim)
+
+
+def test_the_pods_of_each_claim_are_shown(tmp_path: Path) -> None:
+    (expression,) = (query for query in expressions() if "gpu_dra_claim_pod" in query)
+    series = {f'gpu_dra_claim_pod{{node="n",namespace="t",claim="shared",pod="{pod}"}}': 1 for pod in ("a", "b")}
+    pods = {f'{{node="n",namespace="t",claim="shared",pod="{pod}"}}': 1 for pod in ("a", "b")}
+    evaluated(tmp_path, expression, series, pods)
 
 
 PUBLISHERS = {
