@@ -233,7 +233,7 @@ def _plain(cell: Cell) -> object:
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
     """Columns as wide as they need; a pipe or file gets one line a row. A terminal folds what does not fit: in its
-    column, or, if the last column would have little room, in lines of its own below the others.
+    column, or, if the last column has sentences and little room, in lines of its own below the others.
     """
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     natural = sum(width + _GAP for width in widths)
@@ -245,8 +245,8 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -
         return
     console = Console(highlight=False, markup=False, emoji=False)
     left = console.width - (natural - widths[-1] - _GAP)
-    others_fit = left >= -_GAP
-    if left < min(widths[-1], _READABLE) and (others_fit or widths[-1] > _READABLE):
+    if left < _READABLE < widths[-1]:
+        others_fit = left >= -_GAP
         _print_stacked(console, [headings, *rows], widths if others_fit else [0] * len(widths))
     else:
         console.print(_table(headings, rows))

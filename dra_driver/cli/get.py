@@ -3,6 +3,7 @@ ComputeDomains by their status, which the controller writes."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -27,6 +28,8 @@ from dra_driver.terminal import Format, Sheet, Status, messages, print_data, pri
 _DRIVERS = [GPU_DRIVER, COMPUTE_DOMAIN_DRIVER]
 _TOGETHER_S = 0.3
 """Changes that come within this time are shown together."""
+_LOOK_S = 2.0
+"""How often a watch looks whether the API server still answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +264,26 @@ class Question:
                 await following.until_read(self._required)
             except NotFound as error:
                 raise self._unknown(error) from error
+            missing: list[str] = []
             while True:
                 following.changed.clear()
                 asked = replace(self.asked, minor=minor, now=datetime.now(UTC))
                 printer.changes(self.kind.answer(following.objects(), asked))
-                await following.changed.wait()
+                missing = await _until_changed(following, missing)
                 await asyncio.sleep(_TOGETHER_S)
+
+
+async def _until_changed(following: Following, missing: list[str]) -> list[str]:
+    """Reports that there is no news, because the API server does not answer, and when there is again. `missing` is what
+    was reported last, as the result is."""
+    while not following.changed.is_set():
+        now = following.notes(())
+        if now != missing:
+            messages.print("; ".join(now) or "the API server answers again", markup=False, soft_wrap=True)
+            missing = now
+        with suppress(TimeoutError):
+            await asyncio.wait_for(following.changed.wait(), _LOOK_S)
+    return missing
 
 
 class Printer:

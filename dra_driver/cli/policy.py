@@ -22,7 +22,16 @@ from dra_driver.kubernetes import CURRENT
 from dra_driver.phrases import and_more, folded, how_many
 from dra_driver.publish.preview import NodePreview, counted, preview, users_by_node
 from dra_driver.slices.features import default_features
-from dra_driver.terminal import Format, LabelOption, OutputOption, labels_of, messages, print_data, print_table
+from dra_driver.terminal import (
+    Format,
+    LabelOption,
+    OutputOption,
+    labels_of,
+    messages,
+    print_data,
+    print_table,
+    terminal_width,
+)
 
 _HELP = """Preview GpuPolicies before you apply them, or convert a file to them.
 
@@ -152,8 +161,9 @@ def _print(previews: Sequence[NodePreview], names: Sequence[str], advice: str) -
         example = f" (for {first})" if others else ""
         nodes = and_more([node for node, _ in limits], _MOST_NODES)
         lines.append(f"{nodes}: {rule} cannot be followed: {why}. Fix{example}: {limit.fix}")
+    width = min(terminal_width() or _WIDTH, _WIDTH)
     for line in lines[:_MOST_LINES]:
-        typer.echo("\n".join(folded("", line, _WIDTH)))
+        typer.echo("\n".join(folded("", line, width)))
     if len(lines) > _MOST_LINES:
         messages.print(f"{len(lines) - _MOST_LINES} more: -o json lists all", markup=False)
 

@@ -8,6 +8,7 @@ plugins, cloud providers, and those with mistakes, which it explains.
 import base64
 import binascii
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -191,7 +192,7 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
             "is not UTF-8 text, so it is not a kubeconfig", about=f"kubeconfig {_joined(files)}"
         ) from error
     except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else _in_words(str(error))
         raise InvalidInput(reason or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInput("is not a kubeconfig", about=f"kubeconfig {_joined(files)}") from error
@@ -203,6 +204,15 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
         return next((setting["value"] for setting in settings if setting["in"] == "header" and setting["value"]), None)
 
     return Endpoint(configuration.host, tls, token, proxy, configuration.tls_server_name or None)
+
+
+def _in_words(reason: str) -> str:
+    """The official package's reason, in the words of kubectl where they are about contexts."""
+    if (missing := re.search(r"Expected object with name (\S+) in \S+/contexts list", reason)) is not None:
+        return f"has no context {missing[1]}; kubectl config get-contexts lists them"
+    if "Expected key current-context" in reason:
+        return "has no current context; name one with --context"
+    return reason
 
 
 def _tls_of_package(configuration: object) -> ssl.SSLContext:

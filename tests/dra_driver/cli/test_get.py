@@ -25,8 +25,11 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
+from dra_driver.cli.get import _until_changed
 from dra_driver.cli.main import app
-from dra_driver.errors import InvalidInput, Rejected
+from dra_driver.cli.tables.following import Following
+from dra_driver.cli.tables.seen import READ_AS
+from dra_driver.errors import InvalidInput, Rejected, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.phrases import duration
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -299,3 +302,21 @@ async def test_a_watch_prints_the_table_and_then_rows_that_change(kubeconfig: Pa
     finally:
         if watch.returncode is None:
             watch.kill()
+
+
+async def test_a_watch_reports_that_the_api_server_does_not_answer_and_that_it_does_again(
+    kube: Kube, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dra_driver.cli.get._LOOK_S", 0.01)
+    following = Following(kube, {NODES: READ_AS[NODES]})
+    mirror = following.mirrors[NODES]
+    mirror.synced.set()
+    monkeypatch.setattr(type(mirror), "failure", Unreachable("no answer"))
+    waiting = asyncio.create_task(_until_changed(following, []))
+    await asyncio.sleep(0.1)
+    assert capsys.readouterr().err == "no news of nodes: the API server does not answer\n"
+    monkeypatch.setattr(type(mirror), "failure", None)
+    await asyncio.sleep(0.1)
+    assert capsys.readouterr().err == "the API server answers again\n"
+    following.changed.set()
+    assert await asyncio.wait_for(waiting, 60) == []

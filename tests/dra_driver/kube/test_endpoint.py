@@ -60,8 +60,11 @@ def test_without_credentials_nothing_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_context_that_is_not_there_is_a_mistake_that_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"kubeconfig .*nowhere"):
+    with pytest.raises(InvalidInput, match=r"kubeconfig .*: has no context nowhere; kubectl config get-contexts lists"):
         endpoint_from(kubeconfig(tmp_path, {}), "nowhere")
+    (tmp_path / "none").write_text("apiVersion: v1\nkind: Config\n")
+    with pytest.raises(InvalidInput, match=r"has no current context; name one with --context"):
+        endpoint_from(tmp_path / "none")
 
 
 def test_outside_a_pod_a_kubeconfig_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
