@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from support.dractl import run
 from support.mishaps import unload_driver
 from support.places import SHORT
 from support.rows import slow_but
@@ -363,3 +364,16 @@ def test_containers_without_hooks_fail_unless_somebody_chose_it(
 )
 def test_a_runtime_that_cannot_read_our_files_fails(verdicts: list[Verdict], outcome: ProofResult) -> None:
     assert readable_cdi([_finding("node-runtime", verdict) for verdict in verdicts]).outcome is outcome
+
+
+def test_without_a_kubeconfig_only_the_proofs_in_pods_are_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    create_host(tmp_path / "host", "t4")
+    archive = tmp_path / "proof.tar.gz"
+    roots = ("--kubelet-root", str(tmp_path / "kubelet"), "--cdi-root", str(tmp_path / "cdi"))
+    places = ("--host-root", str(tmp_path / "host"), "--simulate", "t4", "--on", "node-1", *roots)
+    done = run("doctor", "--node", "--prove", *places, "--archive", str(archive))
+    assert archive.exists() and done.exit_code == 0
+    assert "pass      gpu-list" in done.stdout and "not tried pod-gpu " in done.stdout
