@@ -16,9 +16,8 @@ from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.prospects import Place, Prospects, Reasons, Site
 from dra_driver.allocation.requests import MAX_RESULTS, Cause, Refusal, Wanted, check_size
 from dra_driver.allocation.result import Chosen, ShareIds, allocation_of, derived_share_id
-from dra_driver.allocation.shortcuts import Room, SearchProblem, impossible
+from dra_driver.allocation.shortcuts import Room, SearchProblem, Symmetry, Twins, impossible
 from dra_driver.allocation.snapshot import Candidate, Snapshot
-from dra_driver.allocation.symmetry import Symmetry, Twins
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.errors import InvalidInput
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from dra_driver.api.computedomain import ComputeDomainStatus
-from dra_driver.domains.members import Membership, membership
 from dra_driver.domains.names import FINALIZER
 from dra_driver.domains.observed import ObjectState, ObservedDomain
-from dra_driver.domains.status import domain_status
+from dra_driver.domains.status import Membership, domain_status, membership
 
 
 class DomainStep(Enum):

@@ -1,9 +1,9 @@
 """A session with the NVML of a simulated node: handles, and what every call meets before it is answered.
 
-The functions themselves are in the modules `nvml_mig` and `nvml_health` beside this one, which extend `Session`, and in
-`kubelet_plugin.simulation.nvml`, which puts them together. A function of the library is a method
-under one of the decorators here, by what its first argument is a handle of: it is then called with the state of that
-GPU or instance. That state is shared and only read; what is to change is changed through `SimulatedHost.edit`.
+The functions themselves are in the modules `nvml_mig` and `nvml` beside this one, which extend `Session`. A function
+of the library is a method under one of the decorators here, by what its first argument is a handle of: it is then
+called with the state of that GPU or instance. That state is shared and only read; what is to change is changed through
+`SimulatedHost.edit`.
 """
 
 import ctypes

@@ -5,9 +5,9 @@ from itertools import permutations
 import pytest
 from support.domain_values import OTHER, RACK, daemon, domain, entry, known, member, node, observed, use
 
-from dra_driver.domains.members import Membership, membership
 from dra_driver.domains.names import DomainReason
 from dra_driver.domains.observed import ObservedDomain
+from dra_driver.domains.status import Membership, membership
 
 MAX = 3
 

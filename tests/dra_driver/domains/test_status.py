@@ -9,10 +9,9 @@ from support.rows import rows
 from docs.from_code.lists import OF_PARTS
 from dra_driver.api.computedomain import ComputeDomainStatus
 from dra_driver.api.meta import Condition
-from dra_driver.domains.members import membership
 from dra_driver.domains.names import DomainReason
 from dra_driver.domains.observed import ObjectState, ObservedDaemon, ObservedDomain
-from dra_driver.domains.status import FABRIC_COMPLETE, NODES_JOINED, READY, TEMPLATE_READY, domain_status
+from dra_driver.domains.status import FABRIC_COMPLETE, NODES_JOINED, READY, TEMPLATE_READY, domain_status, membership
 
 MAX = 3
 
