@@ -11,6 +11,11 @@ class Severity(StrEnum):
     WARNING = "warning"
     INFO = "info"
 
+    @property
+    def noun(self) -> str:
+        """For counts, and the level of SARIF."""
+        return "note" if self is Severity.INFO else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class Code:

@@ -77,7 +77,6 @@ class CheckReport:
 
 
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
@@ -93,7 +92,7 @@ def as_sarif(findings: Sequence[Finding], version: str) -> JsonObject:
         {
             "id": code.name,
             "shortDescription": {"text": code.means},
-            "defaultConfiguration": {"level": _LEVELS[code.severity]},
+            "defaultConfiguration": {"level": code.severity.noun},
         }
         for code in CODES
     ]
@@ -110,7 +109,7 @@ def _sarif_result(finding: Finding, rule: int) -> JsonObject:
     return {
         "ruleId": finding.code,
         "ruleIndex": rule,
-        "level": _LEVELS[finding.severity],
+        "level": finding.severity.noun,
         "message": {"text": sentence(finding)},
         "locations": [
             {

@@ -161,11 +161,8 @@ def _print_table(findings: Sequence[Finding], documents: int) -> None:
     if findings:
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), [_row(finding) for finding in findings])
     counts = Counter(finding.severity for finding in findings)
-    parts = [how_many(counts[severity], noun) for severity, noun in _NOUNS.items() if counts[severity]]
+    parts = [how_many(counts[severity], severity.noun) for severity in Severity if counts[severity]]
     messages.print(f"{how_many(documents, 'document')}: {', '.join(parts) or 'no problems found'}", markup=False)
-
-
-_NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

@@ -33,7 +33,6 @@ _HEADINGS = {
     Severity.WARNING: "Warnings: the workload may behave differently, or something must be done by hand",
     Severity.INFO: "Notes",
 }
-_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
 def markdown(report: MigrationReport) -> str:
@@ -82,7 +81,7 @@ def summary(migration: Migration) -> Iterator[str]:
         ]
         parts = ", ".join(f"{number} {what}" for number, what in becomes if number)
         yield f"{files}, {how_many(pods, 'pod specification')} that {does} for GPUs: {parts}."
-    numbers = [how_many(count(migration, severity), _WORDS[severity]) for severity in Severity]
+    numbers = [how_many(count(migration, severity), severity.noun) for severity in Severity]
     yield f"{numbers[0]}, {numbers[1]}, {numbers[2]}."
     if not migration.changed and pods:
         yield "No file is changed."
