@@ -162,3 +162,41 @@ def test_vulnerabilities_are_looked_for_before_a_release_and_each_night() -> Non
     for steps in (STEPS, nightly):
         assert {"run": "make scan"} in steps
     assert NIGHTLY["permissions"] == {"contents": "read"}
+
+
+CURL = """#!/bin/sh
+for url; do :; done
+case "$url" in
+*.sha256) printf '%s' "$(sha256sum "$PUBLISHED/kube-apiserver" | cut -d ' ' -f 1)";;
+*/SHA256SUMS) cd "$PUBLISHED" && sha256sum *.tar.gz;;
+*) cp "$SENT/${url##*/}" .;;
+esac
+"""
+"""Like curl, of two folders: hashes are of what was published, files are what was sent."""
+
+
+@pytest.mark.parametrize("altered", ["", "kube-apiserver", "etcd"])
+def test_the_api_server_of_the_night_is_what_its_project_published(tmp_path: Path, altered: str) -> None:
+    job = NIGHTLY["jobs"]["contracts"]
+    assert job["steps"][-1] == {"run": "make test ARGS=tests/contracts"}
+    for folder, text in (("published", "true"), ("sent", "altered")):
+        made = tmp_path / folder / f"etcd-{job['env']['ETCD']}-linux-amd64"
+        made.mkdir(parents=True)
+        (made / "etcd").write_text(text if altered == "etcd" else "true")
+        (made.parent / "kube-apiserver").write_text(text if altered == "kube-apiserver" else "true")
+        subprocess.run(["tar", "-czf", f"{made}.tar.gz", "-C", made.parent, made.name], check=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "curl").write_text(CURL)
+    (tmp_path / "bin" / "curl").chmod(0o755)
+    assets = tmp_path / "assets"
+    environment = {
+        **job["env"],
+        "KUBEBUILDER_ASSETS": str(assets),
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "PUBLISHED": str(tmp_path / "published"),
+        "SENT": str(tmp_path / ("sent" if altered else "published")),
+    }
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", job["steps"][1]["run"]]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == (not altered), done.stderr
+    assert (os.access(assets / "kube-apiserver", os.X_OK) and (assets / "etcd").exists()) == (not altered)
