@@ -30,7 +30,7 @@ from dra_driver.api.gpupolicy import (
 )
 from dra_driver.api.inventory import NodeInventoryStatus
 from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, Condition, JsonObject, dated, wire_time
-from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.features import Gates
 from dra_driver.kube.events import News, Regarding
 from dra_driver.kube.watch import Backoff, Mirror, Watches
@@ -124,8 +124,10 @@ class PolicyKeeper:
             self._changed.clear()
             began = self._loop_time()
             try:
-                await self._install()
-                await self._write_statuses(self._nodes.objects)
+                refused = await self._install()
+                refused = await self._write_statuses(self._nodes.objects) or refused
+                if refused is not None:
+                    raise refused
             except ClusterError as error:
                 pause_s = retry.next_s(error.retry_after_s or 0.0)
                 _log.warning("a GpuPolicy was not written", error=str(error), retry_s=round(pause_s, 1))
@@ -136,19 +138,25 @@ class PolicyKeeper:
             await self._changed.wait()
             await asyncio.sleep(min(_GATHER_S + _GATHER_PART * took_s, _LONGEST_GATHER_S))
 
-    async def _install(self) -> None:
-        """Make the policies of the installation as they should be, and remove those that it no longer has.
+    async def _install(self) -> Rejected | None:
+        """Make the policies of the installation as they should be, and remove those that it no longer has. Returns the
+        first refusal: what the API server refuses of one policy keeps no other from being written.
 
         The publisher goes by them even before they are made, so that an upgrade publishes nothing in between that they
         withhold. Therefore they are made again after a user deletes or changes them.
         """
+        refused: Rejected | None = None
         for policy in self._installed.values():
-            await self._make(policy)
+            try:
+                await self._make(policy)
+            except Rejected as error:
+                refused = refused or error
         for (_, name), stored in list(self._policies.objects.items()):
             if stored.made_here and name not in self._installed:
                 with suppress(NotFound):
                     await self._kube.delete(GPU_POLICIES, name)
                     _log.info("policy removed, because the installation no longer has it", policy=name)
+        return refused
 
     async def _make(self, policy: GpuPolicy) -> None:
         stored = self._policies.objects.get(("", policy.name))
@@ -171,7 +179,9 @@ class PolicyKeeper:
             await self._kube.replace(GPU_POLICIES, {**current, "spec": wanted["spec"]})
             _log.info("policy of the installation changed", policy=policy.name)
 
-    async def _write_statuses(self, nodes: Mapping[tuple[str, str], _Node]) -> None:
+    async def _write_statuses(self, nodes: Mapping[tuple[str, str], _Node]) -> Rejected | None:
+        """As `_install`."""
+        refused: Rejected | None = None
         shares: dict[str, list[tuple[str, _OnNode]]] = {}
         for (_, node), shares_of_node in sorted(nodes.items()):
             for name, share in shares_of_node.items():
@@ -186,7 +196,11 @@ class PolicyKeeper:
                     await self._kube.merge_patch(GPU_POLICIES, name, {"status": body}, subresource="status")
                 except (NotFound, Conflict):
                     continue
+                except Rejected as error:
+                    refused = refused or error
+                    continue
                 self._tell_change(name, stored, status)
+        return refused
 
     def _tell_change(self, name: str, stored: _Stored, status: GpuPolicyStatus) -> None:
         """An Event of the policy when the reason of a condition changed; not that a new policy is followed."""

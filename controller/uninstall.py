@@ -9,7 +9,7 @@ block the deletion of the definition.
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,7 +86,12 @@ async def run(settings: UninstallSettings) -> None:
             *(partial(_remove, kube, meta.SECRETS, name, settings.lease_namespace) for name in settings.secrets),
             *(partial(_remove, kube, meta.PODS, name, settings.lease_namespace) for name in settings.pods),
         )
-        failures = [failure for step in steps if (failure := await _failure(step)) is not None]
+        await _all(steps)
+
+
+async def _all(steps: Iterable[Step]) -> None:
+    """Takes each step, also after one that failed; then raises the first ClusterError."""
+    failures = [failure for step in steps if (failure := await _failure(step)) is not None]
     if failures:
         raise failures[0]
 
@@ -101,17 +106,15 @@ async def _failure(step: Step) -> ClusterError | None:
 
 
 async def _remove_classes(kube: Kube, driver: str) -> None:
-    for item in (await kube.list(meta.DEVICE_CLASSES)).items:
-        if is_profile_class(item, driver):
-            await _remove(kube, meta.DEVICE_CLASSES, item["metadata"]["name"])
+    classes = [item for item in (await kube.list(meta.DEVICE_CLASSES)).items if is_profile_class(item, driver)]
+    await _remove_each(kube, meta.DEVICE_CLASSES, classes)
 
 
 async def _remove_slices(kube: Kube, driver: str, label_selector: str | None = None) -> None:
     selected = await kube.list(
         meta.RESOURCE_SLICES, field_selector=f"spec.driver={driver}", label_selector=label_selector
     )
-    for item in selected.items:
-        await _remove(kube, meta.RESOURCE_SLICES, item["metadata"]["name"])
+    await _remove_each(kube, meta.RESOURCE_SLICES, selected.items)
 
 
 def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
@@ -126,15 +129,18 @@ def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
 
 
 async def _free_nodes(kube: Kube) -> None:
-    for item in (await kube.list(meta.NODES, label_selector=DOMAIN_LABEL)).items:
-        name = item["metadata"]["name"]
-        await kube.merge_patch(meta.NODES, name, {"metadata": {"labels": {DOMAIN_LABEL: None}}})
-        _log.info("free of its domain", kind=meta.NODES.kind, name=name)
+    nodes = await kube.list(meta.NODES, label_selector=DOMAIN_LABEL)
+    await _all(partial(_free, kube, item["metadata"]["name"]) for item in nodes.items)
+
+
+async def _free(kube: Kube, node: str) -> None:
+    await kube.merge_patch(meta.NODES, node, {"metadata": {"labels": {DOMAIN_LABEL: None}}})
+    _log.info("free of its domain", kind=meta.NODES.kind, name=node)
 
 
 async def _remove_labeled(kube: Kube, resource: meta.Resource, namespace: str) -> None:
-    for item in (await kube.list(resource, namespace=namespace, label_selector=DOMAIN_LABEL)).items:
-        await _remove(kube, resource, item["metadata"]["name"], namespace)
+    labeled = await kube.list(resource, namespace=namespace, label_selector=DOMAIN_LABEL)
+    await _remove_each(kube, resource, labeled.items, namespace)
 
 
 async def _let_domains_go(kube: Kube) -> None:
@@ -144,15 +150,23 @@ async def _let_domains_go(kube: Kube) -> None:
         domains = (await kube.list(meta.COMPUTE_DOMAINS)).items
     except NotFound:
         return  # the definition is gone
-    for domain in domains:
-        metadata = domain["metadata"]
-        finalizers = [item for item in metadata.get("finalizers") or () if item != FINALIZER]
-        body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
-        try:
-            await kube.merge_patch(meta.COMPUTE_DOMAINS, metadata["name"], body, namespace=metadata["namespace"])
-        except NotFound:
-            continue
-        _log.info("let go", kind=meta.COMPUTE_DOMAINS.kind, namespace=metadata["namespace"], name=metadata["name"])
+    await _all(partial(_let_go, kube, domain["metadata"]) for domain in domains)
+
+
+async def _let_go(kube: Kube, metadata: meta.JsonObject) -> None:
+    finalizers = [item for item in metadata.get("finalizers") or () if item != FINALIZER]
+    body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
+    try:
+        await kube.merge_patch(meta.COMPUTE_DOMAINS, metadata["name"], body, namespace=metadata["namespace"])
+    except NotFound:
+        return
+    _log.info("let go", kind=meta.COMPUTE_DOMAINS.kind, namespace=metadata["namespace"], name=metadata["name"])
+
+
+async def _remove_each(
+    kube: Kube, resource: meta.Resource, items: Iterable[meta.JsonObject], namespace: str | None = None
+) -> None:
+    await _all(partial(_remove, kube, resource, item["metadata"]["name"], namespace) for item in items)
 
 
 async def _remove(kube: Kube, resource: meta.Resource, name: str, namespace: str | None = None) -> None:

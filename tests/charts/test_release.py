@@ -180,13 +180,17 @@ def test_what_others_made_stays(server: ServerThread, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_removed_does_not_keep_the_rest(server: ServerThread, capsys: Any) -> None:
-    server.create(wanted_class("1g.10gb", DRIVER, extended_resource=False))
-    server.create(slice_of(DRIVER, "ours"))
-    server.server.fail_next("DELETE", "deviceclasses", 403, message="not yours")
+    for profile in ("1g.10gb", "2g.20gb"):
+        server.create(wanted_class(profile, DRIVER, extended_resource=False))
+    for name in ("ours", "ours-too"):
+        server.create(slice_of(DRIVER, name))
+    for resource in ("deviceclasses", "resourceslices"):
+        server.server.fail_next("DELETE", resource, 403, message="not yours")
     settings = uninstall.read_settings(["--kubeconfig", str(server.kubeconfig)], {})
     with pytest.raises(uninstall.ClusterError, match="not yours"):
         asyncio.run(uninstall.run(settings))
-    assert server.objects("resource.k8s.io/v1", "ResourceSlice") == []
+    for kind in ("DeviceClass", "ResourceSlice"):
+        assert len(server.objects("resource.k8s.io/v1", kind)) == 1, "only the one that was refused"
 
 
 @pytest.mark.usefixtures("jobs")

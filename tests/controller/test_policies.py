@@ -12,7 +12,7 @@ from support.shipped import create_definitions
 
 from controller.policies import PolicyKeeper
 from dra_driver.api.gpupolicy import GpuPolicy, GpuPolicyStatus
-from dra_driver.api.meta import CRDS, GPU_POLICIES, NODE_INVENTORIES, JsonObject
+from dra_driver.api.meta import CRDS, GPU_POLICIES, NODE_INVENTORIES, JsonObject, Resource
 from dra_driver.errors import NotFound, Rejected
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
@@ -122,6 +122,31 @@ async def test_a_policy_of_somebody_else_with_that_name_stays(kube: Kube) -> Non
         await has(kube, installed_a={"publish": True}, installed_b={"publish": False})
     async with keeping(kube):
         await has(kube, installed_a={"publish": True})
+
+
+async def test_a_policy_that_is_refused_keeps_no_other_from_being_made_or_answered(
+    kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        await kube.create(GPU_POLICIES, gpu_policy(name, publish=True).to_object())
+    create, merge_patch = kube.create, kube.merge_patch
+    refusal = Rejected("another policy refuses it", about="GpuPolicy", status=422)
+
+    async def creating(resource: Resource, obj: JsonObject) -> JsonObject:
+        if obj["metadata"]["name"] == "installed-a":
+            raise refusal
+        return await create(resource, obj)
+
+    async def patching(resource: Resource, name: str, patch: JsonObject, **more: Any) -> JsonObject:
+        if name == "a":
+            raise refusal
+        return await merge_patch(resource, name, patch, **more)
+
+    monkeypatch.setattr(kube, "create", creating)
+    monkeypatch.setattr(kube, "merge_patch", patching)
+    async with keeping(kube, gpu_policy("installed-a", publish=False), gpu_policy("installed-b", publish=False)):
+        await has(kube, a={"publish": True}, b={"publish": True}, installed_b={"publish": False})
+        await until(kube, "b", lambda status: status.conditions != [])
 
 
 # -- statuses
