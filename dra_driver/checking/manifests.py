@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.api.core import Key
 from dra_driver.api.documents import Document, ReadDocuments
+from dra_driver.api.manifest_nodes import TEMPLATE
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaimSpec
 from dra_driver.api.untyped import list_in, value_at
@@ -38,6 +39,18 @@ def patch_files(reading: ReadDocuments) -> frozenset[str]:
             named |= {posixpath.normpath(posixpath.join(folder, path)) for path in _patches(document.obj)}
     files = {document.file for document in reading.documents} | {problem.file for problem in reading.problems}
     return frozenset(file for file in files if posixpath.normpath(file) in named)
+
+
+def template_files(reading: ReadDocuments) -> frozenset[str]:
+    """Files among these that are templates of charts among them, and not YAML before Helm has rendered them."""
+    files = (document.file for document in reading.documents)
+    folders = [posixpath.join(posixpath.dirname(file), "templates", "") for file in files if _is_chart(file)]
+    templates = {problem.file for problem in reading.problems if problem.message == TEMPLATE}
+    return frozenset(file for file in templates if file.startswith(tuple(folders)))
+
+
+def _is_chart(file: str) -> bool:
+    return posixpath.basename(file) == "Chart.yaml"
 
 
 KUSTOMIZATION_FILES = ("kustomization.yaml", "kustomization.yml", "Kustomization")

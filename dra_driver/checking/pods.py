@@ -267,8 +267,11 @@ def _check_resource(pod: PodPart, path: str, name: str, classes: Mapping[str, st
         fix = "`dractl migrate` writes a claim of a share of a GPU in its place"
         pod.report.find(codes.EXTENDED_RESOURCE, path, message, fix=fix)
         return
-    guess = meant(name, classes)
+    # The name that resembles that of a share is that of a whole GPU.
+    guess = meant(name, classes) if not name.endswith(".shared") else ""
     message = f"no DeviceClass provides {name}{guess}"
     if name.startswith("nvidia.com/mig-"):
         message += "; ask for the profile with a claim of class mig.nvidia.com instead"
+    elif name == "nvidia.com/gpu.shared":
+        message += "; ask for a share with a claim of class shared.gpu.nvidia.com instead"
     pod.report.find(codes.EXTENDED_RESOURCE, path, message, fix=fix_of(guess))

@@ -26,7 +26,7 @@ from dra_driver.checking.check import policies_for
 from dra_driver.checking.codes import Severity
 from dra_driver.checking.findings import Finding, as_data, as_github, as_sarif, sentence
 from dra_driver.checking.knowledge import Knowledge, sites_of_cluster, sites_of_models
-from dra_driver.checking.manifests import patch_files, with_chart_values, without_files
+from dra_driver.checking.manifests import patch_files, template_files, with_chart_values, without_files
 from dra_driver.cli.reading.files import known_classes, read_files
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask_all
 from dra_driver.errors import InvalidInput
@@ -87,7 +87,7 @@ def check(
       dractl check manifests/ --live
       kustomize build . | dractl check - -o github
     """
-    reading = _without_patches(with_chart_values(read_files(files)))
+    reading = _without_parts(with_chart_values(read_files(files)))
     if live:
         if profiles:
             raise InvalidInput("the nodes come from the cluster; leave it out with --live", about="--profiles")
@@ -101,17 +101,17 @@ def check(
         raise SystemExit(Status.NO)
 
 
-def _without_patches(reading: ReadDocuments) -> ReadDocuments:
-    """What kustomize merges into other objects cannot be judged alone."""
-    patches = patch_files(reading)
-    if patches:
-        messages.print(
-            f"{how_many(len(patches), 'patch file')} of kustomizations not checked: check the result of kustomize"
-            " (kustomize build FOLDER | dractl check -)",
-            markup=False,
-            soft_wrap=True,
-        )
-    return without_files(reading, patches)
+def _without_parts(reading: ReadDocuments) -> ReadDocuments:
+    """What kustomize merges into other objects, and what Helm renders first, cannot be judged alone."""
+    patches, templates = patch_files(reading), template_files(reading)
+    for files, noun, whole, command in (
+        (patches, "patch file", "kustomizations", "kustomize build FOLDER"),
+        (templates, "template", "charts", "helm template CHART"),
+    ):
+        if files:
+            text = f"{how_many(len(files), noun)} of {whole} not checked: check the result ({command} | dractl check -)"
+            messages.print(text, markup=False, soft_wrap=True)
+    return without_files(reading, patches | templates)
 
 
 def offline_knowledge(minor: int, profiles: str, documents: Sequence[Document]) -> Knowledge:

@@ -556,6 +556,13 @@ STORIES = (
         pod("", "", "nvidia.com/gpu: 1"),
     ),
     Story(
+        codes.EXTENDED_RESOURCE,
+        pod("", "", "nvidia.com/gpu.shared: 1"),
+        "nvidia.com/gpu.shared: 1",
+        "provides nvidia.com/gpu.shared; ask for a share with a claim of class shared.gpu.nvidia.com instead",
+        pod("", "", "nvidia.com/gpu: 1"),
+    ),
+    Story(
         codes.TEMPLATE_TAKEN,
         DOMAIN % ("train", "channel", "") + "---\n" + DOMAIN % ("serve", "channel", ""),
         "name: channel",

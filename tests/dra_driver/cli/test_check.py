@@ -305,3 +305,16 @@ def test_patches_of_a_kustomization_are_not_judged_as_objects(tmp_path: Path) ->
     together = run("check", str(tmp_path))
     assert (together.exit_code, together.stdout) == (Status.DONE, "")
     assert "2 patch files of kustomizations not checked" in together.stderr
+
+
+def test_templates_of_a_chart_in_a_folder_are_not_errors(tmp_path: Path) -> None:
+    templates = tmp_path / "chart" / "templates"
+    templates.mkdir(parents=True)
+    (templates / "pod.yaml").write_text("metadata: {name: {{ .Release.Name }}}\n")
+    (templates / "plain.yaml").write_text(ERROR)
+    alone = run("check", str(templates / "pod.yaml"))
+    assert alone.exit_code == Status.NO and "is a template" in alone.stdout
+    (tmp_path / "chart" / "Chart.yaml").write_text("apiVersion: v2\nname: a\nversion: 0.1.0\n")
+    together = run("check", str(tmp_path))
+    assert "1 template of charts not checked" in together.stderr
+    assert "pod.yaml" not in together.stdout and "plain.yaml" in together.stdout
