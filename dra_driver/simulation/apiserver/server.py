@@ -24,10 +24,9 @@ from dra_driver.simulation.apiserver.lists import WatchSettings
 from dra_driver.simulation.apiserver.objects import ObjectService
 from dra_driver.simulation.apiserver.requests import resolve
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
-from dra_driver.simulation.apiserver.rules.core_rules import core_rules
+from dra_driver.simulation.apiserver.rules.builtin_rules import builtin_rules
 from dra_driver.simulation.apiserver.rules.dra_rules import dra_rules, selector_problem
 from dra_driver.simulation.apiserver.rules.type_rules import Rules
-from dra_driver.simulation.apiserver.rules.workload_rules import workload_rules
 from dra_driver.simulation.apiserver.store import Store, encode
 
 DEFAULT_VERSION = SEEN[CURRENT]
@@ -60,7 +59,7 @@ class SimulatedApiServer:
             minor, gates.enabled("DRAConsumableCapacity"), gates.enabled("DRAListTypeAttributes"), stored=False
         )
         judged = partial(selector_problem, server=cel)
-        rules = Rules({**core_rules(), **workload_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
+        rules = Rules({**builtin_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
         self.objects = self.objects_type(self.store, self.registry, rules, gates, minor)
         self.url = ""
         self._handlers = Handlers(self.objects, watch or WatchSettings())
