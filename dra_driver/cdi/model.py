@@ -343,7 +343,7 @@ GROUPS_SINCE = "0.7.0"
 """The CDI version that added `additionalGids`."""
 _ANNOTATIONS_SINCE = "0.6.0"
 
-_RELEASES: dict[str, Sequence[tuple[tuple[int, ...], str]]] = {
+_RUNTIME_RELEASES: dict[str, Sequence[tuple[tuple[int, ...], str]]] = {
     "containerd": (
         ((1, 7), "0.5.0"),
         ((1, 7, 12), "0.6.0"),
@@ -375,7 +375,7 @@ def readable_version(runtime: str) -> str | None:
     numbers = release_numbers(version)
     if len(numbers) < 2:
         return None
-    readable = [cdi for since, cdi in _RELEASES.get(name, ()) if numbers >= since]
+    readable = [cdi for since, cdi in _RUNTIME_RELEASES.get(name, ()) if numbers >= since]
     return readable[-1] if readable else None
 
 

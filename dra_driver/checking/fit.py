@@ -273,48 +273,48 @@ def check_partitions(part: ClaimPart, manifests: Manifests) -> None:
 
     Claims with alternatives, admin access or `allocationMode: All` are not judged.
     """
-    asked = list(_asked(part, manifests))
+    asked = list(_counted_wishes(part, manifests))
     if len(asked) != len(part.requests):
         return
     knowledge, matched = manifests.knowledge, False
     for index, constraint in enumerate((part.spec.get("devices") or {}).get("constraints") or ()):
-        size = _size(constraint, knowledge)
+        size = _partition_size(constraint, knowledge)
         if size is not None:
             matched = True
             path = f"{part.path}.devices.constraints[{index}].matchAttribute"
-            _check_count(part, path, size, _of(asked, constraint), knowledge)
+            _check_partition_count(part, path, size, _constrained(asked, constraint), knowledge)
     if not matched and knowledge.certain:
         for site in knowledge.sites.broad:
-            if _report_missing(part, site, asked, knowledge):
+            if _report_missing_partition(part, site, asked, knowledge):
                 return
 
 
-def _asked(part: ClaimPart, manifests: Manifests) -> Iterator[Wish]:
+def _counted_wishes(part: ClaimPart, manifests: Manifests) -> Iterator[Wish]:
     for wish in wishes_of(part, manifests):
         alone = wish.name.alternative is None and not wish.request.get("adminAccess")
         if alone and not wish.wants_all and isinstance(wish.request.get("count", 1), int):
             yield wish
 
 
-def _kinds(wish: Wish, site: SampleNode, driver: str) -> frozenset[str]:
+def _kinds_on(wish: Wish, site: SampleNode, driver: str) -> frozenset[str]:
     """`gpu`, `vfio` and others, of the devices of a node that it selects."""
     matching = selected(site, wish.expressions).matching
     return frozenset(item.device.text("type") for item in matching if item.id.driver == driver) - {""}
 
 
-def _size(constraint: JsonObject, knowledge: Knowledge) -> int | None:
+def _partition_size(constraint: JsonObject, knowledge: Knowledge) -> int | None:
     """Of the partition that a constraint is about."""
     domain, _, name = str(constraint.get("matchAttribute") or "").rpartition("/")
     match = _PARTITION.fullmatch(name) if domain == knowledge.driver else None
     return int(match[1]) if match is not None else None
 
 
-def _of(asked: Sequence[Wish], constraint: Mapping[str, object]) -> list[Wish]:
+def _constrained(asked: Sequence[Wish], constraint: Mapping[str, object]) -> list[Wish]:
     names = constraint.get("requests") or [wish.name.request for wish in asked]
     return [wish for wish in asked if isinstance(names, list) and wish.name.request in names]
 
 
-def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[Wish], knowledge: Knowledge) -> None:
+def _check_partition_count(part: ClaimPart, path: str, size: int, asked: Sequence[Wish], knowledge: Knowledge) -> None:
     count = sum(request.count for request in asked)
     if asked and count != size:
         message = (
@@ -325,9 +325,9 @@ def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[Wish], k
         part.report.find(codes.FABRIC_PARTITION, path, message, fix=f"request {size} GPUs{other}")
 
 
-def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[Wish], knowledge: Knowledge) -> bool:
+def _report_missing_partition(part: ClaimPart, site: SampleNode, asked: Sequence[Wish], knowledge: Knowledge) -> bool:
     driver = knowledge.driver
-    kinds = [_kinds(request, site, driver) for request in asked]
+    kinds = [_kinds_on(request, site, driver) for request in asked]
     whole = [
         request
         for request, request_kinds in zip(asked, kinds, strict=True)
@@ -335,7 +335,7 @@ def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[Wish], kn
     ]
     if not whole:
         return False
-    count, attributes = sum(request.count for request in whole), _attributes(site, driver)
+    count, attributes = sum(request.count for request in whole), _attributes_on(site, driver)
     path = f"{part.path}.devices.requests" if len(whole) > 1 else whole[0].path
     if "partition1" in attributes:
         # Of models that are chosen by name, this is one way to run them.
@@ -356,7 +356,7 @@ def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[Wish], kn
     return True
 
 
-def _attributes(site: SampleNode, driver: str) -> dict[str, frozenset[str]]:
+def _attributes_on(site: SampleNode, driver: str) -> dict[str, frozenset[str]]:
     """Names, and texts, of what the devices of a node have."""
     values_by_name: dict[str, set[str]] = {}
     for pool in site.catalog.pools(site.node):

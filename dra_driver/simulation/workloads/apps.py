@@ -268,13 +268,13 @@ def _pod_of_set(owner: JsonObject, name: str, hash_: str) -> JsonObject:
     return pod
 
 
-_GENERATION = "pod-template-generation"
-_NODE = "metadata.name"
+_DAEMON_GENERATION = "pod-template-generation"
+_NODE_FIELD = "metadata.name"
 
-_OMITTED = ("numberAvailable", "numberUnavailable", "updatedNumberScheduled")
+_OMITTED_IF_ZERO = ("numberAvailable", "numberUnavailable", "updatedNumberScheduled")
 """Counts that are left out while they are 0."""
 
-_TOLERATED = (
+_TOLERATED_BY_DAEMONS = (
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
     ("node.kubernetes.io/disk-pressure", "NoSchedule"),
@@ -287,12 +287,12 @@ _TOLERATED = (
 
 def daemon_set_plan(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Sequence[JsonObject]) -> WorkloadPlan:
     """`pods` are those that the DaemonSet owns, wherever they are."""
-    pod = _pod_spec(daemon_set)
+    pod = _daemon_pod_spec(daemon_set)
     wanted = {node.name for node in nodes if pod.node_name in ("", node.name) and daemon_unfit_for(pod, node) is None}
     by_node: dict[str, list[JsonObject]] = {}
     for owned in pods:
         by_node.setdefault(_node_of(owned), []).append(owned)
-    delete = list(_surplus(by_node, wanted))
+    delete = list(_surplus_daemons(by_node, wanted))
     going = {pod["metadata"]["uid"] for pod in delete}
     by_wanted_node = {node: _daemon(all_, going) for node, all_ in by_node.items() if node in wanted}
     daemons = {node: pod for node, pod in by_wanted_node.items() if pod is not None}
@@ -300,7 +300,7 @@ def daemon_set_plan(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Seq
     updated = {node for node, pod in daemons.items() if pod["metadata"]["labels"].get(REVISION_HASH) == hash_}
     ready = {node for node, pod in daemons.items() if is_ready(pod)}
     old = [daemons[node] for node in sorted(daemons.keys() - updated)]
-    delete += _replaced(daemon_set, old, len(wanted), len(wanted - ready))
+    delete += _daemons_to_replace(daemon_set, old, len(wanted), len(wanted - ready))
     status = {
         "currentNumberScheduled": len(daemons),
         "desiredNumberScheduled": len(wanted),
@@ -314,34 +314,34 @@ def daemon_set_plan(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Seq
         "observedGeneration": daemon_set["metadata"].get("generation", 1),
     }
     create = tuple(daemon_pod(daemon_set, node) for node in sorted(wanted - by_node.keys()))
-    return WorkloadPlan(create, tuple(delete), status=without_zeros(status, *_OMITTED))
+    return WorkloadPlan(create, tuple(delete), status=without_zeros(status, *_OMITTED_IF_ZERO))
 
 
 def daemon_pod(daemon_set: JsonObject, node: str) -> JsonObject:
     """The pod of the template for one node, as it is created."""
     metadata, template = daemon_set["metadata"], daemon_set["spec"]["template"]
-    labels = {REVISION_HASH: template_hash(template), _GENERATION: str(metadata.get("generation", 1))}
+    labels = {REVISION_HASH: template_hash(template), _DAEMON_GENERATION: str(metadata.get("generation", 1))}
     pod = pod_of(daemon_set, template, f"{metadata['name']}-", labels)
     spec = pod["spec"]
-    spec["tolerations"] = _tolerations(spec)
-    field = {"matchFields": [{"key": _NODE, "operator": "In", "values": [node]}]}
+    spec["tolerations"] = _daemon_tolerations(spec)
+    field = {"matchFields": [{"key": _NODE_FIELD, "operator": "In", "values": [node]}]}
     node_affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     # Replaced, not joined: whether the template's own affinity selects the node was decided before.
     node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [field]}
     return pod
 
 
-def _tolerations(spec: JsonObject) -> list[JsonObject]:
+def _daemon_tolerations(spec: JsonObject) -> list[JsonObject]:
     own: list[JsonObject] = list(spec.get("tolerations") or ())
-    more = [{"key": key, "operator": "Exists", "effect": effect} for key, effect in _TOLERATED]
+    more = [{"key": key, "operator": "Exists", "effect": effect} for key, effect in _TOLERATED_BY_DAEMONS]
     if spec.get("hostNetwork"):
         more.append({"key": "node.kubernetes.io/network-unavailable", "operator": "Exists", "effect": "NoSchedule"})
     return own + [item for item in more if item not in own]
 
 
-def _pod_spec(daemon_set: JsonObject) -> PodSpec:
+def _daemon_pod_spec(daemon_set: JsonObject) -> PodSpec:
     spec = dict(daemon_set["spec"]["template"]["spec"])
-    return PodSpec.of({**spec, "tolerations": _tolerations(spec)})
+    return PodSpec.of({**spec, "tolerations": _daemon_tolerations(spec)})
 
 
 def _node_of(pod: JsonObject) -> str:
@@ -353,7 +353,7 @@ def _node_of(pod: JsonObject) -> str:
     return str(required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
 
 
-def _surplus(by_node: dict[str, list[JsonObject]], wanted: set[str]) -> Iterator[JsonObject]:
+def _surplus_daemons(by_node: dict[str, list[JsonObject]], wanted: set[str]) -> Iterator[JsonObject]:
     """Pods on nodes that should have none, that have ended, or of which there are several on a node: the newer ones."""
     for node, pods in sorted(by_node.items()):
         alive = [pod for pod in pods if not is_being_deleted(pod)]
@@ -369,7 +369,9 @@ def _daemon(pods: Sequence[JsonObject], going: set[str]) -> JsonObject | None:
     return next(staying, None)
 
 
-def _replaced(daemon_set: JsonObject, old: Sequence[JsonObject], wanted: int, unavailable: int) -> Iterator[JsonObject]:
+def _daemons_to_replace(
+    daemon_set: JsonObject, old: Sequence[JsonObject], wanted: int, unavailable: int
+) -> Iterator[JsonObject]:
     """Pods of an earlier template: those that are not ready at once, the others as many as may be unavailable."""
     strategy = daemon_set["spec"].get("updateStrategy") or {}
     if strategy.get("type", "RollingUpdate") != "RollingUpdate":
