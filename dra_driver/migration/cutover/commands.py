@@ -329,7 +329,7 @@ class Applying:
         if once and len(unit.workloads) == 1:
             (only,) = once
             unless = _DONE if certain else _OVER
-            yield f"{_state_of(only)} && case $state in {unless}) ;; *) {_deleted(only)} && {apply};; esac"
+            yield f"{_state_of(only)} && case $state in {unless}) ;; *) {_deletion_of(only)} && {apply};; esac"
             return
         # First: that is refused as soon as one object of the file is gone.
         lines = [] if back else [self._recorded(unit, workload) for workload in unit.workloads if workload not in once]
@@ -400,7 +400,7 @@ def _resource(workload: MigratedWorkload) -> str:
     return f"{document.kind.lower()}{f'.{group}' * bool(group)}"
 
 
-def _deleted(workload: MigratedWorkload) -> str:
+def _deletion_of(workload: MigratedWorkload) -> str:
     return f"{_kubectl(workload)} delete {_resource(workload)} {workload.document.name} --ignore-not-found"
 
 
@@ -414,7 +414,7 @@ def _all_but_done(once: Sequence[MigratedWorkload], apply: str) -> str:
     where the only such objects may be those that are done."""
     asked = [
         f"{_state_of(workload)} && case $state in "
-        f'{_DONE}) done="$done {workload.document.name}";; *) {_deleted(workload)};; esac'
+        f'{_DONE}) done="$done {workload.document.name}";; *) {_deletion_of(workload)};; esac'
         for workload in once
     ]
     echo = 'echo "These are finished and stay unchanged:$done."'
