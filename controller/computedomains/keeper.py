@@ -20,7 +20,7 @@ from dra_driver.domains.names import DOMAIN_LABEL, FINALIZER, DomainReason, daem
 from dra_driver.domains.objects import DaemonSettings, daemon_set, daemon_template, made_as, workload_template
 from dra_driver.domains.observed import ObjectState
 from dra_driver.domains.status import READY
-from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EventRecorder, News, Regarding
 from dra_driver.kube.watch import Key, Watches
@@ -182,6 +182,8 @@ class DomainKeeper:
                     await self._remove(plural, key, orphan)
                 except (Conflict, NotFound):
                     continue
+                except Rejected as error:  # of the others perhaps not
+                    _log.warning("cannot remove a leftover of a deleted ComputeDomain", error=str(error))
 
     async def _remove(self, plural: str, key: Key, orphan: KeptNode | KeptObject) -> None:
         namespace, name = key

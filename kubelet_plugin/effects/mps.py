@@ -152,7 +152,8 @@ class MpsDaemons:
         """Remove daemons, and folders below the driver's folder, that no record names. Returns what it removed.
 
         `records` is called after the folders were listed, because the intent is written before a daemon is made. If it
-        raises, the error is passed on and nothing is removed.
+        raises, the error is passed on and nothing is removed. Raises NodeNotReady for the first daemon that cannot be
+        removed, when all others are.
         """
         try:
             folders = {entry.name for entry in self._folder.iterdir()}
@@ -160,11 +161,18 @@ class MpsDaemons:
             folders = set()
         marks = {Path(_folder_of(process)).name for process in self._all() if self._is_below(process)}
         done = []
+        failure: NodeNotReady | None = None
         for key in unowned(folders | marks, tuple(records())):
             place = _Place(self._folder / key)
-            self._end(self._processes(place), f"MPS daemon {key}")
-            self._clear(place)
+            try:
+                self._end(self._processes(place), f"MPS daemon {key}")
+                self._clear(place)
+            except NodeNotReady as error:
+                failure = failure or error
+                continue
             done.append(f"MPS daemon {key} belonged to no claim; it was stopped, and its folders removed")
+        if failure is not None:
+            raise failure
         return tuple(done)
 
     def _start(self, hold: MpsDaemon, place: "_Place", devices: tuple[str, ...], mark: str, *, keep: bool) -> Made:

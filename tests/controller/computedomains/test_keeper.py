@@ -19,8 +19,17 @@ from support.domain_cluster import (
 )
 
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.meta import DAEMON_SETS, NODE_INVENTORIES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
+from dra_driver.api.meta import (
+    DAEMON_SETS,
+    NODE_INVENTORIES,
+    NODES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    JsonObject,
+    Resource,
+)
 from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
+from dra_driver.errors import Rejected
 from dra_driver.kube.client import Endpoint, Kube, WatchEvent
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -32,6 +41,26 @@ async def cluster(kube: Kube) -> AsyncIterator[DomainCluster]:
     for name, clique in (("tray-1", 0), ("tray-2", 0), ("tray-3", 1), ("alone", None)):
         await cluster.node(name, clique)
     yield cluster
+
+
+async def test_a_leftover_that_may_not_be_removed_keeps_no_other(
+    kube: Kube, cluster: DomainCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tray-1", "tray-2"):
+        await kube.merge_patch(NODES, name, {"metadata": {"labels": {DOMAIN_LABEL: "of-a-deleted-domain"}}})
+    merge_patch = kube.merge_patch
+
+    async def patching(resource: Resource, name: str, patch: JsonObject, **more: Any) -> JsonObject:
+        if name == "tray-1":
+            raise Rejected("a policy refuses it", about="Node tray-1", status=403)
+        return await merge_patch(resource, name, patch, **more)
+
+    async def one_is_left() -> bool:
+        return list(await cluster.labels()) == ["tray-1"]
+
+    monkeypatch.setattr(kube, "merge_patch", patching)
+    async with running_keeper(kube):
+        await until(one_is_left)
 
 
 async def test_a_domain_comes_up_with_its_pods_and_leaves_nothing_behind(kube: Kube, cluster: DomainCluster) -> None:

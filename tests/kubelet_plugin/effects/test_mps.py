@@ -503,6 +503,25 @@ def test_what_no_record_speaks_of_is_swept_away(
     assert effect_for(host, folder).sweep(lambda: [hold]) == ()
 
 
+def test_a_daemon_that_cannot_be_swept_away_keeps_no_other(
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("claim-b", "claim-c"):
+        effect.make(MpsDaemon(key, (identity(host, 2),)), {})
+    sweeping, clear = effect_for(host, folder), MpsDaemons._clear
+
+    def refusing(self: MpsDaemons, place: Any) -> None:
+        if place.folder.name == "claim-b":
+            raise NodeNotReady("cannot be unmounted", about="folder claim-b")
+        clear(self, place)
+
+    monkeypatch.setattr(MpsDaemons, "_clear", refusing)
+    with pytest.raises(NodeNotReady, match="folder claim-b: cannot be unmounted"):
+        sweeping.sweep(list)
+    assert [entry.name for entry in folder.iterdir()] == ["claim-b"]
+    assert processes_below(folder) == ()
+
+
 def test_what_cannot_be_told_to_be_nobodys_is_not_swept_away(folder: Path, effect: MpsDaemons, hold: MpsDaemon) -> None:
     effect.make(hold, {})
 
