@@ -40,7 +40,7 @@ from dra_driver.runtime.tasks import until
 _log = structlog.get_logger(__name__)
 
 _VERSION_S = 600.0
-_REMEMBERED_KIB = 2_000
+_REMEMBERED_KIB = 1_500
 """KiB of bodies after which caches are cleared. Compiled selectors and their results are cached, so that repeated
 claims are fast; a selector takes eighty times the memory of its text."""
 
