@@ -53,7 +53,7 @@ class HostModules:
         self._run = run
 
     def modprobe(self, module: str) -> None:
-        for folder in ("/usr/sbin", "/sbin", "/usr/bin", "/bin"):
+        for folder in ("/usr/sbin", "/sbin", "/usr/bin", "/bin", "/run/current-system/sw/bin"):  # NixOS
             if self._host.resolve(f"{folder}/modprobe") is not None:
                 self._run([f"{folder}/modprobe", module], f"module {module}")
                 return

@@ -147,10 +147,11 @@ alias vfio_pci:v000010DEd00002342sv*sd*bc*sc*i* nvgrace_gpu_vfio_pci
 
         with pytest.raises(NodeNotReady, match="module vfio_pci: the host has no modprobe"):
             HostModules(files, run).modprobe("vfio_pci")
-        (files.root / "sbin").mkdir()
-        (files.root / "sbin/modprobe").touch()
-        HostModules(files, run).modprobe("vfio_pci")
-        assert ran == [["/sbin/modprobe", "vfio_pci"]]
+        for folder in ("run/current-system/sw/bin", "sbin"):
+            (files.root / folder).mkdir(parents=True)
+            (files.root / folder / "modprobe").touch()
+            HostModules(files, run).modprobe("vfio_pci")
+        assert ran == [[f"/{folder}/modprobe", "vfio_pci"] for folder in ("run/current-system/sw/bin", "sbin")]
 
 
 class TestUsers:
