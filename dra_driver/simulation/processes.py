@@ -88,7 +88,12 @@ class Forks:
             return
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-m", "dra_driver.simulation.processes", *modules)
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=dict(environment))
+        # Ctrl-C reaches all that run in a terminal. The new process has this mask from its first moment.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=dict(environment))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
             yield cls(process)
         finally:
@@ -190,7 +195,8 @@ def _fork(order: Mapping[str, Any]) -> int:
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for target, descriptor in ((0, null), (1, log), (2, log)):
             os.dup2(descriptor, target)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        # Not Ctrl-C: the cluster stops its programs in order.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
         sys.argv = [order["module"], *order["arguments"]]
         importlib.import_module(order["module"]).main()
         status = 0

@@ -28,6 +28,7 @@ from dra_driver.cli.tables.usage import PublishedDevice, short_product
 from dra_driver.errors import DriverError, UnreadableFile
 from dra_driver.features import Gates
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
+from dra_driver.phrases import how_many
 from dra_driver.publish.policy_file import read_policies
 from dra_driver.runtime.logs import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
@@ -388,7 +389,9 @@ async def _keep(folder: Path, running: _Running) -> None:
         configure_logging("info", "console", log)
         with messages.status("starting a simulated cluster") as status:
             cluster = await stack.enter_async_context(running(folder, progress=status.update))
-        messages.print(f"A cluster with {len(cluster.nodes)} node(s) is running. In another terminal:\n")
+        if stop.is_set():
+            return
+        messages.print(f"A cluster with {how_many(len(cluster.nodes), 'node')} is running. In another terminal:\n")
         typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
         messages.print(f"{_HINTS}\nLogs are in {folder / 'logs'}. Ctrl-C ends it.", markup=False)
         restarts = cluster.restarts(lambda what: messages.print(what, markup=False))

@@ -64,6 +64,18 @@ async def test_signals_reach_it_and_those_after_its_end_reach_nobody(tmp_path: P
         first.kill()
 
 
+async def test_an_interrupt_of_the_terminal_ends_neither_programs_nor_whoever_forks(tmp_path: Path) -> None:
+    async with forks(tmp_path) as started:
+        started._process.send_signal(signal.SIGINT)  # while it imports
+        program = await started.start("a_program", ["wait"], tmp_path / "log")
+        program.send_signal(signal.SIGINT)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(program.wait(), 0.2)
+        program.kill()
+        assert await program.wait() == -signal.SIGKILL
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 async def test_a_signal_to_all_leaves_whoever_forks_until_it_is_not_needed(tmp_path: Path) -> None:
     async with forks(tmp_path) as started:
         program = await started.start("a_program", ["wait"], tmp_path / "log")
