@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from operator import attrgetter
 
 from dra_driver.allocation.serving import SERVING_GROUP, SERVING_MODE, mode_without_claims
@@ -29,14 +30,14 @@ from dra_driver.checking.configs import check_configs, check_configs_of_claim
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import CheckReport, Finding, sentence, unreadable
 from dra_driver.checking.fit import check_claim_fit, check_class_fit, check_partitions
-from dra_driver.checking.knowledge import Knowledge
+from dra_driver.checking.knowledge import Knowledge, inventory_of_model, model_names
 from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
 from dra_driver.checking.pods import KINDS, check_pod, pod_spec, pod_specs_inside, report_missing
 from dra_driver.checking.selectors import KnownNames, fix_of
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Gates
 from dra_driver.names import ADMIN_ACCESS_LABEL, COMPUTE_DOMAIN_DRIVER
-from dra_driver.phrases import meant, shown
+from dra_driver.phrases import is_misspelled, meant, shown
 
 _GROUP = "resource.k8s.io"
 _COMPUTE_INSTANCE = re.compile(r"\b[1-8]c\.[1-8]g\.[0-9]+gb(?:[+-][a-z.]+)?")
@@ -308,9 +309,27 @@ def _check_policy(document: Document, report: CheckReport, gates: Gates) -> None
         report.find(codes.POLICY, field if colon else "", message if colon else problem)
     if document.kind == GPU_POLICIES.kind and not problems:
         report_problems(problems_of_metadata(("", ""), document.obj["metadata"]), report)
-        for field, feature in GpuPolicy.read(document.obj).spec.without(gates)[1]:
+        spec = GpuPolicy.read(document.obj).spec
+        for field, feature in spec.without(gates)[1]:
             message = f"feature gate {feature} is off, so the driver ignores this"
             report.find(codes.POLICY, f"spec.{field}", message, severity=Severity.WARNING)
+        if spec.gpus is not None:
+            _check_products(spec.gpus.products or (), report)
+
+
+def _check_products(patterns: Sequence[str], report: CheckReport) -> None:
+    """Patterns that match no known GPU, although a part of a name or a slip in it was probably meant."""
+    products = sorted({inventory_of_model(name).gpus[0].product_name for name in model_names()})
+    for index, pattern in enumerate(patterns):
+        if any(fnmatchcase(product, pattern) for product in products):
+            continue
+        # There are GPUs that this version does not know: NVIDIA A40 is no misspelled A30, and H20 is no part of H200.
+        words = re.compile(rf"(?<![a-z0-9]){re.escape(pattern.strip('*').lower())}(?![a-z0-9])")
+        alike = [name for name in products if words.search(name.lower()) or is_misspelled(pattern, name)]
+        if alike and pattern.strip("*"):
+            message = f"is {shown(pattern)}; no known GPU has this product name, and a pattern is for the whole name"
+            message += f"; did you mean `{alike[0]}`?"
+            report.find(codes.POLICY, f"spec.gpus.products[{index}]", message, severity=Severity.WARNING)
 
 
 def _policy_problems(policy: JsonObject) -> Sequence[str]:

@@ -161,7 +161,7 @@ POLICY = Code(
     "policy",
     _ERROR,
     "An invalid GpuPolicy or PublishingPolicy, which the driver would not follow.",
-    "a warning where a field needs a feature gate that is off",
+    "a warning where a field needs a feature gate that is off, or a product name is misspelled",
 )
 POLICY_FILE = Code(
     "policy-file",

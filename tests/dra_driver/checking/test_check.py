@@ -584,6 +584,20 @@ STORIES = (
         gpu_policy("mig: {mode: Dynamic}"),
     ),
     Story(
+        codes.POLICY,
+        gpu_policy("gpus: {products: [H100]}"),
+        "H100",
+        "a pattern is for the whole name; did you mean `NVIDIA H100 80GB HBM3`?",
+        gpu_policy('gpus: {products: ["*H100*"]}'),
+    ),
+    Story(
+        codes.POLICY,
+        gpu_policy('gpus: {products: ["NVIDIA L40s"]}'),
+        '"NVIDIA L40s"',
+        "did you mean `NVIDIA L40S`?",
+        gpu_policy('gpus: {products: ["NVIDIA L40S", "NVIDIA A40", "NVIDIA H20", "NVIDIA RTX A6000"]}'),
+    ),
+    Story(
         codes.POLICY, policy("mig: [{mode: Dynamical}]"), "mode: Dynamical", "Dynamic", policy("mig: [{mode: Dynamic}]")
     ),
 )
