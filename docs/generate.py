@@ -23,9 +23,9 @@ from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.kube.watch import Watches
 from dra_driver.names import GPU_DRIVER
 from dra_driver.phrases import listed
-from dra_driver.publish import PoolPublisher, Publication
 from dra_driver.publish.live import DecidedPolicies
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
+from dra_driver.publish.pools import PoolPublisher, Publication
 from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.prepare.journal import Journal

@@ -83,7 +83,7 @@ from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, plugin_soc
 from kubelet_plugin.settings import NodePluginSettings, read_settings
 
 if TYPE_CHECKING:
-    from dra_driver.publish import PoolPublisher
+    from dra_driver.publish.pools import PoolPublisher
     from kubelet_plugin.domains.serving import MakeBinding
     from kubelet_plugin.simulation.host import SimulatedHost
 
@@ -524,9 +524,10 @@ def _publisher(cluster: _Cluster, settings: NodePluginSettings) -> "PoolPublishe
 
     # Imported here, because plugins do not need it in memory if a controller publishes.
     from dra_driver.kube.watch import Watches
-    from dra_driver.publish import LivePolicies, PoolPublisher, Publication, PublishingListeners
+    from dra_driver.publish.live import LivePolicies
     from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
     from dra_driver.publish.policy_file import read_policies
+    from dra_driver.publish.pools import PoolPublisher, Publication, PublishingListeners
 
     installed = read_policies(settings.policy, settings.feature_gates)
     publisher = PoolPublisher(

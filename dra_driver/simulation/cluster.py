@@ -37,16 +37,15 @@ from dra_driver.api.resource import ResourceSlice
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER, model_label, names_record
-from dra_driver.simulation.apiserver import SimulatedApiServer
-from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
+from dra_driver.simulation.apiserver.server import DEFAULT_VERSION, SimulatedApiServer
 from dra_driver.simulation.controllers import SimulatedClaimController, SimulatedTaintEviction
 from dra_driver.simulation.events import timestamp
-from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers
+from dra_driver.simulation.kubelet.kubelet import SimulatedKubelet
 from dra_driver.simulation.nics import NIC_DRIVER, nic_slice
 from dra_driver.simulation.processes import Forks, Process, Restarts, own_environment
 from dra_driver.simulation.scheduler import SimulatedScheduler
-from dra_driver.simulation.workloads import SimulatedWorkloadController
+from dra_driver.simulation.workloads.controller import SimulatedWorkloadController
 from dra_driver.simulation.workloads.frameworks import FRAMEWORKS, OLDER, OLDER_STORAGE, STORED
 
 _NODES = re.compile(r"([a-z0-9-]+?|[^,:]*[/.][^,:]*)(?::([1-9][0-9]{0,3}))?")

@@ -13,7 +13,7 @@ from support.real_node import RealNode
 
 from dra_driver.api.meta import NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 
 @pytest_asyncio.fixture

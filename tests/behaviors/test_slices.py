@@ -22,7 +22,7 @@ from dra_driver.api.inventory import confirmation_annotation
 from dra_driver.api.meta import NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 PATIENT = replace(QUICK, wipe_after_s=30.0)
 

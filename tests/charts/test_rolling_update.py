@@ -26,7 +26,7 @@ from dra_driver.api.meta import EVENTS, PODS, RESOURCE_CLAIMS
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 type Render = Any
 

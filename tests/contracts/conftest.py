@@ -16,8 +16,8 @@ from support.real_api_server import RealApiServer
 from support.versions import gates_on, real_minor, simulated_minor
 
 from dra_driver.kubernetes import SEEN, minor_of
-from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.lists import WatchSettings
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from dra_driver.api.meta import (
 from dra_driver.bundled import read_yaml
 from dra_driver.domains.names import FINALIZER
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.simulation.workloads import SimulatedWorkloadController
+from dra_driver.simulation.workloads.controller import SimulatedWorkloadController
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}

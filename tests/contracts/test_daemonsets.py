@@ -12,7 +12,7 @@ import pytest_asyncio
 from support.api import Api
 
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.simulation.workloads import SimulatedWorkloadController
+from dra_driver.simulation.workloads.controller import SimulatedWorkloadController
 
 NODES = "/api/v1/nodes"
 

@@ -14,7 +14,7 @@ from support.real_api_server import RealApiServer
 from support.versions import real_minor
 
 from dra_driver.kubernetes import GATES, SEEN, minor_of
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 REAL = real_api_server.ASSETS in os.environ
 

@@ -37,7 +37,7 @@ from dra_driver.api.resource import Allocation, DeviceClass, ResourceClaim, Reso
 from dra_driver.errors import DriverError
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kubernetes import SEEN
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 DRIVER = "gpu.nvidia.com"
 FINALIZER = "resource.kubernetes.io/delete-protection"

@@ -16,7 +16,7 @@ from support.real_api_server import ASSETS, RealApiServer, assets_folder
 from support.versions import gates_on, real_minor
 
 from dra_driver.kubernetes import SEEN
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 REQUESTS = 60
 _VOLATILE = ("uid", "resourceVersion", "creationTimestamp", "time", "deletionTimestamp", "continue", "managedFields")

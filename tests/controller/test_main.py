@@ -18,7 +18,7 @@ from support.shipped import create_definitions
 
 from dra_driver.api.meta import LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 PATIENCE_S = 60.0
 

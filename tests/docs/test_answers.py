@@ -34,7 +34,7 @@ from dra_driver.api.meta import (
 from dra_driver.cli.main import app
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 UNSAID = "…"
 """Stands for whatever the command answers."""

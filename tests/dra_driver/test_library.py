@@ -12,7 +12,7 @@ from dra_driver import library
 from dra_driver.api.meta import NODES, PODS
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "library.md"
 

@@ -7,7 +7,7 @@ from support.scheduling import Desk, desk
 from support.shipped import create_classes
 
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 
 @pytest_asyncio.fixture

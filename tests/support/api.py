@@ -17,7 +17,7 @@ import pytest
 from support.real_api_server import ASSETS
 
 from dra_driver.kubernetes import CURRENT
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"

@@ -11,7 +11,8 @@ from support.plugin import eventually
 from dra_driver.api.meta import EVENTS, PODS, RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.kubelet import SimulatedKubelet, Times
+from dra_driver.simulation.kubelet.kubelet import SimulatedKubelet
+from dra_driver.simulation.kubelet.registry import Times
 
 QUICK = Times(
     registry_poll_s=0.02,

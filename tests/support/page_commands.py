@@ -25,7 +25,7 @@ from dra_driver.api.meta import CRDS, JsonObject, Resource
 from dra_driver.cli.main import app
 from dra_driver.errors import AlreadyExists, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import plain_errors
 from kubelet_plugin.settings import read_settings as plugin_settings
 from release.chart import CHART, chart_package, metadata

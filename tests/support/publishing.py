@@ -19,9 +19,8 @@ from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff, Mirror, Watches
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish import Narrator, PoolPublisher
 from dra_driver.publish.live import Changed, Decision, PolicySource
-from dra_driver.publish.pools import Pace, Publication, PublishingListeners
+from dra_driver.publish.pools import Narrator, Pace, PoolPublisher, Publication, PublishingListeners
 from dra_driver.runtime.tracing import OFF, Tracer
 
 PATIENCE_S = 10.0

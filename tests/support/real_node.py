@@ -21,10 +21,9 @@ from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Watches
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish import PoolPublisher
-from dra_driver.publish.pools import Publication
+from dra_driver.publish.pools import PoolPublisher, Publication
 from dra_driver.simulation.controllers import SimulatedClaimController
-from dra_driver.simulation.kubelet import Times
+from dra_driver.simulation.kubelet.registry import Times
 from dra_driver.simulation.scheduler import SimulatedScheduler
 from kubelet_plugin.simulation.host import create_host
 

@@ -2,7 +2,3 @@
 
 It answers kubectl, and tests/contracts/ hold it to the behavior of a real kube-apiserver.
 """
-
-from dra_driver.simulation.apiserver.server import SimulatedApiServer
-
-__all__ = ["SimulatedApiServer"]

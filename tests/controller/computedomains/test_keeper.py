@@ -31,7 +31,7 @@ from dra_driver.api.meta import (
 from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Endpoint, Kube, WatchEvent
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 
 @pytest_asyncio.fixture

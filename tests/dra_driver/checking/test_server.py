@@ -25,7 +25,7 @@ from dra_driver.checking.findings import Finding
 from dra_driver.checking.knowledge import Knowledge, Sites
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from tests.dra_driver.checking.test_shipped import mutated
 
 KINDS = {kind.kind: kind for kind in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, PODS)}

@@ -15,7 +15,7 @@ from support.shipped import create_classes
 from dra_driver.api.meta import NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from dra_driver.checking.codes import CODES
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status, plain_errors
 
 GOOD = """\

@@ -15,7 +15,7 @@ from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.cli.main import app
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status
 
 RACK = "11111111-2222-4333-8444-555555555555"

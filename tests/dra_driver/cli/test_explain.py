@@ -34,7 +34,7 @@ from dra_driver.explain import driver_findings, findings, running, subjects, wor
 from dra_driver.explain.suggest import SuggestionKind
 from dra_driver.explain.verdicts import ReasonCode
 from dra_driver.kube.client import Kube, Listing
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "explain.md"

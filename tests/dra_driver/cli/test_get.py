@@ -32,7 +32,7 @@ from dra_driver.cli.tables.seen import READ_AS
 from dra_driver.errors import InvalidInput, Rejected, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.phrases import duration
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status, plain_errors
 
 PRODUCT = "NVIDIA H100 80GB HBM3"

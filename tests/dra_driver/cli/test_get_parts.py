@@ -17,7 +17,7 @@ from dra_driver.cli.tables.seen import SHOWN
 from dra_driver.cli.tables.sheets import Asked
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Shown
 
 

@@ -24,7 +24,7 @@ from dra_driver.api.meta import NODES
 from dra_driver.cli.main import app, load
 from dra_driver.cli.overview import LazyCommand, commands, overview, quick_answer
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 _NOT_FOR_HELP = (
     *("typer", "aiohttp", "pydantic", "structlog", "kubernetes", "grpc", "rich", "yaml", "asyncio"),

@@ -39,7 +39,7 @@ from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, ManifestText, Migration, Options
 from dra_driver.migration.report.data import schema
 from dra_driver.publish.policy_file import decode_policy
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.host import create_host

@@ -11,7 +11,7 @@ from support.objects import pod, result
 from dra_driver.api.meta import PODS, RESOURCE_SLICES
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status
 
 

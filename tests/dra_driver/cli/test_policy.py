@@ -19,7 +19,7 @@ from dra_driver.cli.main import app
 from dra_driver.errors import InvalidInput, NoSuchObject
 from dra_driver.kube.client import Kube
 from dra_driver.publish.policy_file import decode_policy
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status
 
 KIND = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GpuPolicy"}

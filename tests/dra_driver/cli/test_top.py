@@ -28,7 +28,7 @@ from dra_driver.cli.top.loop import keys, utilization
 from dra_driver.cli.top.screen import Screen, Size, Sort, frame, pressed
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 SIZE = Size(100, 24)

@@ -22,7 +22,7 @@ from dra_driver.cli.doctor import shipped_checks
 from dra_driver.cli.main import app
 from dra_driver.doctor.api_server import OF_THE_CONTROLLER, OF_THE_PLUGIN
 from dra_driver.doctor.findings import Diagnosis, DoctorReport, Verdict, rendered, summary
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 from dra_driver.terminal import Status, plain_errors
 

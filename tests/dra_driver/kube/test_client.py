@@ -19,7 +19,7 @@ from dra_driver.api.meta import CONFIG_MAPS, NODES, RESOURCE_CLAIMS
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
 from dra_driver.kube.answers import unreachable
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 
 @asynccontextmanager

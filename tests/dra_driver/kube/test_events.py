@@ -16,7 +16,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1, EventRecorder, News, Regarding
 from dra_driver.kube.metrics import DroppedEvents
 from dra_driver.names import ClaimRef
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 NODE = Regarding.node("node-1")
 CLAIM = Regarding.claim(ClaimRef("default", "train", "uid-of-train"))

@@ -7,7 +7,7 @@ from dra_driver.api.meta import NODES, RESOURCE_CLAIMS
 from dra_driver.errors import NotFound, Rejected, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 
 async def test_refusals_and_silence_are_errors_and_what_is_not_there_is_none(api_server: SimulatedApiServer) -> None:

@@ -15,7 +15,7 @@ from dra_driver.errors import ClusterError, Gone, Rejected, Unreachable
 from dra_driver.kube import watch
 from dra_driver.kube.client import Endpoint, Kube, Listing, WatchEvent
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange, Reflector, Watches
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 NONE_LEFT = Rejected("the script has ended")
 

@@ -18,10 +18,9 @@ from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.kube.watch import Backoff, Watches
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
-from dra_driver.publish.pools import Figures, Pace, PoolState, Publication, PublishingListeners
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.publish.pools import Figures, Pace, PoolPublisher, PoolState, Publication, PublishingListeners
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.slices.features import ServerFeatures
 
 POOL_A = '{driver="gpu.nvidia.com",pool="a"}'

@@ -28,8 +28,9 @@ from dra_driver.devices.health import xid_condition
 from dra_driver.errors import ClusterError, Rejected
 from dra_driver.kube.client import Kube, Listing, WatchEvent
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish import PoolPublisher, pools
+from dra_driver.publish import pools
 from dra_driver.publish.policy_file import decode_policy
+from dra_driver.publish.pools import PoolPublisher
 from dra_driver.slices.diff import DeleteSlice
 
 PATIENCE_S = 10.0

@@ -17,7 +17,7 @@ from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.runtime import otel
 from dra_driver.runtime.tracing import OFF, OUTCOME, endpoint_asked_for, open_tracer
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -11,7 +11,7 @@ from support.scheduling import Desk, desk, device
 from dra_driver.api.meta import RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.simulation.controllers import eviction_time, taints_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from support.scheduling import Desk, desk, device
 
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 OWN = "device.attributes['gpu.nvidia.com']"
 

@@ -22,7 +22,7 @@ from support.real_node import RealNode
 from dra_driver.api.meta import RESOURCE_CLAIMS
 from dra_driver.kube.client import Kube
 from dra_driver.names import ClaimRef, gpu_device_names
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 pytestmark = pytest.mark.skipif(not MOCK_IS_THERE, reason=MOCK_WHY_NOT)
 
