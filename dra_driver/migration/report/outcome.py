@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.checking.codes import Severity
-from dra_driver.migration.codes import UNKNOWN_RESOURCE
+from dra_driver.migration.codes import DOUBLE_ALLOCATION, UNKNOWN_RESOURCE
 from dra_driver.migration.cutover.commands import CutoverPlan
 from dra_driver.migration.cutover.cutover_plan import FINAL_VALUES_FILE
 from dra_driver.migration.decisions import Decisions
@@ -83,12 +83,16 @@ def next_steps(report: MigrationReport) -> tuple[NextStep, ...]:
 
 def _first(report: MigrationReport) -> Iterator[NextStep]:
     """What prevents everything else."""
-    errors = count(report.migration, Severity.ERROR)
+    errors = [item for item in report.migration.findings if item.severity is Severity.ERROR]
+    # A device plugin is what the plan removes, node by node; no change of a manifest takes this error away.
+    fixable = sum(item.code is not DOUBLE_ALLOCATION for item in errors)
     if report.unread:
         yield NextStep("Check what could not be read (`Not read`, below).")
-    if errors:
-        these = "the error" if errors == 1 else f"the {errors} errors"
+    if fixable:
+        these = "the error" if fixable == 1 else f"the {fixable} errors"
         yield NextStep(f"Fix {these} below, then run this again; do not apply these objects.")
+    if fixable < len(errors):
+        yield NextStep("Keep the device plugin (M001, below) until the plan, node by node, says how to remove it.")
     if report.unlike:
         yield NextStep(f"Check why {report.unlike} of the workloads would not get the same devices (`Tried`, below).")
 

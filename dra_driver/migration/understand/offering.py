@@ -295,15 +295,22 @@ def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[s
         if gpu_node.resources or gpu_node.driver or gpu_node.begun or labels.get("nvidia.com/gpu.present") == "true":
             gpu_nodes.append(gpu_node)
     policies = [item for item in by_kind["ClusterPolicy"] if str(item.get("apiVersion", "")).startswith("nvidia.com/")]
-    operators = (
-        DevicePlugin(Installed.OPERATOR, "", policy["metadata"]["name"])
-        for policy in policies
-        if _enabled(policy, "devicePlugin")
-    )
+    # A ClusterPolicy that was not given is known by what it owns: the operator would undo a change of its DaemonSet.
+    owned = [] if policies else [item for item in by_kind["DaemonSet"] if _operator_of(item) is not None]
+    operators = {policy["metadata"]["name"] for policy in policies if _enabled(policy, "devicePlugin")}
+    operators |= {str(_operator_of(item)) for item in owned if _is_plugin(item)}
     return Offering(
         tuple(sorted(gpu_nodes, key=lambda node: node.name)),
-        tuple(sorted({*operators, *_daemon_sets(by_kind["DaemonSet"], bool(policies))})),
-        any(_enabled(policy, "migManager") for policy in policies),
+        tuple(
+            sorted(
+                {
+                    *(DevicePlugin(Installed.OPERATOR, "", name) for name in operators),
+                    *_daemon_sets(by_kind["DaemonSet"]),
+                }
+            )
+        ),
+        any(_enabled(policy, "migManager") for policy in policies)
+        or any("mig-manager" in item["metadata"]["name"] for item in owned),
         tuple(_other_drivers(by_kind["GPUCluster"], by_kind["DaemonSet"])),
         bool(by_kind["ResourceSlice"]),
     )
@@ -373,13 +380,24 @@ def _enabled(policy: JsonObject, part: str) -> bool:
     return value_at(policy, ("spec", part, "enabled")) is not False
 
 
-def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[DevicePlugin]:
+def _operator_of(daemon_set: JsonObject) -> str | None:
+    """The name of the GPU Operator's ClusterPolicy that owns it."""
+    for owner in daemon_set["metadata"].get("ownerReferences") or ():
+        if owner.get("kind") == "ClusterPolicy" and str(owner.get("apiVersion", "nvidia.com/v1")).startswith(
+            "nvidia.com/"
+        ):
+            return str(owner.get("name"))
+    return None
+
+
+def _is_plugin(daemon_set: JsonObject) -> bool:
+    return any(is_plugin_image(str(container.get("image", ""))) for container in _containers(daemon_set))
+
+
+def _daemon_sets(daemon_sets: Sequence[JsonObject]) -> Iterable[DevicePlugin]:
     for daemon_set in daemon_sets:
         metadata = daemon_set["metadata"]
-        owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or ()}
-        if operator and "ClusterPolicy" in owners:
-            continue
-        if any(is_plugin_image(str(container.get("image", ""))) for container in _containers(daemon_set)):
+        if _operator_of(daemon_set) is None and _is_plugin(daemon_set):
             gke = metadata.get("namespace") == "kube-system" and _GKE_PLUGIN.match(metadata["name"])
             installed = Installed.GKE if gke else Installed.DAEMON_SET
             yield DevicePlugin(installed, metadata.get("namespace") or "default", metadata["name"])

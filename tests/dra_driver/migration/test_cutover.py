@@ -686,6 +686,23 @@ def test_a_cluster_policy_stands_for_the_daemon_sets_that_it_owns() -> None:
     assert offering_of([off], GPU_DRIVER) == Offering((), slices=False)
 
 
+def test_the_operator_is_known_by_what_its_cluster_policy_owns_if_that_was_not_given() -> None:
+    """`kubectl get daemonsets` does not show the ClusterPolicy. A patch of the DaemonSet would be undone."""
+    owner = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cp", "controller": True}
+
+    def owned(name: str, image: str) -> dict[str, object]:
+        metadata = {"name": name, "namespace": "gpu-operator", "ownerReferences": [owner]}
+        spec = {"template": {"spec": {"containers": [{"image": f"nvcr.io/nvidia/{image}"}]}}}
+        return {"kind": "DaemonSet", "metadata": metadata, "spec": spec}
+
+    plugin = owned("nvidia-device-plugin-daemonset", "k8s-device-plugin:v0.18.0")
+    offering = offering_of([plugin, owned("nvidia-dcgm", "cloud-native/dcgm:4")], GPU_DRIVER)
+    assert offering.plugins == (DevicePlugin(Installed.OPERATOR, "", "cp"),)
+    assert not offering.mig_manager
+    manager = owned("nvidia-mig-manager", "cloud-native/k8s-mig-manager:v0.12.0")
+    assert offering_of([plugin, manager], GPU_DRIVER).mig_manager
+
+
 @pytest.mark.parametrize(
     ("limits", "claims", "status", "by_claim"),
     [
