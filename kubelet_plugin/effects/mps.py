@@ -169,8 +169,8 @@ class MpsDaemons:
                 self._clear(place)
             except NodeNotReady as error:
                 failure = failure or error
-                continue
-            done.append(f"MPS daemon {key} belonged to no claim; it was stopped, and its folders removed")
+            else:
+                done.append(f"MPS daemon {key} belonged to no claim; it was stopped, and its folders removed")
         if failure is not None:
             raise failure
         return tuple(done)
