@@ -21,7 +21,7 @@ from kubelet_plugin.prepare.holds import ComputeMode, FabricPartition, Records, 
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.known_node import ContainerFiles, CurrentNode, KnownNode
 from kubelet_plugin.prepare.lifecycle import BindingStage, ClaimStanding, Entry, Held, is_made, mig_uuids, standing_of
-from kubelet_plugin.prepare.plan import Plan, finished, plan_for
+from kubelet_plugin.prepare.plan import Plan, finished_plan, plan_for
 from kubelet_plugin.prepare.repair import Action, ClaimFinding, Remedy, RepairReport, remedy_for
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
@@ -143,7 +143,7 @@ class Healer:
 
     async def finish(self, entry: Entry, records: Records) -> Plan:
         """With the CDI file of a claim whose holds are made, of the driver's files as they are. Raises NodeNotReady."""
-        return finished(entry, records, self._view.node(), await self._view.files())
+        return finished_plan(entry, records, self._view.node(), await self._view.files())
 
     async def _remove_leftovers(self) -> RepairReport:
         await self._journal.remove_leftovers()
@@ -278,7 +278,7 @@ class Healer:
             plan = plan_for(entry.claim, wanted, node, files)
             known = plan.entry.cdi_digest
             if entry.holds and entry.boot_id == node.boot_id and is_made(entry, records):
-                known = finished(entry, records, node, files).entry.cdi_digest
+                known = finished_plan(entry, records, node, files).entry.cdi_digest
         except NodeNotReady as error:
             return _Case(replace(finding, obstacle=str(error)), None)
         return _Case(replace(finding, planned=known), plan)

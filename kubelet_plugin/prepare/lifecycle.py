@@ -334,7 +334,7 @@ def is_made(entry: Entry, records: Records) -> bool:
     )
 
 
-def released(held: Held, claim_uid: str) -> Held:
+def without_claim(held: Held, claim_uid: str) -> Held:
     """`held` without that claim; the same when it holds nothing."""
     return {uid: entry for uid, entry in held.items() if uid != claim_uid}
 

@@ -2,7 +2,7 @@
 
 The service enters here with what the claim wants (`kubelet_plugin.prepare.wanted`), a repair with what the journal says
 that it has. What a claim without holds gets is known at once. A claim with holds is planned twice: `plan_for` before
-they are made, and `finished` when the journal says what came of them.
+they are made, and `finished_plan` when the journal says what came of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,10 +64,10 @@ def plan_for(claim: ClaimRef, wanted: WantedClaim, node: KnownNode, files: Conta
     )
     if wanted.holds:
         return Plan(entry, None, tuple(_remembered(wanted.holds, node)))
-    return finished(entry, {}, node, files)
+    return finished_plan(entry, {}, node, files)
 
 
-def finished(entry: Entry, records: Records, node: KnownNode, files: ContainerFiles) -> Plan:
+def finished_plan(entry: Entry, records: Records, node: KnownNode, files: ContainerFiles) -> Plan:
     """The plan of an entry whose holds are made, with its files. Raises NodeNotReady when something is not there."""
     spec = claim_spec(node.driver, entry.claim.uid, _claim_devices(entry, records, node, files), files.driver)
     content = encode(fitted(spec, files.readable))

@@ -30,8 +30,8 @@ from kubelet_plugin.prepare.lifecycle import (
     admitted,
     left_behind,
     needed,
+    without_claim,
 )
-from kubelet_plugin.prepare.lifecycle import released as without
 
 type Transition = Callable[[Journal], Journal]
 
@@ -124,7 +124,7 @@ def mode_change_ended(hold: SwitchedMode, *, on: bool) -> Transition:
 
 def released(claim_uid: str) -> Transition:
     """The claim holds nothing; for one without holds."""
-    return lambda journal: replace(journal, held=without(journal.held, claim_uid))
+    return lambda journal: replace(journal, held=without_claim(journal.held, claim_uid))
 
 
 def begun(entry: Entry, intents: Mapping[Hold, Made]) -> Transition:
@@ -249,7 +249,7 @@ def gone(claim_uid: str, undone: Collection[Hold], out_of_reach: Collection[Hold
         remaining = to_undo(journal, entry, {*undone, *out_of_reach})
         if remaining:
             return _undoing(journal, remaining)
-        held = without(journal.held, claim_uid)
+        held = without_claim(journal.held, claim_uid)
         left = {*out_of_reach, *_bearing(journal)}
         mine = {hold for hold in entry.holds if not needed(held, hold) and hold not in left}
         return replace(

@@ -17,7 +17,7 @@ from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldRecord, HoldState, Made, Records, VfioBinding
 from kubelet_plugin.prepare.known_node import ContainerFiles, KnownNode, MetadataSource
 from kubelet_plugin.prepare.metadata import RequestMetadata
-from kubelet_plugin.prepare.plan import Plan, finished, plan_for
+from kubelet_plugin.prepare.plan import Plan, finished_plan, plan_for
 from kubelet_plugin.prepare.wanted import wanted_of
 
 FOLDER = "/var/lib/kubelet/plugins/gpu.nvidia.com/dra-device-metadata"
@@ -53,7 +53,7 @@ def planned(node: KnownNode, *results: JsonObject, ref: ClaimRef | None = None, 
     if pod_claim is not None:
         obj["metadata"]["annotations"] = {POD_CLAIM_ANNOTATION: pod_claim}
     plan = plan_for(ref, wanted_of(ResourceClaim.of(obj), ref, node), node, files_of(node))
-    return finished(plan.entry, records_of(plan), node, files_of(node)) if plan.content is None else plan
+    return finished_plan(plan.entry, records_of(plan), node, files_of(node)) if plan.content is None else plan
 
 
 def document(file: RequestMetadata) -> JsonObject:

@@ -36,7 +36,7 @@ from kubelet_plugin.prepare.metadata import (
     metadata_files,
     spec_name,
 )
-from kubelet_plugin.prepare.plan import finished, plan_for
+from kubelet_plugin.prepare.plan import finished_plan, plan_for
 from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
 
 STATIC = mig(enabled=True, instances=[gpu_instance("3g.40gb", 0, 4, compute_instance("3g.40gb", 3, number=7))])
@@ -249,7 +249,7 @@ def test_the_journal_remembers_enough_to_write_the_same_files_again() -> None:
             files_of(NODE_WITH_ALL),
         )
         if again.content is None:
-            again = finished(again.entry, records_of(again), NODE_WITH_ALL, files_of(NODE_WITH_ALL))
+            again = finished_plan(again.entry, records_of(again), NODE_WITH_ALL, files_of(NODE_WITH_ALL))
         assert (again.metadata, again.entry) == (first.metadata, entry)
 
 

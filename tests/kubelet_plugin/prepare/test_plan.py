@@ -44,7 +44,7 @@ from kubelet_plugin.prepare.holds import (
 from kubelet_plugin.prepare.known_node import ContainerFiles, KnownNode
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, SharedUse, digest_of
 from kubelet_plugin.prepare.ours import KEPT
-from kubelet_plugin.prepare.plan import Plan, check_releasable, finished, plan_for
+from kubelet_plugin.prepare.plan import Plan, check_releasable, finished_plan, plan_for
 from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
 
 
@@ -79,7 +79,7 @@ def test_a_gpu_that_is_gone_is_named_before_a_hold_is_made_for_it_and_after() ->
         plan_for(a_ref(), wanted, without, FILES)
     entry = plan_for(a_ref(), wanted, A_NODE, FILES).entry
     with pytest.raises(NodeNotReady, match="does not answer now"):
-        finished(entry, {mode: HoldRecord(HoldState.MADE, BOOT)}, without, FILES)
+        finished_plan(entry, {mode: HoldRecord(HoldState.MADE, BOOT)}, without, FILES)
 
 
 def wanted_devices(claim_object: ResourceClaim, ref: ClaimRef, node: KnownNode) -> tuple[HeldDevice, ...]:
@@ -235,7 +235,7 @@ def recorded(*made: tuple[Hold, Made]) -> dict[Hold, HoldRecord]:
 
 def finished_spec(device: HeldDevice, records: dict[Hold, HoldRecord], node: KnownNode = A_NODE) -> dict[str, Any]:
     made = plan_for(a_ref(), WantedClaim((device,), tuple(records)), node, WITH_PARTS)
-    return spec_of(finished(made.entry, records, node, WITH_PARTS))
+    return spec_of(finished_plan(made.entry, records, node, WITH_PARTS))
 
 
 def nodes_in(spec: dict[str, Any]) -> list[str]:
@@ -271,7 +271,7 @@ def test_a_claim_whose_part_the_journal_lost_is_given_no_container() -> None:
     entry = plan_for(a_ref(), WantedClaim((device,), (MigMode(GPU), INSTANCE, PART)), A_NODE, WITH_PARTS).entry
 
     with pytest.raises(NodeNotReady, match="which is not made"):
-        finished(entry, recorded((MigMode(GPU), Made()), (INSTANCE, Made())), A_NODE, WITH_PARTS)
+        finished_plan(entry, recorded((MigMode(GPU), Made()), (INSTANCE, Made())), A_NODE, WITH_PARTS)
 
 
 def test_a_part_that_exists_is_looked_up_by_its_uuid() -> None:
@@ -302,7 +302,7 @@ def test_a_part_for_graphics_has_the_drm_nodes_of_its_gpu_too(
     records = recorded(*made) if made_on_demand else {}
     entry = plan_for(a_ref(), WantedClaim((device,), tuple(records)), node, files).entry
 
-    spec = spec_of(finished(entry, records, node, files))
+    spec = spec_of(finished_plan(entry, records, node, files))
 
     expected = ["/dev/nvidia0", "/dev/cap-4", "/dev/cap-4-0"]
     by_path = [path for path in nodes_in(spec) if path.startswith("/dev/dri/by-path/")]
@@ -389,7 +389,7 @@ def test_two_parts_of_one_claim_are_two_mig_devices() -> None:
     records = recorded((MigMode(GPU), Made()), *came)
     entry = plan_for(a_ref(), WantedClaim(tuple(devices), tuple(records)), A_NODE, WITH_PARTS).entry
 
-    spec = spec_of(finished(entry, records, A_NODE, WITH_PARTS))
+    spec = spec_of(finished_plan(entry, records, A_NODE, WITH_PARTS))
 
     assert [device["containerEdits"]["env"] for device in spec["devices"]] == [
         ["NVIDIA_DRA_DEVICE_PART_3=MIG-3"],
@@ -409,7 +409,7 @@ def test_a_gpu_for_a_virtual_machine_needs_nothing_that_nvml_says(api: bool, pat
 
     entry = plan_for(a_ref(), WantedClaim((device,), (VfioBinding(GPU, False),)), a_node(), FILES).entry
     with pytest.raises(NodeNotReady, match="has no device node /dev/vfio/7 now"):
-        finished(entry, recorded((VfioBinding(GPU, False), came)), a_node(), FILES)
+        finished_plan(entry, recorded((VfioBinding(GPU, False), came)), a_node(), FILES)
 
 
 def test_a_hold_of_a_newer_release_is_not_undone_by_guessing() -> None:

@@ -17,7 +17,7 @@ from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.runtime import files
 from kubelet_plugin.prepare import store as store_module
 from kubelet_plugin.prepare.journal import Journal, Unreadable, encode, encode_change
-from kubelet_plugin.prepare.lifecycle import Entry, admitted, released
+from kubelet_plugin.prepare.lifecycle import Entry, admitted, without_claim
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL, LOCK, Change, JournalFile, JournalStore
 
 
@@ -26,7 +26,7 @@ def entering(entry: Entry) -> Change:
 
 
 def leaving(uid: str) -> Change:
-    return lambda journal: replace(journal, held=released(journal.held, uid))
+    return lambda journal: replace(journal, held=without_claim(journal.held, uid))
 
 
 def claims(count: int) -> list[Entry]:
