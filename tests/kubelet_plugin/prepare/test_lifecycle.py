@@ -36,9 +36,9 @@ from kubelet_plugin.prepare.lifecycle import (
     left_behind,
     mig_uuids,
     needed,
-    released,
     standing_of,
     state_of,
+    without_claim,
 )
 
 GPU = GpuIdentity(uuid_of(0), "0000:10:00.0")
@@ -208,8 +208,8 @@ def test_a_claim_replaces_its_own_entry() -> None:
 def test_a_released_claim_holds_nothing() -> None:
     held = {"uid-of-one": an_entry(a_ref("one"))}
 
-    assert released(held, "uid-of-one") == {}
-    assert released(held, "uid-of-two") == held
+    assert without_claim(held, "uid-of-one") == {}
+    assert without_claim(held, "uid-of-two") == held
 
 
 @pytest.mark.parametrize(
