@@ -136,7 +136,9 @@ class _Way:
                 Act.FENCE_PLUGIN,
                 f"Let DaemonSet {plugin.namespace}/{plugin.name} run only on nodes with that label.",
                 run_only_where(plugin, '"device-plugin"'),
-                "Its pods restart; pods that have GPUs are not affected. Nodes that join later need the label, too.",
+                "Its pods restart; pods that have GPUs are not affected. Nodes that join later need the label, too. If"
+                " Helm, Argo CD, Flux or an operator manages the DaemonSet, set the node selector there instead: if it"
+                " undoes this change, both may offer the GPUs.",
             )
         if not self.offering.plugins:
             yield Step(

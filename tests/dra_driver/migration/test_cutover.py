@@ -671,6 +671,13 @@ def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> No
     assert not offering.mig_manager
 
 
+def test_who_manages_the_daemon_set_must_change_it() -> None:
+    offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False),), (DAEMON_SET,))
+    steps = [step for stage in plan_of(offering).forward for step in stage.steps]
+    (fence,) = [step for step in steps if step.act is Act.FENCE_PLUGIN]
+    assert "Argo CD, Flux or an operator manages the DaemonSet, set the node selector there" in fence.note
+
+
 def test_a_cluster_policy_stands_for_the_daemon_sets_that_it_owns() -> None:
     policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cp"}, "spec": {}}
     kyverno = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "metadata": {"name": "other"}}
