@@ -206,7 +206,7 @@ def print_rows(sheet: Sheet, *, wide: bool = False, paged: bool = True) -> None:
     if sheet.rows:
         print_lines(sheet.lines(terminal_width(), wide=wide), paged=paged)
     else:
-        messages.print(sheet.empty)
+        messages.print(sheet.empty, soft_wrap=True)
 
 
 def terminal_width() -> int | None:

@@ -16,7 +16,7 @@ from dra_driver.checking.manifests import with_chart_values
 from dra_driver.cli.reading.files import read_files
 from dra_driver.cli.reading.offline import ModelsOption
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask_all
-from dra_driver.errors import InvalidInput, NoSuchObject
+from dra_driver.errors import InvalidInput, NoSuchObject, NotFound
 from dra_driver.grouping import grouped
 from dra_driver.kubernetes import CURRENT
 from dra_driver.phrases import and_more, folded, how_many
@@ -114,7 +114,11 @@ def _of_models(policies: Sequence[GpuPolicy], models: str, label: Sequence[str])
 def _of_cluster(
     policies: Sequence[GpuPolicy], deleted: Sequence[str], kubeconfig: Path | None, context: str | None
 ) -> list[NodePreview]:
-    minor, objects = ask_all(kubeconfig, context, (NODE_INVENTORIES, NODES, GPU_POLICIES, RESOURCE_CLAIMS))
+    try:
+        minor, objects = ask_all(kubeconfig, context, (NODE_INVENTORIES, NODES, GPU_POLICIES, RESOURCE_CLAIMS))
+    except NotFound as error:
+        message = "the cluster has none; install the driver, or preview the policies on simulated nodes with --nodes"
+        raise InvalidInput(message, about="NodeInventories") from error
     labels: dict[str, dict[str, str]] = {
         node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in objects[NODES]
     }

@@ -143,3 +143,9 @@ async def test_policies_are_listed_with_what_waits_and_fails_in_words(cluster: s
     assert high.split()[:5] == ["high", "7", "2", "9", "9"] and low.split()[0] == "low"
     assert "mig of GpuPolicy high on 2 nodes (n): no; fix: buy" in high
     assert "GPU gpu-1 of node n changes when claims team/a are gone; 2 more GPUs wait" in high
+
+
+async def test_a_cluster_without_the_driver_has_no_inventories(api_server: SimulatedApiServer, tmp_path: Path) -> None:
+    file = _written(tmp_path, yaml.safe_dump(_policy("no", publish=False)))
+    with pytest.raises(InvalidInput, match="NodeInventories: the cluster has none; install the driver, or preview"):
+        await dractl("policy", "preview", "-f", file, "--kubeconfig", str(api_server.kubeconfig(tmp_path / "config")))
