@@ -76,7 +76,7 @@ type _Node = Mapping[str, _OnNode]
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A policy as the server has it. `policy` is None if it makes no sense, and `error` says why."""
+    """A policy as the server has it. `policy` is None if it is invalid, and `error` says why."""
 
     policy: GpuPolicy | None
     error: str

@@ -240,7 +240,7 @@ def typed_pod(obj: JsonObject) -> Pod:
 
 
 def _reports(claim: JsonObject) -> Iterator[tuple[DeviceId, DeviceReport]]:
-    """From `status.devices`, which any driver may write; an entry that makes no sense is left out."""
+    """From `status.devices`, which any driver may write; an invalid entry is left out."""
     for item in list_in(map_in(claim.get("status")).get("devices")):
         entry = map_in(item)
         with suppress(InvalidInput, KeyError):

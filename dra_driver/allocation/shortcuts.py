@@ -1,7 +1,7 @@
 """What spares a search work and never changes its answer: bounds that no choice can beat, and what is equivalent. Pure.
 
 A bound says "impossible" only where the exhaustive search would find nothing. This is worth its price only to a search
-that had to turn back, so no other asks for it.
+that turned back, so no other asks for it.
 
 `Symmetry`: a device is skipped when a twin that comes first was tried in the same place and led nowhere: a solution
 with the later one, the twins changed for each other in what is still to be chosen, would be a solution that the search
@@ -25,7 +25,7 @@ from dra_driver.phrases import how_many
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """What a search has to solve, before anything is chosen."""
+    """What a search must solve, before anything is chosen."""
 
     site: Site
     ledger: Ledger

@@ -58,7 +58,7 @@ class Ledger:
         return candidate.shareable and self._behavior.consumable
 
     def stock(self, candidate: Candidate) -> Hashable:
-        """What a shareable device has to give, and what claims have of it; None for one that is given whole."""
+        """What a shareable device offers, and what claims have of it; None for one that is given whole."""
         if not self.shares(candidate):
             return None
         has = sorted((name, repr(capacity)) for name, capacity in candidate.device.capacity.items())

@@ -281,7 +281,7 @@ class Pod(CoreModel):
 
     @property
     def waits(self) -> bool:
-        """Whether a scheduler still has to find a node for it."""
+        """Whether it waits for a scheduler to find a node for it."""
         return not (self.node or self.is_done)
 
     def on(self, node: str) -> Self:

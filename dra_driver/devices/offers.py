@@ -214,7 +214,7 @@ class _Look:
     def _with_shares(self, results: Iterable[Offer]) -> Iterator[Offer]:
         """Separate share devices come before what they are shares of.
 
-        Only of a full GPU and of a MIG device that exists: shares of a partition that is made on demand would have to
+        Only of a full GPU and of a MIG device that exists: shares of a partition that is made on demand would need to
         exclude other partitions and not each other, which counters cannot say.
         """
         for offer in results:

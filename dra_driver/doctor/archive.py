@@ -1,6 +1,6 @@
 """A bundle: a .tar.gz with what was observed. Writes it, redacted, and reads it again.
 
-Objects and lines go to a temporary folder first, so that a large cluster does not have to fit into memory. Logs and
+Objects and lines go to a temporary folder first, so that a large cluster need not fit into memory. Logs and
 metrics of the driver's pods are limited; of a long log, its end is kept.
 """
 

@@ -163,7 +163,7 @@ def _lacks(kind: str, device: DeviceVerdict) -> bool:
 def domain_findings(
     world: World, pod: Pod | None, claims: Sequence[PodClaim], verdicts: Sequence[NodeVerdict]
 ) -> tuple[WaitFinding, ...]:
-    """What domains have to do with it. Of a pod that has its node, `verdicts` are empty: it may wait for the domain."""
+    """How domains are involved. Of a pod that has its node, `verdicts` are empty: it may wait for the domain."""
     uids = dict.fromkeys(
         uid for claim in claims if claim.claim is not None and (uid := domain_uid(claim.claim)) is not None
     )

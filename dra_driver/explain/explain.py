@@ -265,7 +265,7 @@ def _findings(
 
 
 _HOPELESS = frozenset(("missing-class", "missing-claim", "missing-template", "invalid-claim"))
-"""Findings with which it makes no sense to ask the allocator."""
+"""Findings that make it useless to ask the allocator."""
 
 
 def _answer(world: World, pod: Pod | None, claims: Sequence[ResourceClaim]) -> Answer | None:

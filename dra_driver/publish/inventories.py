@@ -83,7 +83,7 @@ class KeptInventory:
 
 
 def kept_inventory(obj: JsonObject) -> KeptInventory:
-    """Never raises: what makes no sense is found by `facts`."""
+    """Never raises: `facts` reports what is invalid."""
     metadata = obj["metadata"]
     spec = obj.get("spec")
     text = to_json(spec)

@@ -1,7 +1,7 @@
 """Where a publisher's rules come from: GpuPolicies of the cluster, or what another publisher decided.
 
 `LivePolicies` follows GpuPolicies and allocated claims, and decides for one node at a time (`decisions`). A GpuPolicy
-that makes no sense, which an API server with the current definition does not accept, changes nothing: what held for a
+that is invalid, which an API server with the current definition does not accept, changes nothing: what held for a
 node holds on, and nodes that nothing was decided for wait.
 """
 

@@ -80,7 +80,7 @@ class Narrator:
         _log.warning("pool not published", pool=pool, error=str(error), retry_s=round(retry_s, 1))
 
     def not_understood(self, pool: str, error: InvalidInput) -> None:
-        """The inventory makes no sense; the pool stays as it is."""
+        """The inventory is invalid; the pool stays unchanged."""
         _log.error("the inventory cannot be parsed; its pool stays unchanged", pool=pool, error=str(error))
 
     def understood(self, pool: str, notes: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from dra_driver.errors import InvalidInput, NodeNotReady
 
 _REFUSED = 2
-"""Exit status of our programs for settings that make no sense."""
+"""Exit status of our programs for invalid settings."""
 _STOP_TIMEOUT_S = 10.0
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 

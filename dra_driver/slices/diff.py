@@ -212,7 +212,7 @@ def slice_writes(wanted: WantedPool, observed: Sequence[ObservedSlice]) -> tuple
     if stays:
         return (*_puts(missing + wrong, chosen, newest, count), *obsolete)
     if newest == _LAST_GENERATION:
-        # Nothing can come after it, so it has to go first.
+        # Nothing can come after it, so it must go first.
         return tuple(DeleteSlice(item) for item in _by_age(observed))
     return (*_puts(wanted.slices, chosen, newest + 1, count), *obsolete)
 

@@ -233,7 +233,7 @@ class ClaimService:
             if all(entry.binding is not BindingStage.AHEAD for entry in self._journal.current.held.values()):
                 return False
             for sentence in (await self._healer.release_given_up()).done:
-                _log.warning("put right", what=sentence)
+                _log.warning("repaired", what=sentence)
         except DriverError as error:
             _log.warning("claims whose pods wait for this node could not be checked", error=str(error))
         return True
@@ -247,7 +247,7 @@ class ClaimService:
     ) -> tuple[PreparedDevice, ...]:
         well_formed(ref)
         for sentence in (await self._healer.complete()).done:
-            _log.warning("put right", what=sentence)
+            _log.warning("repaired", what=sentence)
             self._left.set()
         held = self._journal.current.held.get(ref.uid)
         sure = held is not None and _is_final(held) and await self._is_prepared(held, self._view.node())
@@ -350,7 +350,7 @@ class ClaimService:
     def _note_report(self, report: RepairReport) -> RepairReport:
         self._pending = bool(report.pending)
         for sentence in report.done:
-            _log.warning("put right", what=sentence)
+            _log.warning("repaired", what=sentence)
         for sentence in report.pending:
             _log.warning("not right yet", what=sentence)
         return report

@@ -211,7 +211,7 @@ simulate.__doc__ = (
 
 
 def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> str:
-    """Do it; says what happened. Raises InvalidInput for what makes no sense, NodeNotReady when hardware refuses."""
+    """Do it; says what happened. Raises InvalidInput for an invalid request, NodeNotReady when hardware refuses."""
     action = ACTIONS.get(name)
     if action is None:
         raise InvalidInput(f"no such action; there are {', '.join(ACTIONS)}", about=f"action {name}")

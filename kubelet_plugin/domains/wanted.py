@@ -24,7 +24,7 @@ DOMAIN_ANNOTATION = "resource.nvidia.com/computeDomain"
 
 
 def wanted_devices(claim: ResourceClaim, pool: str) -> tuple[DomainDevice, ...]:
-    """Sorted by name. Raises InvalidInput: not allocated, nothing of this node, or configs that make no sense; also for
+    """Sorted by name. Raises InvalidInput: not allocated, nothing of this node, or invalid configs; also for
     several domains, and for channels and daemons in one claim."""
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
     if claim.status.allocation is None:

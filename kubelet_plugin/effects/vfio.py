@@ -95,7 +95,7 @@ class VfioBindings:
         self._sysfs = PatientWrites(sysfs, patience.write_s)
 
     def before(self, hold: VfioBinding, records: Records) -> Made:
-        """The driver, the order about drivers, persistence mode, and the functions that have to come along.
+        """The driver, the order about drivers, persistence mode, and the functions that must come along.
 
         Raises HardwareError that names everything that keeps this GPU from being lent, but for programs that use it.
         """

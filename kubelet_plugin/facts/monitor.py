@@ -81,7 +81,7 @@ class HealthFile:
         self._path = folder / HEALTH_FILE
 
     def read(self) -> Memory:
-        """What was remembered; nothing when there is no file or it makes no sense. Never raises."""
+        """What was remembered; nothing if there is no file or it is invalid. Never raises."""
         try:
             content = read_if_present(self._path)
             return Memory() if content is None else _decoded(content)
@@ -316,7 +316,7 @@ class HealthMonitor:
         return gpu.model_copy(update={"health": health})
 
     def _own_conditions(self, gpu: GpuFacts) -> list[HealthCondition]:
-        """What follows from no reading: events that cannot be heard, and a check that is due or was not passed."""
+        """What follows from no reading: events that cannot be received, and a check that is due or was not passed."""
         own_conditions = []
         reason = dict(self._coverage.unmonitored).get(gpu.uuid)
         if reason is not None:

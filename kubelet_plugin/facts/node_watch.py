@@ -126,7 +126,7 @@ class NodeWatch:
             return
         try:
             for sentence in await asyncio.to_thread(self._daemons.sweep, self._all_records):
-                _log.warning("put right", what=sentence)
+                _log.warning("repaired", what=sentence)
         except DriverError as error:
             _log.warning("MPS daemons that no claim has may be left", error=str(error))
 

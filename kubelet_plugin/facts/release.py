@@ -54,7 +54,7 @@ _LOOK_S = 10.0
 type Source = Literal["file", "node", "mig-manager"]
 
 type Refused = Callable[[str], None]
-"""Hears of a request that makes no sense, once."""
+"""Gets each invalid request once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Is a GPU fit for use? The check that a new or returned GPU has to pass where the policy wants one.
+"""Is a GPU fit for use? The check that a new or returned GPU must pass if the policy requires one.
 
 `kubelet_plugin.facts.monitor` asks once for each GPU and life of the driver, and again after a while when the answer
 was no. The check that comes with the driver asks what the driver can be asked: does the GPU answer, has it memory, a

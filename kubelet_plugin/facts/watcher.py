@@ -31,7 +31,7 @@ from kubelet_plugin.hardware.lanes import READ_S, Lanes, calling
 _log = structlog.get_logger(__name__)
 
 _WAIT_S = 1.0
-"""The longest that a stop, a pause or a new session has to wait."""
+"""The longest wait of a stop, a pause or a new session."""
 _MOST_EVENTS = 100
 """As many are taken within one wait's time; further ones stay in the driver until the next."""
 _LOOK_S = 0.1

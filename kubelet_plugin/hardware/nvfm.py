@@ -32,7 +32,7 @@ _LIBRARIES = ("libnvfm.so.1", "libnvfm.so")
 _CONNECT_MS = 5000
 _READ_S = 15.0
 _CHANGE_S = 90.0
-"""How long to wait for an answer. No source gives a limit; NVLinks may have to train."""
+"""How long to wait for an answer. No source gives a limit; NVLinks may need to train."""
 
 
 class FmCode(IntEnum):

@@ -1,4 +1,4 @@
-"""Puts right what crashes, reboots and people leave behind: finds, asks `kubelet_plugin.prepare.repair`, does.
+"""Repairs what crashes, reboots and people leave behind: finds, asks `kubelet_plugin.prepare.repair`, does.
 
 The service enters here at start, from time to time while it runs, when the journal is incomplete, and when a claim is
 refused because of another one that may be stale. Every claim is repaired on its own and in its turn, so a repair and

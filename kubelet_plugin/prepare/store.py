@@ -200,7 +200,7 @@ class JournalFile:
         return outcomes
 
     def settle(self) -> tuple[Damage, ...]:
-        """Put right what was damaged, or is missing from one of the two records. Raises NodeNotReady, Unreadable."""
+        """Repair what was damaged, or is missing from one of the two records. Raises NodeNotReady, Unreadable."""
         self.remove_leftovers()
         with self._locked():
             _, damage = self._compared_with_log(self.current())

@@ -58,7 +58,7 @@ class MigProfile(Engines):
 
 
 class MigTable(_Data):
-    """One file of `mig/`: what a GPU can be divided into. `totals` is what it has to share out in MIG mode, on some
+    """One file of `mig/`: what a GPU can be divided into. `totals` is what it can share out in MIG mode, on some
     models less than the chip has."""
 
     memory_slices: int

@@ -491,7 +491,7 @@ async def test_one_claim_that_takes_long_after_a_boot_keeps_kubelet_from_no_othe
             ready.set()
             await late
             await eventually(lambda: not service._pending)
-        assert [line["what"] for line in logs if line["event"] == "put right"]
+        assert [line["what"] for line in logs if line["event"] == "repaired"]
 
     assert {record.boot_id for record in bench.journal.holds.values()} == {"boot-2"}
 

@@ -230,7 +230,7 @@ def _not_named(items: Iterable[JsonObject] | None, names: Collection[str]) -> li
 
 
 def relevant(sources: Sequence[ManifestText]) -> tuple[ManifestText, ...]:
-    """Those that may have to do with GPUs at all, by their text; clusters have thousands of others."""
+    """Those that may concern GPUs at all, by their text; clusters have thousands of others."""
     return tuple(source for source in sources if any(mark in source.text for mark in _GPU_MARKS))
 
 

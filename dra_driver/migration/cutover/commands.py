@@ -93,7 +93,7 @@ class CutoverPlan:
 NAMESPACE = "gpu-dra"
 WAIT = "--timeout=10m"
 LEAVES = "dra.gpu/leaves"
-"""Of pods that have to leave a node: `kubectl drain` chooses by labels, and no others need to move."""
+"""Of pods that must leave a node: `kubectl drain` chooses by labels, and no others need to move."""
 
 
 def label_nodes(names: Sequence[str], labels: Mapping[str, str]) -> str:

@@ -60,7 +60,7 @@ FINAL_VALUES_FILE = "values.yaml"
 def cutover(offering: Offering, migration: Migration, driver: str, results: Results) -> CutoverPlan:
     """The way to the driver for all nodes that a device plugin serves; empty when there are none such.
 
-    Nodes where both offer come first, then those with the fewest pods that would have to move. Nodes that the driver
+    Nodes where both offer come first, then those with the fewest pods that would need to move. Nodes that the driver
     serves alone are kept as they are; if a plan brought the last of them there, its end is what is left of it.
     """
     values = values_for_cutover(migration)

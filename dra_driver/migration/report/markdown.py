@@ -217,7 +217,7 @@ _TARGETS = {
     MigrationTarget.CLAIMS: "Claims",
     MigrationTarget.EXTENDED: "Stay as they are, answered by a DeviceClass",
 }
-"""In this order: first those that a person has to look at."""
+"""In this order: first those that a person must check."""
 _IN_GENERAL = (
     "What stays cannot choose GPUs by attributes, share one between containers, or carry settings of the driver; "
     "claims can (`strategy: claims`)."

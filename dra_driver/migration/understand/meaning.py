@@ -49,7 +49,7 @@ class View:
     sharing: Mapping[str, PluginSharing] | None = None
     """By resource, before it is renamed; empty: nothing is shared."""
     resources: frozenset[str] | None = None
-    """What nodes have to give."""
+    """What nodes offer."""
     memory: Quantity | None = None
     """Of one GPU."""
 

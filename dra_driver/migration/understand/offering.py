@@ -238,7 +238,7 @@ class GpuHolder:
 class GpuNode:
     name: str
     resources: Mapping[str, int]
-    """What a device plugin has to give here, by resource name; zeros are left out."""
+    """What a device plugin offers here, by resource name; zeros are left out."""
     driver: bool
     """Whether slices of the driver are for this node."""
     holders: tuple[GpuHolder, ...] = ()

@@ -267,7 +267,7 @@ def _replicas(field: str) -> Children:
 
 
 def _mpi_job(owner: JsonObject, children: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    """Workers are pods; the launcher is a Job, which may have to wait until the workers run."""
+    """Workers are pods; the launcher is a Job, which may need to wait until the workers run."""
     name, spec = owner["metadata"]["name"], owner["spec"]
     worker, launcher = spec["mpiReplicaSpecs"].get("Worker"), spec["mpiReplicaSpecs"]["Launcher"]
     if (spec.get("runPolicy") or {}).get("suspend"):

@@ -1,9 +1,9 @@
 """nvidia-imex of a simulated node: a daemon that connects to its peers over TCP, and knows how they are.
 
-It refuses to start where the real one does: a configuration that makes no sense, no list of nodes, an address that is
+It refuses to start where the real one does: an invalid configuration, no list of nodes, an address that is
 not in it, no capability to manage the fabric, a port that is taken, no driver. It reads its list of nodes at its start
 alone, looks names up again at SIGUSR1, and leaves connections alone whose address stayed. It ends with its node. No
-process imports memory here, so it never has to wait for a recovery. It stays in the foreground, and is ready without
+process imports memory here, so it never waits for a recovery. It stays in the foreground, and is ready without
 its peers, as its supervisors want it.
 """
 

@@ -134,7 +134,7 @@ class Rules:
         return kind.key == ("", "namespaces") and bool(obj.get("spec", {}).get("finalizers"))
 
     def mark_terminating(self, kind: ResourceType, obj: JsonObject) -> None:
-        """What a deletion that has to wait shows beyond its timestamp."""
+        """What a deletion that must wait shows beyond its timestamp."""
         if kind.key == ("", "namespaces"):
             obj["status"] = {**obj.get("status", {}), "phase": "Terminating"}
 
