@@ -218,14 +218,14 @@ class _Asked:
             if verdict.code is ReasonCode.NODE_TAINT:
                 names, added = missing_tolerations(self._world.nodes[verdict.node].taints, spec.tolerations)
                 changed = self._pod.with_spec(tolerations=[*spec.tolerations, *added])
-                change = f"Pod {self._pod}: spec.tolerations: add {flow([item.to_wire() for item in added])}"
+                change = f"{_written_in(self._pod)}.tolerations: add {flow([item.to_wire() for item in added])}"
                 text = f"It fits with a toleration of the pod for the node's taint {names}."
                 yield self._idea(SuggestionKind.POD, names, text, change, 2.0, None, pod=changed)
             if verdict.code is ReasonCode.NODE_SELECTOR and spec.node_selector:
                 changed = self._pod.with_spec(node_selector={})
                 written = ", ".join(f"{key}={value}" for key, value in spec.node_selector.items())
                 text = f"It fits without the pod's nodeSelector ({written})."
-                change = f"Pod {self._pod}: spec.nodeSelector: remove"
+                change = f"{_written_in(self._pod)}.nodeSelector: remove"
                 yield self._idea(SuggestionKind.POD, "selector", text, change, 3.0, None, pod=changed)
 
     # -- the claim as a whole
@@ -398,3 +398,19 @@ def _first_fitting(idea: _Idea, nodes: Sequence[NodeVerdict], limit: Limit) -> s
         if first_fitting is None and not isinstance(placed, str):
             first_fitting = verdict.node
     return first_fitting
+
+
+def _written_in(pod: Pod) -> str:
+    """Where the spec of the pod is written: a pod that something made cannot be changed itself."""
+    owner = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
+    if owner is None:
+        return f"Pod {pod}: spec"
+    kind, name = owner.kind, owner.name
+    ending = f"-{pod.metadata.labels.get('pod-template-hash', '')}"
+    if kind == "ReplicaSet" and len(ending) > 1 and name.endswith(ending):
+        kind, name = "Deployment", name.removesuffix(ending)
+    template = "spec.template.spec" if kind in _WITH_TEMPLATE else "the pod template's spec"
+    return f"{kind} {pod.namespace}/{name}: {template}"
+
+
+_WITH_TEMPLATE = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job")

@@ -270,3 +270,32 @@ def test_a_label_that_no_node_has_is_named(key: str, labels: dict[str, str], tex
     ]
     assert len(findings) == (text is not None)
     assert all(text in item.text and fix in item.fix for item in findings if text is not None and fix is not None)
+
+
+@rows(
+    "owner, labels, change",
+    [
+        (None, {}, "Pod default/pod: spec.nodeSelector: remove"),
+        (
+            {"kind": "ReplicaSet", "name": "web-5d9"},
+            {"pod-template-hash": "5d9"},
+            "Deployment default/web: spec.template.spec.nodeSelector: remove",
+        ),
+        ({"kind": "Job", "name": "train"}, {}, "Job default/train: spec.template.spec.nodeSelector: remove"),
+        (
+            {"kind": "RayCluster", "name": "ray"},
+            {},
+            "RayCluster default/ray: the pod template's spec.nodeSelector: remove",
+        ),
+    ],
+)
+def test_a_change_of_the_pod_is_named_where_it_is_written(
+    owner: Obj | None, labels: dict[str, str], change: str
+) -> None:
+    owners = [{"apiVersion": "v1", "uid": "1", "controller": True, **owner}] if owner is not None else []
+    metadata = {"name": "pod", "labels": labels, "ownerReferences": owners}
+    user = {**_POD, "metadata": metadata, "spec": {**_POD["spec"], "nodeSelector": {"zone": "z"}}}
+    node = {"kind": "Node", "metadata": {"name": "node-1"}}
+    given = [device_class().to_wire() | {"kind": "DeviceClass"}, _slice(1), _claim(exactly("gpu")), user, node]
+    (suggestion,) = explain_pod(world_of(given).world, ("default", "pod")).suggestions
+    assert suggestion.change == change
