@@ -84,7 +84,7 @@ TABLES: Mapping[str, Table] = {
     ),
     "controller": Table("controller_scale"),
     "controller-short": Table(
-        "controller_scale_real",
+        "controller_scale",
         rows=(
             "first publish, nodes join",
             "the same writes by a bare client",
@@ -96,7 +96,6 @@ TABLES: Mapping[str, Table] = {
             "restart: slice writes",
         ),
     ),
-    "controller-real": Table("controller_scale_real"),
     "controller-mig": Table("controller_scale_mig"),
     "commands": Table("views"),
     "commands-short": Table(
