@@ -17,7 +17,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -124,12 +124,22 @@ class MpsDaemons:
             self._end(self._waited(processes, self._patience.quit_s), _about(hold))
         self._clear(place)
 
-    def look(self, hold: MpsDaemon) -> Sight:
-        """Whether its daemon answers now, and which processes there are. Its logs are cut if they have become long."""
+    def processes(self) -> tuple[MarkedProcess, ...]:
+        """Those of all daemons, for `look`. It reads the environment of each process of the node."""
+        return self._host.processes.marked(MARK)
+
+    def look(self, hold: MpsDaemon, seen: Sequence[MarkedProcess] = ()) -> Sight:
+        """Whether its daemon answers now, and which processes there are. Its logs are cut if they have become long.
+
+        `seen` is what `processes` returned a moment ago; if its daemon is among them and answers, it is not searched.
+        """
         place = _Place(self._folder / hold.key)
         bound_logs(place.log)
+        known = _of(place, seen)
+        if known and self._answers(place, _about(hold)):
+            return Sight(True, known)
         processes = self._processes(place)
-        return Sight(bool(processes) and self._answers(place, _about(hold)), processes)
+        return Sight(bool(processes) and not known and self._answers(place, _about(hold)), processes)
 
     def asked(self, hold: MpsDaemon, command: str) -> str:
         """What its daemon answers to a control command. Raises HardwareError when it does not answer, or refuses."""
@@ -159,7 +169,7 @@ class MpsDaemons:
             folders = {entry.name for entry in self._folder.iterdir()}
         except OSError:
             folders = set()
-        marks = {Path(_folder_of(process)).name for process in self._all() if self._is_below(process)}
+        marks = {Path(_folder_of(process)).name for process in self.processes() if self._is_below(process)}
         done = []
         failure: NodeNotReady | None = None
         for key in unowned(folders | marks, tuple(records())):
@@ -311,10 +321,7 @@ class MpsDaemons:
         return running
 
     def _processes(self, place: "_Place") -> tuple[MarkedProcess, ...]:
-        return tuple(process for process in self._all() if _folder_of(process) == str(place.folder))
-
-    def _all(self) -> tuple[MarkedProcess, ...]:
-        return self._host.processes.marked(MARK)
+        return _of(place, self.processes())
 
     def _is_below(self, process: MarkedProcess) -> bool:
         return Path(_folder_of(process)).parent == self._folder
@@ -445,6 +452,10 @@ def _checked(hold: MpsDaemon) -> None:
 def _digest(hold: MpsDaemon, devices: tuple[str, ...]) -> str:
     """Digest of the settings that cannot be changed while the daemon runs."""
     return sha256(repr((devices, hold.multi_user)).encode()).hexdigest()[:16]
+
+
+def _of(place: "_Place", processes: Iterable[MarkedProcess]) -> tuple[MarkedProcess, ...]:
+    return tuple(process for process in processes if _folder_of(process) == str(place.folder))
 
 
 def _folder_of(process: MarkedProcess) -> str:

@@ -8,7 +8,7 @@ is left, its clients still compute, and nothing is changed. The more often a dae
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
@@ -17,6 +17,7 @@ import structlog
 
 from dra_driver.errors import DriverError
 from kubelet_plugin.effects.mps import MpsDaemons, Sight, left_alone
+from kubelet_plugin.hardware.host_programs import MarkedProcess
 from kubelet_plugin.prepare.holds import HoldRecord, HoldState, MpsDaemon, Records
 
 _log = structlog.get_logger(__name__)
@@ -137,11 +138,12 @@ class MpsWatch:
         self._histories = {hold: self._histories.get(hold, History()) for hold in made}
         asked = self._looks % _ASKED_EVERY == 0
         self._looks += 1
+        seen = await asyncio.to_thread(self._daemons.processes) if asked and made else ()
         for hold, record in made.items():
             # Its history says that something was wrong: then it is asked until it is well.
             try:
                 if asked or self._suspect(hold) or not await asyncio.to_thread(self._daemons.stands, record.made):
-                    await self._look_at(hold)
+                    await self._look_at(hold, seen)
             except DriverError as error:
                 # Continue with the other daemons.
                 _log.warning("an MPS daemon cannot be checked", daemon=hold.key, error=str(error))
@@ -158,8 +160,8 @@ class MpsWatch:
         history = self._histories[hold]
         return history.silent or history.critical
 
-    async def _look_at(self, hold: MpsDaemon) -> None:
-        sight = await asyncio.to_thread(self._daemons.look, hold)
+    async def _look_at(self, hold: MpsDaemon, seen: Sequence[MarkedProcess]) -> None:
+        sight = await asyncio.to_thread(self._daemons.look, hold, seen)
         if hold not in self._made():
             return  # released meanwhile: that is why it is not there
         history, now = self._histories[hold], self._clock()

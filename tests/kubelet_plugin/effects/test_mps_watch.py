@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -104,6 +104,19 @@ async def test_a_daemon_that_is_well_is_no_trouble(node: _Node) -> None:
     assert (node.watch.troubles, node.pid) == ((), pid)
 
 
+async def test_all_daemons_of_a_node_are_searched_at_once_and_only_when_they_are_asked(
+    node: _Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(node.hold, key="claim-b", gpus=(identity(node.host, 0),))
+    node.records[other] = record(node.daemons.make(other, {}))
+    searches: list[object] = []
+    search = node.daemons.processes
+    monkeypatch.setattr(node.daemons, "processes", lambda: searches.append(None) or search())
+    for _ in range(_ASKED_EVERY):
+        await node.watch.look()
+    assert (len(searches), node.watch.troubles) == (1, ())
+
+
 async def test_a_daemon_that_died_is_started_anew_and_told_for_a_minute(node: _Node) -> None:
     await node.watch.look()
     pid = node.pid
@@ -201,7 +214,10 @@ class _Daemons:
             self, lambda: self.records, lambda: "boot-1", self._again, clock=lambda: self.now, interval_s=0.01
         )
 
-    def look(self, hold: MpsDaemon) -> Sight:
+    def processes(self) -> tuple[MarkedProcess, ...]:
+        return ()
+
+    def look(self, hold: MpsDaemon, seen: Sequence[MarkedProcess]) -> Sight:
         self.looks += 1
         return self.sees(hold)
 
