@@ -98,7 +98,8 @@ class DomainClaims:
         self._doubted: frozenset[str] = frozenset()
         self._operations = Operations(COMPUTE_DOMAIN_DRIVER, listener)
         self._files = asyncio.Lock()
-        """Held while journal and files are looked at and changed, never while anything is waited for."""
+        """Held while journal and files are looked at and changed. Nothing is waited for meanwhile, except for the API
+        server before a claim is released that the kubelet may be about to prepare again."""
         self._waiting: dict[str, object] = {}
         """By claim UID: a mark of the prepare that waits for its domain, until the claim is released."""
 
