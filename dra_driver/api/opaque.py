@@ -31,7 +31,7 @@ from pydantic import ValidationError
 
 from dra_driver.api.config import BLOCK_OF, CONFIG_KINDS, PER_DEVICE, DeviceConfig, adapter
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import AllocatedConfig
+from dra_driver.api.resource import AllocatedConfig, ClaimConfig, DeviceClaim
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import CONFIG_API_VERSION, RequestName
 from dra_driver.phrases import listed, meant, shown
@@ -233,7 +233,7 @@ def _of_another_strategy(configs: Sequence[PartialConfig]) -> Problems:
 
 @dataclass(frozen=True, slots=True)
 class ListedConfig:
-    """A config for this driver, not decoded yet. `field` is the path of its parameters in the claim."""
+    """A config for this driver, not decoded yet. `field` is the path of its parameters, where they were written."""
 
     source: Literal["FromClass", "FromClaim"]
     requests: tuple[str, ...]
@@ -241,19 +241,38 @@ class ListedConfig:
     field: str
 
 
-def listed_configs(configs: Sequence[AllocatedConfig], driver: str) -> tuple[ListedConfig, ...]:
-    """Those for `driver`, highest precedence first; `configs` is `status.allocation.devices.config` as it is."""
+def listed_configs(
+    configs: Sequence[AllocatedConfig], driver: str, devices: DeviceClaim | None = None
+) -> tuple[ListedConfig, ...]:
+    """Those for `driver`, highest precedence first; `configs` is `status.allocation.devices.config` as it is.
+
+    `devices` is the claim's `spec.devices`; without it, `field` is a path in the allocation.
+    """
     last_first = [
-        ListedConfig(
-            config.source,
-            tuple(config.requests),
-            config.opaque.parameters,
-            f"status.allocation.devices.config[{index}].opaque.parameters",
-        )
+        ListedConfig(config.source, tuple(config.requests), config.opaque.parameters, _field(index, config, devices))
         for index, config in reversed(list(enumerate(configs)))
         if config.opaque is not None and config.opaque.driver == driver
     ]
     return tuple(sorted(last_first, key=lambda config: config.source == "FromClass"))
+
+
+def _field(index: int, config: AllocatedConfig, devices: DeviceClaim | None) -> str:
+    """Of the parameters: in the claim or the class from which the scheduler copied them, as far as that is known."""
+    place = f"status.allocation.devices.config[{index}]"
+    if devices is None:
+        pass
+    elif config.source == "FromClaim":
+        copies = [n for n, written in enumerate(devices.config) if _is_copied(written, config)]
+        place = f"spec.devices.config[{copies[0]}]" if copies else place
+    else:
+        ways = [way for request in devices.requests for way in request.ways]
+        classes = {spec.device_class_name for name, spec in ways if name.covered_by(config.requests)}
+        place = f"DeviceClass {min(classes)}: spec.config" if len(classes) == 1 else place
+    return f"{place}.opaque.parameters"
+
+
+def _is_copied(written: ClaimConfig, config: AllocatedConfig) -> bool:
+    return (written.requests, written.opaque) == (config.requests, config.opaque)
 
 
 def config_for[C: DeviceConfig](request: RequestName, configs: Sequence[ListedConfig], kind: type[C]) -> C:

@@ -29,7 +29,7 @@ def wanted_devices(claim: ResourceClaim, pool: str) -> tuple[DomainDevice, ...]:
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
     if claim.status.allocation is None:
         raise InvalidInput("is not allocated, so there is nothing to prepare", about=about)
-    configs = listed_configs(claim.status.allocation.devices.config, COMPUTE_DOMAIN_DRIVER)
+    configs = listed_configs(claim.status.allocation.devices.config, COMPUTE_DOMAIN_DRIVER, claim.spec.devices)
     devices: dict[str, DomainDevice] = {}
     for result in claim.results_of(COMPUTE_DOMAIN_DRIVER, pool):
         request = RequestName.of(result.request)

@@ -12,7 +12,7 @@ from typing import Any
 from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, VfioDeviceConfig
 from dra_driver.api.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.api.policy import SharingRule
-from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
+from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.cdi.edits import cdi_device_id
 from dra_driver.devices.exclusion import PlannedUse, conflict, unsupported
 from dra_driver.devices.fit import checked_against, config_kind, identity
@@ -265,7 +265,8 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: KnownNode) -> WantedC
             about=str(asked),
             field=_RESULTS,
         )
-    results, warnings = _results(asked, ours, allocation, node)
+    configs = listed_configs(allocation.devices.config, node.driver, claim.spec.devices)
+    results, warnings = _results(asked, ours, configs, node)
     devices = tuple(_device(asked, result, node) for result in results)
     _check_distinct(asked, devices)
     _check_one_daemon(asked, results)
@@ -279,11 +280,10 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: KnownNode) -> WantedC
 
 
 def _results(
-    asked: ClaimRef, ours: Sequence[tuple[str, AllocatedDevice]], allocation: Allocation, node: KnownNode
+    asked: ClaimRef, ours: Sequence[tuple[str, AllocatedDevice]], configs: Sequence[ListedConfig], node: KnownNode
 ) -> tuple[list[Result], tuple[str, ...]]:
     """And what is accepted but has no effect."""
     offers = [_offer(asked, place, result, node) for place, result in ours]
-    configs = listed_configs(allocation.devices.config, node.driver)
     try:
         results = [
             Result(place, result, offer, _config(result, offer, configs))

@@ -17,7 +17,7 @@ from dra_driver.api.config import (
     VfioDeviceConfig,
 )
 from dra_driver.api.opaque import config_for, listed_configs
-from dra_driver.api.resource import AllocatedConfig
+from dra_driver.api.resource import AllocatedConfig, DeviceClaim
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import RequestName
 
@@ -63,6 +63,26 @@ def test_a_claim_comes_before_its_class_and_of_equals_the_last_one_wins() -> Non
         written({**GPU, "n": 3}, source="FromClass"),
     ]
     assert [config.parameters["n"] for config in listed_configs(order, DRIVER)] == [2, 0, 3, 1]
+
+
+def test_an_error_names_the_place_where_a_person_wrote_the_config() -> None:
+    listed = [written(WRONG, source="FromClass"), written(GPU, "gpu"), written(WRONG, "gpu")]
+    config = [{"requests": item.requests, "opaque": item.opaque.model_dump()} for item in listed if item.opaque]
+    claim = {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "shared"}}], "config": config[1:]}
+    fields = [item.field for item in listed_configs(listed, DRIVER, DeviceClaim.of(claim))]
+    assert fields == [
+        "spec.devices.config[1].opaque.parameters",
+        "spec.devices.config[0].opaque.parameters",
+        "DeviceClass shared: spec.config.opaque.parameters",
+    ]
+
+
+def test_where_the_place_of_a_config_is_not_known_an_error_names_the_allocation() -> None:
+    listed = [written(WRONG, source="FromClass"), written(WRONG, "gpu")]
+    ways = [{"name": str(n), "deviceClassName": f"class-{n}"} for n in range(2)]
+    claim = {"requests": [{"name": "gpu", "firstAvailable": ways}], "config": []}
+    fields = [item.field for item in listed_configs(listed, DRIVER, DeviceClaim.of(claim))]
+    assert fields == [f"status.allocation.devices.config[{n}].opaque.parameters" for n in (1, 0)]
 
 
 def test_configs_of_other_drivers_are_not_read() -> None:
