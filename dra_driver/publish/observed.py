@@ -76,7 +76,7 @@ class ObservedSlices:
 
     def wrote(self, obj: JsonObject, digest: str | None = None) -> ObservedSlice:
         """Take note of the server's answer to a creation or an update; `digest` is that of its contents, if known."""
-        item = observed_slice(obj, digest)
+        item = self._observed(obj, digest)
         if self._writing.get(_contents(item)) == item.uid:
             self._writing[_contents(item)] = None
         if item.uid in self._gone:
@@ -101,13 +101,13 @@ class ObservedSlices:
         for timer in self._unseen.values():
             timer.cancel()
 
-    def _observed(self, obj: JsonObject) -> ObservedSlice:
-        """Most events are of our own writes, whose answers were read already."""
+    def _observed(self, obj: JsonObject, digest: str | None = None) -> ObservedSlice:
+        """Our own writes are seen twice: in the answer and in an event. Both are the same item."""
         pool, name = ((obj.get("spec") or {}).get("pool") or {}).get("name", ""), obj["metadata"]["name"]
         known = self._pools.get(pool, {}).get(name)
         if known is not None and known.resource_version == obj["metadata"].get("resourceVersion"):
             return known
-        return observed_slice(obj)
+        return observed_slice(obj, digest)
 
     def _saw(self, change: MirrorChange[ObservedSlice]) -> None:
         before, after = change.before, change.after
