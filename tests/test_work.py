@@ -289,7 +289,7 @@ TABLE = {
     "lay out devices in slices": Work(laying_out, (32, MOST_GPUS), 50_000),
     # From a tenant.
     "review a claim": Work(reviewing, (16, 32), 200_000),
-    "review selectors": Work(reviewing_selectors, (15, 30), 2_000_000),
+    "review selectors": Work(reviewing_selectors, (15, 30), 2_300_000),
     "refuse a review": Work(refusing, (41_000, 82_000), 1_000_000),
     "compile conditions": Work(compiling(lambda size: "true" + " && true" * size), (600, 1200), 1_000_000),
     "compile negations": Work(compiling(lambda size: "!" * size + "true"), (5000, 10_000), 1_000_000),
