@@ -32,8 +32,22 @@ from dra_driver.names import ClaimRef
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.rpc import messages
 
+_log = structlog.get_logger(__name__)
+
 _LONGEST_PATH = 107
 """sun_path holds 108 bytes with the terminating zero. Source: unix(7)."""
+_LOOK_AT_SOCKETS_S = 5.0
+HEALTH_TIMEOUT_S = 30
+"""How long the kubelet may rely on a health message."""
+_HEALTH_REPEAT_S = 10.0
+_DRAIN_S = 50.0
+"""Longer than the kubelet's deadline of 45 s for one call."""
+
+_OPTIONS = (
+    # The kubelet has one connection; more polling threads and buffers only cost memory.
+    ("grpc.max_concurrent_streams", 128),
+    ("grpc.so_reuseport", 0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,21 +151,6 @@ def remove_socket(path: Path) -> None:
     """Removes a socket if it exists."""
     with suppress(FileNotFoundError):
         path.unlink()
-
-
-_log = structlog.get_logger(__name__)
-
-HEALTH_TIMEOUT_S = 30
-"""How long the kubelet may rely on a health message."""
-_HEALTH_REPEAT_S = 10.0
-_DRAIN_S = 50.0
-"""Longer than the kubelet's deadline of 45 s for one call."""
-
-_OPTIONS = (
-    # The kubelet has one connection; more polling threads and buffers only cost memory.
-    ("grpc.max_concurrent_streams", 128),
-    ("grpc.so_reuseport", 0),
-)
 
 
 class ClaimHandler(Protocol):
@@ -283,9 +282,6 @@ async def _first(*waits: Awaitable[object], timeout_s: float) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-_LOOK_AT_SOCKETS_S = 5.0
 
 
 class RegistrationServer:
