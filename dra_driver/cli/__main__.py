@@ -42,7 +42,7 @@ def _prepare_streams() -> None:
     """Streams to which all characters can be written. The caller may have closed them; Python then has None."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - pathlib takes long to import
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.encoding.lower() not in ("utf-8", "utf8"):
         if out.isatty():

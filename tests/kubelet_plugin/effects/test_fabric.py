@@ -141,7 +141,9 @@ def test_a_partition_without_one_of_the_gpus_is_not_in_the_way(plugin: Plugin) -
     assert active_partitions(plugin.host) == [3, 4]
 
 
-def test_another_tool_that_activates_it_at_the_same_moment_does_no_harm(plugin: Plugin) -> None:
+def test_another_tool_that_activates_it_at_the_same_moment_does_no_harm(
+    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hold = plugin.hold()
     without_nvml = plugin.driver.without_nvml
 
@@ -149,7 +151,7 @@ def test_another_tool_that_activates_it_at_the_same_moment_does_no_harm(plugin: 
         set_partition(plugin.host, 3, active=True)
         without_nvml(work)
 
-    plugin.driver.without_nvml = raced  # type: ignore[method-assign]
+    monkeypatch.setattr(plugin.driver, "without_nvml", raced)
     plugin.make(hold)
     assert active_partitions(plugin.host) == [3]
 
@@ -162,7 +164,9 @@ def test_a_partition_in_use_that_is_not_active_is_not_called_made(plugin: Plugin
     assert active_partitions(plugin.host) == []
 
 
-def test_a_partition_that_another_tool_deactivated_is_gone_as_it_should(plugin: Plugin) -> None:
+def test_a_partition_that_another_tool_deactivated_is_gone_as_it_should(
+    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hold = plugin.hold()
     plugin.make(hold)
     set_partition(plugin.host, 3, active=False)
@@ -174,7 +178,7 @@ def test_a_partition_that_another_tool_deactivated_is_gone_as_it_should(plugin: 
         set_partition(plugin.host, 3, active=False)
         deactivate(partition)
 
-    plugin.manager.deactivate = raced  # type: ignore[method-assign]
+    monkeypatch.setattr(plugin.manager, "deactivate", raced)
     plugin.undo(hold)
     assert active_partitions(plugin.host) == []
 
