@@ -108,7 +108,8 @@ class Operations:
     async def close(self) -> None:
         """Finish what was begun. Called after the last call was accepted."""
         while self._begun:
-            await asyncio.gather(*self._begun, return_exceptions=True)
+            # Unlike `gather`, it lets the loop run also if all have ended: only then do they leave the set.
+            await asyncio.wait(self._begun)
 
     async def _run[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: ClaimNotes) -> tuple[str, T | DriverError]:
         """The claim's UID and its answer; also the only place that logs and reports how an operation ended."""

@@ -188,8 +188,10 @@ async def test_a_pause_ends_before_what_is_not_urgent() -> None:
     async with working(queue, handler, workers=1):
         for key in ("a", "b", "c"):
             queue.add(key)
+        await settled()
         queue.add_after("d", 0.001)
-        await asyncio.sleep(0.01)
+        while "d" in queue._timers:
+            await asyncio.sleep(0.001)
         handler.may_go_on.set()
         await queue.idle.wait()
     assert handler.seen == ["a", "d", "b", "c"]

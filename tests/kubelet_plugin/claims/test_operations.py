@@ -1,12 +1,16 @@
 """An operation that only waits is dropped when kubelet gives up its call, and goes on undisturbed otherwise."""
 
 import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from dra_driver.errors import NodeNotReady
-from dra_driver.names import ClaimRef
-from kubelet_plugin.claims.operations import ClaimNotes
+from dra_driver.names import GPU_DRIVER, ClaimRef
+from kubelet_plugin.claims.operations import ClaimNotes, Operations
+from kubelet_plugin.prepare.listener import ClaimListener
 
 CLAIM = ClaimRef("default", "gpu", "uid-gpu")
 
@@ -71,3 +75,30 @@ async def test_another_cancellation_stays_one() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Ends also a loop that never gives back control, which no timeout of asyncio can."""
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError(f"still running after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+async def test_closing_ends_when_the_last_work_has_ended_at_that_moment() -> None:
+    operations = Operations(GPU_DRIVER, ClaimListener())
+    assert operations.begin(_nothing()).done()
+    with interrupted_after(5.0):
+        await operations.close()
+
+
+async def _nothing() -> None:
+    pass
