@@ -7,6 +7,7 @@ NodeResourcesFit: containers add up, sidecars with them; init containers run one
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from fractions import Fraction
 from typing import Any
 
@@ -67,21 +68,37 @@ def provides(node: NodeView, resource: str) -> int:
     return int(Quantity.parse(str(node.allocatable.get(resource, "0"))).value)
 
 
-def unfit_for(pod: PodSpec, node: NodeView) -> str | None:
+class UnfitCause(Enum):
+    CORDONED = auto()
+    NOT_SELECTED = auto()
+    TAINTED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    cause: UnfitCause
+    reason: str
+    """A part of a sentence about the node: `tainted k=v`."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def unfit_for(pod: PodSpec, node: NodeView) -> Unfit | None:
     """Why a pod may not run on the node, devices aside."""
-    return "cordoned" if node.unschedulable else daemon_unfit_for(pod, node)
+    return Unfit(UnfitCause.CORDONED, "cordoned") if node.unschedulable else daemon_unfit_for(pod, node)
 
 
-def daemon_unfit_for(pod: PodSpec, node: NodeView) -> str | None:
+def daemon_unfit_for(pod: PodSpec, node: NodeView) -> Unfit | None:
     """The same for a pod of a DaemonSet, which runs on cordoned nodes, too."""
     for key, value in pod.node_selector.items():
         if node.labels.get(key) != value:
-            return f"not selected by nodeSelector {key}={value}"
+            return Unfit(UnfitCause.NOT_SELECTED, f"not selected by nodeSelector {key}={value}")
     affinity = pod.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     if affinity is not None and not selector_matches(affinity.to_wire(), node):
-        return "not selected by the pod's node affinity"
+        return Unfit(UnfitCause.NOT_SELECTED, "not selected by the pod's node affinity")
     taint = untolerated(node.taints, pod.tolerations)
-    return f"tainted {taint}" if taint else None
+    return Unfit(UnfitCause.TAINTED, f"tainted {taint}") if taint else None
 
 
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> str | None:

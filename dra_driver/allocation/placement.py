@@ -190,8 +190,8 @@ def place_on(
     limit: Limit = Limit(),  # noqa: B008 - it is immutable
 ) -> Placement | str:
     """The placement on one node, or why there is none. Raises what `allocate` raises."""
-    if problem := unfit_for(pod.spec, node):
-        return problem
+    if unfit := unfit_for(pod.spec, node):
+        return unfit.reason
     if (elsewhere := allocated_elsewhere(claims, node)) is not None:
         return f"claim {elsewhere.metadata.name} is allocated to devices of another node"
     extended = extended_on(pod.spec, node, snapshot.classes, snapshot.catalog.behavior)

@@ -204,6 +204,17 @@ type Selected = tuple[int, Candidate, Failure | None]
 """A device, its index in the pool, and how selectors fail on it."""
 
 
+@dataclass(frozen=True, slots=True)
+class PoolProblem:
+    """`text` continues the pool's name. `lasting`: it stays until the driver publishes something else."""
+
+    text: str
+    lasting: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Pool:
     """The devices of one pool that a node can use, in order. `problem` says why none of them may be chosen.
 
@@ -215,7 +226,7 @@ class Pool:
         id_: PoolId,
         offering: Sequence[PublishedSlice],
         selectors: Selectors,
-        problem: str | None = None,
+        problem: "PoolProblem | None" = None,
         counters: Mapping[CounterId, Amount] = MappingProxyType({}),
         elsewhere: tuple[Candidate, ...] = (),
         slices: Sequence[PublishedSlice] = (),
@@ -377,7 +388,7 @@ class Catalog:
             everywhere = [slice_ for slice_ in self._known[id_] if slice_.generation == newest]
         if not _is_complete(everywhere):
             wanted = max(slice_.slices_of_pool for slice_ in everywhere)
-            return Pool(id_, (), self._selectors, _incomplete(len(everywhere), wanted))
+            return Pool(id_, (), self._selectors, PoolProblem(_incomplete(len(everywhere), wanted)))
         mine = {slice_.name for slice_ in current}
         return self._complete(current, [slice_ for slice_ in everywhere if slice_.name not in mine])
 
@@ -394,7 +405,7 @@ class Catalog:
         ):
             problem = _unknown_counter([candidate for slice_ in drawing for candidate in slice_.drawing], counters)
         if problem is not None:
-            return Pool(current[0].pool, (), self._selectors, f"is invalid: {problem}")
+            return Pool(current[0].pool, (), self._selectors, PoolProblem(f"is invalid: {problem}", lasting=True))
         others = tuple(candidate for slice_ in elsewhere for candidate in slice_.drawing)
         return Pool(current[0].pool, offering, self._selectors, None, counters, others, current)
 

@@ -98,8 +98,8 @@ def plugin_nodes(cluster: ClusterView) -> Judgment:
     for node in nodes:
         label = gpu_label(node)
         if label is not None and cluster.selected_by(node) is None:
-            why = unfit_for(cluster.plugins[0].pod, NodeView.of(node)) or "reason unknown"
-            yield wrong("not-selected", f"Node {node.name}", label=label, why=why, node=node.name)
+            unfit = unfit_for(cluster.plugins[0].pod, NodeView.of(node)) or "reason unknown"
+            yield wrong("not-selected", f"Node {node.name}", label=label, why=str(unfit), node=node.name)
     return f"the plugin's DaemonSet selects {len(selected)} of {len(nodes)} nodes"
 
 

@@ -369,15 +369,15 @@ def _unknown(text: str, gate: str) -> WaitFinding:
 
 def pool_findings(world: World, nodes: Iterable[NodeView]) -> Iterator[WaitFinding]:
     """Pools of which these nodes can use nothing."""
-    nodes_of: dict[tuple[str, str], list[str]] = defaultdict(list)
+    nodes_of: dict[tuple[str, str, bool], list[str]] = defaultdict(list)
     for node in nodes:
         for pool in Site(node, world.snapshot).pools:
             if pool.problem is not None:
-                nodes_of[str(pool), pool.problem].append(node.name)
-    for (name, problem), names in sorted(nodes_of.items()):
+                nodes_of[str(pool), pool.problem.text, pool.problem.lasting].append(node.name)
+    for (name, problem, lasting), names in sorted(nodes_of.items()):
         code = "incomplete-pool"
         fix = "Until then none of its devices can be used. If this persists, its driver or controller is stuck."
-        if problem.startswith("is invalid"):
+        if lasting:
             code = "invalid-pool"
             fix = (
                 "Its driver published it incorrectly; none of its devices can be used until it is published correctly."

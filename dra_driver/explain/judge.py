@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from dra_driver.allocation.alike import attributes_read
 from dra_driver.allocation.amounts import amount
-from dra_driver.allocation.nodes import NodeView, shortage_on, unfit_for, untolerated
+from dra_driver.allocation.nodes import NodeView, UnfitCause, shortage_on, unfit_for, untolerated
 from dra_driver.allocation.offline import NO_POD
 from dra_driver.allocation.placement import (
     allocated_elsewhere,
@@ -239,8 +239,8 @@ class NodeJudge:
 
     def _unfit(self, node: NodeView) -> NodeVerdict | None:
         if self._pod is not None:
-            if (text := unfit_for(self._pod.spec, node)) is not None:
-                return NodeVerdict(node.name, _node_code(text), Sentence(text))
+            if (unfit := unfit_for(self._pod.spec, node)) is not None:
+                return NodeVerdict(node.name, _UNFIT[unfit.cause], Sentence(unfit.reason))
             others = (pod.spec for pod in self._world.pods_by_node.get(node.name, ()))
             if (shortage := shortage_on(node, self._pod.spec, others)) is not None:
                 return NodeVerdict(node.name, ReasonCode.RESOURCES, Sentence(f"too little {shortage}"))
@@ -301,10 +301,11 @@ _TOGETHER = ((Cause.CONSTRAINT, ReasonCode.CONSTRAINT), (Cause.COUNTERS, ReasonC
 """What keeps requests from being served together, the first one that is among the causes."""
 
 
-def _node_code(text: str) -> ReasonCode:
-    if text == "cordoned":
-        return ReasonCode.CORDONED
-    return ReasonCode.NODE_TAINT if text.startswith("tainted") else ReasonCode.NODE_SELECTOR
+_UNFIT = {
+    UnfitCause.CORDONED: ReasonCode.CORDONED,
+    UnfitCause.NOT_SELECTED: ReasonCode.NODE_SELECTOR,
+    UnfitCause.TAINTED: ReasonCode.NODE_TAINT,
+}
 
 
 def _where(claim: ResourceClaim) -> str:

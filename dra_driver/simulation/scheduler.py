@@ -20,7 +20,7 @@ from uuid import uuid4
 import structlog
 
 from dra_driver.allocation.behavior import Behavior
-from dra_driver.allocation.nodes import NodeView, unfit_for
+from dra_driver.allocation.nodes import NodeView, UnfitCause, unfit_for
 from dra_driver.allocation.placement import (
     ExtendedRequests,
     Placement,
@@ -476,10 +476,9 @@ def _random_share_id(claim: ResourceClaim, request: str, device: DeviceId) -> st
 
 def _reported(reason: str, pod: Pod, node: NodeView) -> str:
     """What kube-scheduler says of a node that `place_on` refused for this reason. Seen in 1.36.2."""
-    if node.unschedulable and reason == unfit_for(pod.spec, node):
-        return "node(s) were unschedulable"
-    if reason == unfit_for(pod.spec, node):
-        return "node(s) had untolerated taint(s)" if reason.startswith("tainted") else _NOT_SELECTED
+    unfit = unfit_for(pod.spec, node)
+    if unfit is not None and reason == unfit.reason:
+        return _UNFIT[unfit.cause]
     for resource in extended_resources(pod.spec):
         if reason in (f"no {resource}", f"too little {resource}"):
             return f"Insufficient {resource}"
@@ -489,7 +488,11 @@ def _reported(reason: str, pod: Pod, node: NodeView) -> str:
 
 
 _NO_DEVICES = "cannot allocate all claims"
-_NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
+_UNFIT = {
+    UnfitCause.CORDONED: "node(s) were unschedulable",
+    UnfitCause.NOT_SELECTED: "node(s) didn't match Pod's node affinity/selector",
+    UnfitCause.TAINTED: "node(s) had untolerated taint(s)",
+}
 
 
 def _is_older(item: JsonObject, other: JsonObject) -> bool:

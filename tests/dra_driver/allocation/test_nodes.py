@@ -10,7 +10,8 @@ NODE = NodeView("n1", {"zone": "a", "gpus": "8"}, allocatable={"nvidia.com/gpu":
 
 
 def unfit(spec: dict[str, Any], node: NodeView) -> str | None:
-    return unfit_for(PodSpec.of({"containers": [], **spec}), node)
+    reason = unfit_for(PodSpec.of({"containers": [], **spec}), node)
+    return None if reason is None else str(reason)
 
 
 def term(key: str, operator: str, *values: str, kind: str = "matchExpressions") -> dict[str, Any]:
@@ -63,7 +64,7 @@ def test_a_node_is_read_from_its_object() -> None:
     assert (node.name, node.labels, node.unschedulable) == ("n", {"a": "b"}, True)
     assert [taint.key for taint in node.taints] == ["k"]
     assert unfit({}, node) == "cordoned"
-    assert daemon_unfit_for(PodSpec(containers=[]), node) == "tainted k"
+    assert str(daemon_unfit_for(PodSpec(containers=[]), node)) == "tainted k"
 
 
 def test_a_device_plugin_s_resources_are_those_that_the_node_can_allocate() -> None:
