@@ -7,10 +7,12 @@ plugins, cloud providers, and those with mistakes, which it explains.
 
 import base64
 import binascii
+import logging
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -184,7 +186,8 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
     configuration = client.Configuration()
     try:
         context = context or _current(files)
-        config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
+        with _failures_raised():
+            config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
         proxy = proxy_of(configuration.proxy)
         tls = _tls_of_package(configuration) if _uses_tls(configuration.host, proxy) else None
     except UnicodeDecodeError as error:
@@ -200,10 +203,36 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
     def token() -> str | None:
         # This call also refreshes expiring credentials. The names of the settings differ between releases of the
         # package.
-        settings = configuration.auth_settings().values()
+        try:
+            with _failures_raised():
+                settings = configuration.auth_settings().values()
+        except ValueError as error:
+            raise Unreachable(str(error), about="API server") from error
         return next((setting["value"] for setting in settings if setting["in"] == "header" and setting["value"]), None)
 
     return Endpoint(configuration.host, tls, token, proxy, configuration.tls_server_name or None)
+
+
+@contextmanager
+def _failures_raised() -> Iterator[None]:
+    """Raises ValueError when the command of an exec plugin fails: the official package only logs it, and goes on
+    without credentials."""
+    logged: list[str] = []
+
+    class Failures(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.ERROR:
+                logged.append(record.getMessage())
+
+    root = logging.getLogger()
+    others, root.handlers = root.handlers, [Failures()]
+    try:
+        yield
+    finally:
+        root.handlers = others
+    if logged:
+        reason = " ".join(re.sub(r"^(exec: |\[Errno \d+\] )", "", logged[-1]).split())
+        raise ValueError(f"the command for credentials failed: {reason}")
 
 
 def _in_words(reason: str) -> str:

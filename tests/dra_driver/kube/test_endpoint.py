@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import shutil
 import ssl
 import subprocess
@@ -53,6 +54,37 @@ def test_an_exec_plugin_gives_the_token(tmp_path: Path) -> None:
         "interactiveMode": "Never",
     }
     assert endpoint_from(kubeconfig(tmp_path, {"exec": plugin})).token() == "Bearer fresh"
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ({"command": "sh", "args": ["-c", "echo log in first >&2; exit 3"]}, "process returned 3. log in first"),
+        ({"command": "no-such-command"}, "No such file or directory: 'no-such-command'"),
+        ({"command": "echo", "args": ["{}"]}, "malformed response"),
+    ],
+)
+def test_a_failing_exec_plugin_is_an_error_not_a_request_without_credentials(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: dict[str, Any], reason: str
+) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", **command}
+    with pytest.raises(InvalidInput, match=f"kubeconfig .*: the command for credentials failed: {reason}"):
+        endpoint_from(kubeconfig(tmp_path, {"exec": plugin}))
+    assert capsys.readouterr().err == ""
+
+
+def test_an_exec_plugin_that_fails_later_is_an_error_of_that_request(tmp_path: Path) -> None:
+    """Its token has expired, so it is asked again."""
+    status = {"token": "old", "expirationTimestamp": "2020-01-01T00:00:00Z"}
+    credential = tmp_path / "credential"
+    credential.write_text(
+        json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status})
+    )
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "cat"}
+    endpoint = endpoint_from(kubeconfig(tmp_path, {"exec": plugin | {"args": [str(credential)]}}))
+    credential.unlink()
+    with pytest.raises(Unreachable, match="API server: the command for credentials failed: process returned 1"):
+        endpoint.token()
 
 
 def test_without_credentials_nothing_is_sent(tmp_path: Path) -> None:
