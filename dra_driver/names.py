@@ -89,15 +89,12 @@ MIG_ATTRIBUTES = (
     "driverVersion",
     "cudaDriverVersion",
     f"{STANDARD_DOMAIN}/pciBusID",
-    "memorySlices",
-    "placementStart",
-    "packingRank",
     f"{STANDARD_DOMAIN}/pcieRoot",
     f"{STANDARD_DOMAIN}/numaNode",
     "addressingMode",
 )
 """Attributes of a MIG device, most important first; a large one has so many capacities that the last attributes may not
-fit."""
+fit. A partition that is made on demand has at most 14, see `dra_driver.slices.properties`."""
 
 VFIO_ATTRIBUTES = (
     "type",

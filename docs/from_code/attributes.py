@@ -53,7 +53,7 @@ MEANINGS = {
         for size in PARTITION_SIZES
     },
     "gpuModuleID": "Place of the GPU on its base board, as NVML reports it; only where NVSwitches are shared.",
-    "addressingMode": "`HMM`, `ATS` or `None`: how the GPU accesses pages of host memory.",
+    "addressingMode": "`HMM`, `ATS` or `None`: how the GPU accesses host memory. MIG devices on demand do not have it.",
     "nvlinkDomain": "Equal for GPUs that reach each other over NVLink, for `matchAttribute`.",
     NVLINK_PEERS: "UUIDs of the GPUs of its node that it reaches over NVLink, and its own; only with the feature gate.",
     "clique": "Partition of a multi-node NVLink fabric: cluster UUID and clique ID.",
@@ -73,9 +73,6 @@ MEANINGS = {
     "vbiosVersion": "Version of the GPU's firmware.",
     "parentUUID": "UUID of the GPU that contains the MIG device.",
     "profile": "Profile of the MIG device.",
-    "memorySlices": "Number of the GPU's memory slices in the MIG device.",
-    "placementStart": "First memory slice of the MIG device.",
-    "packingRank": "For MIG devices on demand: placement preference, 0 is the best.",
     "vendorID": "PCI vendor ID.",
     "deviceID": "PCI device ID.",
     "iommuFDEnabled": "Whether the node has IOMMUFD.",

@@ -20,7 +20,7 @@ from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, DeviceId
 from dra_driver.phrases import how_many
 
-_MIG_ONLY = re.compile(r"\b(profile|parentUUID|memorySlices|placementStart|packingRank)\b")
+_MIG_ONLY = re.compile(r"\b(profile|parentUUID)\b")
 _SHARED_ONLY = re.compile(r"\b(sharing|isolation|allowMultipleAllocations|shares|cores)\b")
 
 

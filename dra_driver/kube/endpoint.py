@@ -215,7 +215,7 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
 
 @contextmanager
 def _failures_raised() -> Iterator[None]:
-    """Raises ValueError when the command of an exec plugin fails: the official package only logs it, and goes on
+    """Raises ValueError when the command of an exec plugin fails: the official package only logs it, and continues
     without credentials."""
     logged: list[str] = []
 

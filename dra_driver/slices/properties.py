@@ -5,6 +5,10 @@ pod, when a device lacks an attribute that they read; so everything that all dev
 there: flags, and counts (0 where the hardware did not say). What identifies or locates something (a clique, a PCIe
 root, a serial number) is left out when there is none, for two devices must not match because both have nothing.
 
+A GPU has dozens of partitions that can be made on demand, so they have at most 14 attributes: a map in Go has room for
+14 entries or for 28, and with the larger maps kube-apiserver, kube-scheduler and kube-controller-manager each need 44%
+more memory for all devices.
+
 Capacities of devices, and what of a shared device one claim gets.
 
 MIG devices have the capacities of NVIDIA's own driver, full GPUs their memory. On a device that several claims share,
@@ -29,7 +33,7 @@ from dra_driver.api.inventory import DriverFacts, GpuFacts, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy, SharingRule
 from dra_driver.api.resource import Attribute, Capacity
 from dra_driver.devices.counters import engines
-from dra_driver.devices.mig import part_multiprocessors, placement_order
+from dra_driver.devices.mig import part_multiprocessors
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.devices.nvlink import nvlink_domains, state_of
 from dra_driver.names import (
@@ -201,17 +205,8 @@ def _mig(offer: Offer, partition: Partition) -> _Plain:
         "uuid": offer.existing.uuid if offer.existing is not None else None,
         "parentUUID": offer.gpu.uuid,
         "profile": partition.name,
-        "memorySlices": partition.size,
-        "placementStart": partition.start,
-        "packingRank": _packing_rank(offer, partition),
+        "addressingMode": offer.gpu.addressing_mode if offer.existing is not None else None,
     }
-
-
-def _packing_rank(offer: Offer, partition: Partition) -> int | None:
-    """Of a partition that is made on demand: 0 is the place of its profile that leaves most room for larger ones."""
-    if offer.existing is not None or offer.profile is None or offer.gpu.mig is None:
-        return None
-    return placement_order(offer.profile, offer.gpu.mig.profiles).index(partition.start)
 
 
 def _vfio(gpu: GpuFacts) -> _Plain:

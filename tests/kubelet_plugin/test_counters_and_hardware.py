@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from support.allocation import NODE, device_class, exactly, held, snapshot
+from support.allocation import NODE, device_class, exactly, held, snapshot, with_names
 from support.nodes import a_node
 from support.rows import slow_but
 
@@ -67,7 +67,7 @@ async def test_counters_allow_what_the_hardware_accepts_and_nothing_else(tmp_pat
     dynamic = {"publish": [{"gpus": {"uuids": [uuid]}}], "mig": [{"mode": "Dynamic"}]}
     policy = PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **dynamic})
     inventory = NodeInventorySpec.of(wanted_spec(NODE.name, await node.discovery().observe(), {}))
-    slices = published(inventory, policy)
+    slices = with_names(published(inventory, policy))
     parts = {offer.name: offer for offer in offers(inventory, policy, {}).offers if offer.partition is not None}
     mig, taken, outcomes = node.nvml().mig(uuid), dict[str, tuple[str, int]](), set[bool]()
     for _ in range(STEPS):
@@ -84,7 +84,7 @@ async def test_counters_allow_what_the_hardware_accepts_and_nothing_else(tmp_pat
         assert part.partition is not None and part.profile is not None
         where = part.partition
         within = snapshot(*slices, classes=[ANY], held=[held(name) for name in taken])
-        wanted = claim(f"{OWN}.?profile.orValue('') == '{where.profile}'", f"{OWN}.placementStart == {where.start}")
+        wanted = claim(f"{OWN}.name == '{part.name}'")
         result = allocate([wanted], NODE, within)
         allowed = isinstance(result, Allocated)
         assert accepted(mig, part.profile.id, where.start, where.size) == allowed, (part.name, sorted(taken), result)

@@ -1,6 +1,6 @@
 """Builders for the allocator: devices, slices, classes and claims as the API has them, in few words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dra_driver.allocation.behavior import CURRENT, Behavior
@@ -83,6 +83,17 @@ def device_class(name: str = "gpu", *expressions: str, config: Sequence[Obj] = (
 
 def cel(expression: str) -> Obj:
     return {"cel": {"expression": expression}}
+
+
+def with_names(slices: Iterable[PublishedSlice]) -> list[PublishedSlice]:
+    """The same, where each device has its name as an attribute, for selectors that it alone matches."""
+    results = []
+    for slice_ in slices:
+        obj = slice_.slice.to_wire()
+        for device in obj["spec"].get("devices", ()):
+            device["attributes"]["name"] = {"string": device["name"]}
+        results.append(PublishedSlice(ResourceSlice.of(obj)))
+    return results
 
 
 def snapshot(

@@ -6,7 +6,7 @@ is published as (itself, its partitions, its shares, its twin for virtual machin
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -30,8 +30,6 @@ SHOWN_ATTRIBUTES = frozenset(
         "uuid",
         "parentUUID",
         "driverVersion",
-        "placementStart",
-        "memorySlices",
     )
 )
 """Of devices: what this package shows, and what `Headroom` selects by."""
@@ -152,11 +150,15 @@ class PublishedDevice:
 
     def slices(self) -> range | None:
         """Which memory slices of its GPU a partition has."""
-        numbers = [name.removeprefix(_SLICE_CAPACITY) for name in self.device.capacity if _is_slice(name)]
-        if numbers:
-            return range(min(map(int, numbers)), max(map(int, numbers)) + 1)
-        start, size = self.attribute("placementStart"), self.attribute("memorySlices")
-        return range(int(start), int(start) + int(size)) if start.isdecimal() and size.isdecimal() else None
+        if self.kind != "mig":
+            return None
+        numbers = {*_numbers(self.device.capacity, _SLICE_CAPACITY), *self.counted_slices()}
+        return range(min(numbers), max(numbers) + 1) if numbers else None
+
+    def counted_slices(self) -> Iterator[int]:
+        """Memory slices that its counters name."""
+        for taken in self.device.consumes_counters or ():
+            yield from _numbers(taken.counters, _SLICE_COUNTER)
 
     def part_of(self, holder: DeviceHolder) -> float:
         """How much of the device a holder has, 0 to 1."""
@@ -187,8 +189,10 @@ def _quantity(text: str) -> int:
     return int(amount(text))
 
 
-def _is_slice(capacity: str) -> bool:
-    return capacity.startswith(_SLICE_CAPACITY) and capacity.removeprefix(_SLICE_CAPACITY).isdecimal()
+def _numbers(names: Iterable[str], prefix: str) -> Iterator[int]:
+    """What follows the prefix in those that are otherwise a number."""
+    numbers = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+    return (int(number) for number in numbers if number.isdecimal())
 
 
 # -- who holds what
@@ -365,7 +369,8 @@ class PublishedGpu:
         """As `dra_driver.cli.tables.bars` draws it."""
         slices = [device.slices() for device in self.devices]
         ends = [slice_.stop for slice_ in slices if slice_ is not None]
-        count = max([*ends, *self._counted_slices()], default=DEFAULT_CELLS)
+        counted = (number + 1 for device in self.devices for number in device.counted_slices())
+        count = max([*ends, *counted], default=DEFAULT_CELLS)
         places = self._places(slices, count)
         holdings = [
             Holding(holder.claim, place.start, len(place), device.part_of(holder) / self._parts(device, places))
@@ -394,16 +399,6 @@ class PublishedGpu:
             (place, published_device.attribute("profile")) == mine and not published_device.is_share
             for published_device, place in zip(self.devices, places, strict=True)
         )
-
-    def _counted_slices(self) -> set[int]:
-        """Memory slices that counters name, counted from 1."""
-        return {
-            int(number) + 1
-            for device in self.devices
-            for taken in device.device.consumes_counters or ()
-            for name in taken.counters
-            if name.startswith(_SLICE_COUNTER) and (number := name.removeprefix(_SLICE_COUNTER)).isdecimal()
-        }
 
     def _rest(self, places: Sequence[range], count: int) -> list[Mark]:
         """The mark of each cell that no claim holds."""

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.allocation import claim, device_class, exactly, gpu, held, published, snapshot
+from support.allocation import claim, device_class, exactly, gpu, held, published, snapshot, with_names
 from support.rows import examples
 
 from dra_driver.allocation.headroom import DeviceRoom, Headroom, Largest, Shape
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.requests import Cause
 from dra_driver.allocation.search import Allocated, Limit, allocate
-from dra_driver.allocation.snapshot import Snapshot, Usage
+from dra_driver.allocation.snapshot import Catalog, Snapshot, Usage
 from dra_driver.api.resource import Allocation
 from dra_driver.checking.knowledge import sites_of_models
 from dra_driver.names import GPU_DRIVER
@@ -21,7 +21,8 @@ from dra_driver.names import GPU_DRIVER
 H100 = [site for site in sites_of_models(["dgx-h100"]) if site.node.name == "dgx-h100"][-1]
 ANY = {"any": device_class("any", f"device.driver == '{GPU_DRIVER}'")}
 OWN = f"device.attributes['{GPU_DRIVER}']"
-DEVICES = [candidate for pool in H100.catalog.pools(H100.node) for candidate in pool.candidates]
+CATALOG = Catalog(with_names(H100.catalog._slices), H100.catalog.behavior)
+DEVICES = [candidate for pool in CATALOG.pools(H100.node) for candidate in pool.candidates]
 FIRST_GPU = sorted(
     {candidate.id.device for candidate in DEVICES if candidate.device.attributes["type"].string == "gpu"}
 )[0]
@@ -30,18 +31,12 @@ PARTS = [candidate for candidate in DEVICES if candidate.id.device.startswith(FI
 
 def used(names: list[str]) -> Snapshot:
     results = [{"request": "gpu", "driver": GPU_DRIVER, "pool": "dgx-h100", "device": name} for name in names]
-    return Snapshot(H100.catalog, ANY, Usage.of([Allocation.of({"devices": {"results": results}})]))
+    return Snapshot(CATALOG, ANY, Usage.of([Allocation.of({"devices": {"results": results}})]))
 
 
 def selecting(standing: DeviceRoom) -> list[str]:
     """An expression that is true of this device alone."""
-    attributes = standing.candidate.device.attributes
-    kind, uuid = attributes["type"].string, attributes.get("parentUUID") or attributes["uuid"]
-    if kind != "mig":
-        return [f"{OWN}.type == '{kind}' && {OWN}.uuid == '{uuid.string}'"]
-    place, profile = attributes["placementStart"].int_, attributes["profile"].string
-    where = f"{OWN}.parentUUID == '{uuid.string}' && {OWN}.placementStart == {place}"
-    return [f"{OWN}.type == 'mig' && {where} && {OWN}.profile == '{profile}'"]
+    return [f"{OWN}.name == '{standing.candidate.id.device}'"]
 
 
 @given(st.lists(st.sampled_from([candidate.id.device for candidate in PARTS]), max_size=3, unique=True))

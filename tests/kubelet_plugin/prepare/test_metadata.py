@@ -101,7 +101,7 @@ def test_a_file_has_the_form_of_kubernetes() -> None:
         (
             f"{device_name(2)}-mig-1g10gb-3",
             {},
-            {"type": "mig", "uuid": MADE, "profile": "1g.10gb", "placementStart": 3},
+            {"type": "mig", "uuid": MADE, "profile": "1g.10gb", "sharing": "exclusive"},
         ),
         (
             3,
