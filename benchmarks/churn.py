@@ -9,15 +9,18 @@ publishes, so that the share of attributes and of counters can be seen.
 
 All pods and their claims exist before the scheduler starts, so neither the pods' nor the claims' creation counts. The
 rate is that from the first pod that is bound to the last; scheduler, API server and etcd share the machine. The
-processor time is the scheduler's alone, per pod, from its start on without its first reading.
+processor time is the scheduler's alone, per pod, from its start on without its first reading. What the slices of a
+node take of the API server's memory is what its heap has more after a collection than before there were nodes.
 """
 
 import argparse
 import asyncio
 import json
+import re
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +73,7 @@ UNITS = {
         for what, unit in (("pods a second", ""), ("scheduler's processor time for a pod", "ms"))
     },
     "scheduler's memory": "MiB",
+    "API server's memory for a node's slices": "KiB",
 }
 
 
@@ -95,6 +99,17 @@ def with_attributes(slices: Iterable[JsonObject], *names: str) -> list[JsonObjec
     """Only these attributes."""
     return [
         item if not item.get("devices") else {**item, "devices": [_only(device, names) for device in item["devices"]]}
+        for item in slices
+    ]
+
+
+def with_rack(slices: Iterable[JsonObject]) -> list[JsonObject]:
+    """With one attribute more, as a policy adds it."""
+    rack = {"rack": {"string": "r1"}}
+    return [
+        item
+        if not item.get("devices")
+        else {**item, "devices": [{**device, "attributes": device["attributes"] | rack} for device in item["devices"]]}
         for item in slices
     ]
 
@@ -189,6 +204,7 @@ SETS: dict[str, Callable[[], list[JsonObject]]] = {
     "dynamic MIG, 2 profiles": lambda: published({**DYNAMIC, "profiles": ["1g.10gb", "3g.40gb"]}),
     "dynamic MIG, 1 profile alone": lambda: published({**DYNAMIC, "profiles": ["1g.10gb"], "wholeGpu": False}),
     "dynamic MIG, 3 attributes": lambda: with_attributes(published(DYNAMIC), "type", "productName", "profile"),
+    "dynamic MIG, 1 more attribute": lambda: with_rack(published(DYNAMIC)),
     "dynamic MIG, no counters": lambda: without_counters(published(DYNAMIC)),
     "NVIDIA": lambda: of_nvidia(mig=False),
     "NVIDIA, DynamicMIG": lambda: of_nvidia(mig=True),
@@ -307,6 +323,21 @@ class Cluster:
         await self._create(PODS, name, {"containers": [container], "resourceClaims": claims})
 
 
+def _heap_kib(server: RealApiServer) -> float:
+    """What the API server's heap has after a collection, and after another one for what the first one's end freed."""
+
+    def read(path: str) -> bytes:
+        request = urllib.request.Request(server.url + path, headers={"Authorization": f"Bearer {server.token}"})
+        with urllib.request.urlopen(request, context=server.ssl_context()) as answer:
+            return bytes(answer.read())
+
+    for _ in range(2):
+        read("/debug/pprof/heap?gc=1")
+    heap = re.search(rb"^go_memstats_heap_alloc_bytes (\S+)", read("/metrics"), re.MULTILINE)
+    assert heap is not None
+    return float(heap[1]) / 1024
+
+
 async def _until(true: Callable[[], bool]) -> None:
     while True:
         if true():
@@ -321,7 +352,10 @@ async def measure(nodes: int, pods: int, slices: list[JsonObject]) -> dict[str, 
         try:
             async with real_scheduler.client(server) as kube:
                 cluster = Cluster(server, kube)
+                heap = await asyncio.to_thread(_heap_kib, server)
                 await cluster.furnish(nodes, slices)
+                grown = await asyncio.to_thread(_heap_kib, server) - heap
+                figures["API server's memory for a node's slices"] = grown / nodes
                 there = {_claim(device) for item in slices for device in item.get("devices") or ()}
                 for template, claim in zip(TEMPLATES, CLAIMS, strict=True):
                     if claim in there:
