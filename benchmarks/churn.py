@@ -10,7 +10,7 @@ publishes, so that the share of attributes and of counters can be seen.
 All pods and their claims exist before the scheduler starts, so neither the pods' nor the claims' creation counts. The
 rate is that from the first pod that is bound to the last; scheduler, API server and etcd share the machine. The
 processor time is the scheduler's alone, per pod, from its start on without its first reading. What the slices of a
-node take of the API server's memory is what its heap has more after a collection than before there were nodes.
+node take of the API server's memory is what its heap has more after a collection than before them.
 """
 
 import argparse
@@ -241,13 +241,18 @@ class Cluster:
     server: RealApiServer
     kube: Kube
 
-    async def furnish(self, nodes: int, slices: list[JsonObject]) -> None:
+    async def join(self, nodes: int) -> None:
         await self._all(self._node(name_of(node)) for node in range(nodes))
+
+    async def publish(self, nodes: int, slices: list[JsonObject]) -> None:
         await self._all(
             self._slice(name_of(node), number, len(slices), spec)
             for node in range(nodes)
             for number, spec in enumerate(slices)
         )
+
+    async def offer(self) -> None:
+        """Classes and templates."""
         for name, expression in zip(TEMPLATES, CLAIMS.values(), strict=True):
             selectors = [{"cel": {"expression": f"device.driver == '{GPU_DRIVER}' && {expression}"}}]
             await self._create(DEVICE_CLASSES, name, {"selectors": selectors})
@@ -352,10 +357,12 @@ async def measure(nodes: int, pods: int, slices: list[JsonObject]) -> dict[str, 
         try:
             async with real_scheduler.client(server) as kube:
                 cluster = Cluster(server, kube)
+                await cluster.join(nodes)
                 heap = await asyncio.to_thread(_heap_kib, server)
-                await cluster.furnish(nodes, slices)
+                await cluster.publish(nodes, slices)
                 grown = await asyncio.to_thread(_heap_kib, server) - heap
                 figures["API server's memory for a node's slices"] = grown / nodes
+                await cluster.offer()
                 there = {_claim(device) for item in slices for device in item.get("devices") or ()}
                 for template, claim in zip(TEMPLATES, CLAIMS, strict=True):
                     if claim in there:
