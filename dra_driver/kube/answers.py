@@ -159,6 +159,10 @@ def unreachable(error: BaseException, about: str) -> Unreachable:
         # The library's own text has `ssl:default` or the address of a Python object in it.
         number, text = error.os_error.errno, error.os_error.strerror
         reason = f"{error.host}:{error.port}: {os.strerror(number or 0) if number in errno.errorcode else text}"
+    elif isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
+        reason = "the connection ended before the answer did"
+    elif isinstance(error, OSError) and error.errno in errno.errorcode and not isinstance(error, TimeoutError):
+        reason = os.strerror(error.errno)
     else:
         reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
     return Unreachable(f"cannot reach the API server: {reason}", about=about)

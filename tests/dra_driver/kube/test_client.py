@@ -1,6 +1,7 @@
 """Objects travel unchanged, and every failure is an error that names the object and says whether to try again."""
 
 import asyncio
+import errno
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -255,6 +256,20 @@ def test_an_unknown_host_is_named_without_python_objects() -> None:
     assert unreachable(cause, "GET /version").message == (
         "cannot reach the API server: nosuch.invalid:6443: Name or service not known"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (aiohttp.ClientPayloadError("Response payload is not completed"), "the connection ended before the answer did"),
+        (aiohttp.ServerDisconnectedError(), "the connection ended before the answer did"),
+        (aiohttp.ClientOSError(errno.ECONNRESET, "Cannot write"), "Connection reset by peer"),
+        (aiohttp.ConnectionTimeoutError("Connection timeout to host"), "no answer in time"),
+        (aiohttp.ClientConnectionError("Connector is closed."), "Connector is closed."),
+    ],
+)
+def test_a_connection_that_fails_gives_its_reason_without_the_librarys_own_words(error: Exception, reason: str) -> None:
+    assert unreachable(error, "pods").message == f"cannot reach the API server: {reason}"
 
 
 async def test_a_list_is_read_page_by_page(api_server: SimulatedApiServer, kube: Kube) -> None:
