@@ -221,7 +221,7 @@ def _failures_raised() -> Iterator[None]:
 
     class Failures(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= logging.ERROR:
+            if record.name == "root" and record.levelno >= logging.ERROR:
                 logged.append(record.getMessage())
 
     root = logging.getLogger()
