@@ -39,6 +39,13 @@ PATIENCE_S = 30.0
 """kubelet's deadline for a call is 45 s; its next attempt comes about 90 s later."""
 
 _PAUSE_S = 0.5
+_AGAIN_S = 10.0
+_LOOK_EVERY_S = 60.0
+"""Claims are also released without kubelet's asking."""
+_NAMED = 3
+"""Peers that a message names; the rest are counted."""
+
+_log = structlog.get_logger(__name__)
 
 
 class DomainReader:
@@ -124,15 +131,6 @@ class DomainReader:
                         return
                     if event.type != "BOOKMARK":
                         yield ComputeDomain.of(event.object)
-
-
-_log = structlog.get_logger(__name__)
-
-_AGAIN_S = 10.0
-_LOOK_EVERY_S = 60.0
-"""Claims are also released without kubelet's asking."""
-_NAMED = 3
-"""Peers that a message names; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,21 @@ class RealApiServer:
     def ssl_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.ca_file))
 
+    @property
+    def api_server(self) -> "subprocess.Popen[bytes]":
+        return next(process for process in self._processes if str(process.args[0]).endswith("/kube-apiserver"))
+
+    def kill_api_server(self) -> None:
+        """Alone: etcd keeps everything."""
+        self.api_server.kill()
+        self.api_server.wait()
+
+    def start_api_server(self) -> None:
+        """The one that was killed, where it was."""
+        ended = self.api_server
+        self._processes.remove(ended)
+        spawn(self, "apiserver", list(ended.args))
+
     def stop(self) -> None:
         """Ends all processes, the ones started last first. Nothing of theirs is kept, so none gets time for its end:
         an API server without its etcd takes all that it is given."""

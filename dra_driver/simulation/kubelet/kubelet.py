@@ -42,6 +42,8 @@ from dra_driver.simulation.kubelet.containers import Containers, ContainerStandi
 from dra_driver.simulation.kubelet.registry import Plugin, PluginRegistry, Times
 from dra_driver.simulation.pods import is_done
 
+_log = structlog.get_logger(__name__)
+
 
 def read_folders(folders: Sequence[Path]) -> SpecFiles:
     """All valid specs; a bad file is left out with its reason and does not hide the others."""
@@ -57,9 +59,6 @@ def read_folders(folders: Sequence[Path]) -> SpecFiles:
             except (InvalidInput, OSError) as error:
                 unreadable[str(path)] = str(error)
     return SpecFiles(tuple(files), unreadable)
-
-
-_log = structlog.get_logger(__name__)
 
 
 class SimulatedKubelet:
