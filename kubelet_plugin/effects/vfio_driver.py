@@ -16,6 +16,8 @@ from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.vfio import SysfsWriter
 from kubelet_plugin.prepare.holds import GpuIdentity
 
+_log = structlog.get_logger(__name__)
+
 
 class HostSmi:
     """nvidia-smi of the driver root. Every failure is a HardwareError about the GPU."""
@@ -111,9 +113,6 @@ class PatientWrites:
             ) from error
         if error is not None:
             raise error
-
-
-_log = structlog.get_logger(__name__)
 
 
 class DriverOfNode:

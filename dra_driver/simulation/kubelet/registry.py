@@ -20,6 +20,10 @@ from dra_driver.errors import NodeNotReady, Unreachable
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
 
+_VERSION = "v1.DRAPlugin"
+
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -42,11 +46,6 @@ class Times:
     """How often claims of pods that are gone are looked for."""
     wipe_after_s: float = 30.0
     """How long a driver may be without a connection before its slices are deleted."""
-
-
-_log = structlog.get_logger(__name__)
-
-_VERSION = "v1.DRAPlugin"
 
 
 @dataclass(slots=True, eq=False)
