@@ -92,9 +92,9 @@ def write_in_place(migration: Migration) -> list[str]:
     return [f"written: {file}" for file, _ in changed]
 
 
-def write_beside(migration: Migration, folder: Path, *, from_files: bool) -> None:
-    """Results below `folder`: of files all, of a cluster those that change, with the originals. Raises
-    UnreadableFile."""
+def write_beside(migration: Migration, folder: Path, *, from_files: bool) -> list[str]:
+    """Results below `folder`: of files all, of a cluster those that change, with the originals. Returns the files among
+    the manifests there that are of an earlier run, or somebody's own. Raises UnreadableFile."""
     places, before = places_below(migration), places_below(migration, BEFORE)
     sources = {Path(result.file).resolve() for result in migration.files if result.file != STDIN}
     files = [(Path(folder, places[new.file]), new.text) for new in migration.new_files]
@@ -107,6 +107,10 @@ def write_beside(migration: Migration, folder: Path, *, from_files: bool) -> Non
         if target.resolve() in sources:
             raise InvalidInput(f"would write over {target}, which is read; use --in-place for that", about="--to")
     _write(files)
+    written = {target.resolve() for target, _ in files}
+    return sorted(
+        str(path) for path in (folder / MANIFESTS).rglob("*") if path.is_file() and path.resolve() not in written
+    )
 
 
 def write_extra(folder: Path, name: str, text: str) -> None:

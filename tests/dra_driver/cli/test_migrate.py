@@ -232,6 +232,19 @@ def test_what_is_left_to_be_done_by_hand_makes_the_answer_no(
     assert outcome.exit_code == Status.DONE, outcome.output
 
 
+def test_manifests_of_an_earlier_run_are_named(tmp_path: Path) -> None:
+    pod, out = tmp_path / "in" / "pod.yaml", tmp_path / "out"
+    pod.parent.mkdir()
+    pod.write_text(VECTOR_ADD)
+    first = run("migrate", str(pod), "--strategy", "claims", "--to", str(out))
+    assert "not written by this run" not in first.stderr
+    earlier = out / "manifests" / "earlier.yaml"
+    earlier.write_text("kept")
+    second = run("migrate", str(pod), "--strategy", "claims", "--to", str(out))
+    assert f"warning: not written by this run: {earlier}; remove what you do not want to apply" in second.stderr
+    assert earlier.read_text() == "kept"
+
+
 @pytest.mark.parametrize("form", ["md", "json"])
 def test_the_whole_report_to_standard_output(repository: Path, form: str) -> None:
     outcome = run("migrate", str(repository), "--report", form)
