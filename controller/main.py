@@ -8,8 +8,8 @@ import dra_driver.runtime.lean_http  # noqa: F401 - before anything imports aioh
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -64,14 +64,9 @@ async def run(settings: ControllerSettings) -> None:
     tell_build(metrics, "controller")
     async with (
         open_tracer(settings.otlp_endpoint, "gpu-dra-controller") as tracer,
-        Kube(
-            endpoint_from(settings.kubeconfig),
-            user_agent="gpu-dra-controller",
-            answered=ApiCalls(metrics).answered,
-            traced=tracer.request,
-        ) as kube,
+        _connections(settings, metrics, tracer) as (kube, own, election),
     ):
-        events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
+        events = EventRecorder(own, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         metrics.register(DroppedEvents(events.dropped))
         counters = PublishingCounters(metrics)
         replica = Replica(lambda: _parts(kube, settings, installed, events, tracer, counters))
@@ -79,7 +74,6 @@ async def run(settings: ControllerSettings) -> None:
         if Feature.COMPUTE_DOMAINS in settings.feature_gates:
             metrics.register(DomainCollector(lambda: replica.parts.statuses()))
         webhook = _webhook_process(settings, metrics)
-        election = _election(kube, settings)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
             status_server(
@@ -101,6 +95,19 @@ async def run(settings: ControllerSettings) -> None:
             tasks.create_task(forever("news", events.run))
             memory.settle()
             await until_signal()
+
+
+@asynccontextmanager
+async def _connections(
+    settings: ControllerSettings, metrics: CollectorRegistry, tracer: Tracer
+) -> AsyncIterator[tuple[Kube, Kube, LeaderElection | None]]:
+    """The leader's, another one for what every replica may write, and the election by the latter."""
+    endpoint, answered = endpoint_from(settings.kubeconfig), ApiCalls(metrics).answered
+    connect = partial(Kube, endpoint, user_agent="gpu-dra-controller", answered=answered, traced=tracer.request)
+    async with connect() as own:
+        election = _election(own, settings)
+        async with connect() if election is None else connect(may_write=election.check_term) as kube:
+            yield kube, own, election
 
 
 @dataclass(frozen=True, slots=True)

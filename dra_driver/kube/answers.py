@@ -161,7 +161,7 @@ def unreachable(error: BaseException, about: str) -> Unreachable:
         reason = f"{error.host}:{error.port}: {os.strerror(number or 0) if number in errno.errorcode else text}"
     elif isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
         reason = "the connection ended before the answer did"
-    elif isinstance(error, OSError) and error.errno in errno.errorcode and not isinstance(error, TimeoutError):
+    elif isinstance(error, OSError) and error.errno and not isinstance(error, TimeoutError):
         reason = os.strerror(error.errno)
     else:
         reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__

@@ -103,10 +103,13 @@ class Kube:
         field_manager: str = "gpu-dra-driver",
         answered: Answered = lambda verb, resource, status: None,
         traced: Traced = lambda verb, resource: nullcontext(_NO_HEADERS),
+        may_write: Callable[[], None] = lambda: None,
     ) -> None:
+        """`may_write` raises what keeps a write from being sent; it is called at the last moment."""
         self._endpoint = endpoint
         self._answered = answered
         self._traced = traced
+        self._may_write = may_write
         self._user_agent = user_agent
         self._field_manager = field_manager
         self._session: aiohttp.ClientSession | None = None
@@ -366,6 +369,8 @@ class Kube:
     async def _content(self, call: _Call) -> bytes:
         with self._traced(call.verb, call.path if call.resource is None else call.resource.plural) as more:
             with_more = replace(call, headers={**call.headers, **more}) if more else call
+            if call.method != "GET":
+                self._may_write()
             async with self._answer(with_more) as response:
                 return await response.read()
 

@@ -74,6 +74,13 @@ class LeaderElection:
             return str(self.failure)
         return None if self._asked else "the lease has not been read yet"
 
+    def check_term(self) -> None:
+        """Raises Unreachable when this candidate's term has ended and its work has not: a process that stood still must
+        not write what it decides from an old view, in the moment until it notices that another one leads."""
+        if self.leading and self._left_s() <= 0:
+            about = f"Lease {self._namespace}/{self._name}"
+            raise Unreachable("this replica led, and its term ended without renewal", about=about)
+
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Runs `work` as soon as this candidate holds the lease; cancels it and returns when the lease is lost. If
         `work` ends or fails by itself, so does this method. If it does not end because the lease was lost, it releases

@@ -55,7 +55,8 @@ class RealApiServer:
     has_controllers: bool
     gates: Mapping[str, bool] = field(default_factory=dict)
     """What was switched, as --feature-gates."""
-    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _commands: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def gates_flag(self) -> tuple[str, ...]:
@@ -68,25 +69,18 @@ class RealApiServer:
 
     @property
     def api_server(self) -> "subprocess.Popen[bytes]":
-        return next(process for process in self._processes if str(process.args[0]).endswith("/kube-apiserver"))
-
-    def kill_api_server(self) -> None:
-        """Alone: etcd keeps everything."""
-        self.api_server.kill()
-        self.api_server.wait()
+        return self._processes["apiserver"]
 
     def start_api_server(self) -> None:
-        """The one that was killed, where it was."""
-        ended = self.api_server
-        self._processes.remove(ended)
-        spawn(self, "apiserver", list(ended.args))
+        """The one that ended, where it was. etcd has everything."""
+        spawn(self, "apiserver", self._commands["apiserver"])
 
     def stop(self) -> None:
         """Ends all processes, the ones started last first. Nothing of theirs is kept, so none gets time for its end:
         an API server without its etcd takes all that it is given."""
-        for process in reversed(self._processes):
+        for process in reversed(self._processes.values()):
             process.kill()
-        for process in self._processes:
+        for process in self._processes.values():
             process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -159,7 +153,7 @@ def spawn(server: RealApiServer, name: str, command: list[str]) -> "subprocess.P
     """Starts a process that ends with the server; its output is in the server's folder."""
     with (server.folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-    server._processes.append(process)
+    server._processes[name], server._commands[name] = process, command
     return process
 
 
@@ -168,7 +162,7 @@ def _wait_until_ready(server: RealApiServer) -> None:
     end = time.monotonic() + _START_LIMIT_S
     missing = ["/healthz", "/api/v1/namespaces/default"]
     while time.monotonic() < end:
-        if any(process.poll() is not None for process in server._processes):
+        if any(process.poll() is not None for process in server._processes.values()):
             break
         request = urllib.request.Request(server.url + missing[0], headers={"Authorization": f"Bearer {server.token}"})
         try:

@@ -272,6 +272,17 @@ def test_a_connection_that_fails_gives_its_reason_without_the_librarys_own_words
     assert unreachable(error, "pods").message == f"cannot reach the API server: {reason}"
 
 
+async def test_what_may_not_be_written_is_not_sent_and_reads_are(api_server: SimulatedApiServer, kube: Kube) -> None:
+    def refuse() -> None:
+        raise Unreachable("not now")
+
+    async with Kube(Endpoint(api_server.url), may_write=refuse) as client:
+        for write in (client.create(NODES, node("a")), client.delete(NODES, "a"), client.merge_patch(NODES, "a", {})):
+            with pytest.raises(Unreachable, match="not now"):
+                await write
+        assert (await client.list(NODES)).items == (await kube.list(NODES)).items == []
+
+
 async def test_a_list_is_read_page_by_page(api_server: SimulatedApiServer, kube: Kube) -> None:
     for number in range(5):
         await kube.create(NODES, node(f"n{number}"))

@@ -10,7 +10,7 @@ import pytest
 from support.observed_api import ObservedApiServer
 
 from dra_driver.api.meta import LEASES, JsonObject, Resource
-from dra_driver.errors import NodeNotReady
+from dra_driver.errors import NodeNotReady, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
 
@@ -215,6 +215,18 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin(
         await time.passes(5)
         assert candidate.working and candidate.terms == 2
         assert candidate.election.failure is None
+
+
+async def test_a_leader_that_stood_still_past_the_end_of_its_term_may_not_write(kube: Kube, time: Time) -> None:
+    candidate = Candidate(kube, time, "one")
+    candidate.election.check_term()
+    async with running(candidate):
+        await time.passes(1)
+        candidate.election.check_term()
+        time.now_s += 11
+        assert candidate.working, "it has not noticed yet"
+        with pytest.raises(Unreachable, match="Lease default/test: this replica led, and its term ended"):
+            candidate.election.check_term()
 
 
 async def test_a_term_is_counted_from_before_the_request_for_others_see_it_before_its_answer(
