@@ -94,7 +94,7 @@ def write_in_place(migration: Migration) -> list[str]:
 
 def write_beside(migration: Migration, folder: Path, *, from_files: bool) -> list[str]:
     """Results below `folder`: of files all, of a cluster those that change, with the originals. Returns the files among
-    the manifests there that are of an earlier run, or somebody's own. Raises UnreadableFile."""
+    the manifests there that are of an earlier run, or the user's own. Raises UnreadableFile."""
     places, before = places_below(migration), places_below(migration, BEFORE)
     sources = {Path(result.file).resolve() for result in migration.files if result.file != STDIN}
     files = [(Path(folder, places[new.file]), new.text) for new in migration.new_files]
