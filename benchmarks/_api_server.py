@@ -1,4 +1,6 @@
-"""An API server for one measurement: a real one if KUBEBUILDER_ASSETS names its programs, else the simulated one."""
+"""An API server for one measurement: a real one if KUBEBUILDER_ASSETS names its programs, else the simulated one.
+GPU_DRA_BENCH_APISERVER are more flags of the real one.
+"""
 
 import asyncio
 import os
@@ -6,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -16,12 +19,16 @@ SIMULATED = Path(__file__).with_name("_simulated_api_server.py")
 """Runs the simulated API server alone."""
 
 
+FLAGS = os.environ.get("GPU_DRA_BENCH_APISERVER", "").split()
+
+
 def version() -> str:
-    """Of the API server that is started: `v1.36.2`, or `simulated`."""
+    """Of the API server that is started, with its more flags: `v1.36.2`, or `simulated`."""
     if not os.environ.get(real_api_server.ASSETS):
         return "simulated"
     program = real_api_server.assets_folder() / "kube-apiserver"
-    return subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
+    number = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
+    return " ".join((number, *FLAGS))
 
 
 @asynccontextmanager
@@ -29,7 +36,8 @@ async def api_server(folder: Path) -> AsyncIterator[Path]:
     """A fresh API server in a process of its own; answers its kubeconfig."""
     kubeconfig = folder / "kubeconfig"
     if os.environ.get(real_api_server.ASSETS):
-        server = await asyncio.to_thread(real_api_server.start, real_api_server.assets_folder(), folder / "server")
+        start = partial(real_api_server.start, real_api_server.assets_folder(), folder / "server", flags=FLAGS)
+        server = await asyncio.to_thread(start)
         real_api_server.write_kubeconfig(server, kubeconfig)
         try:
             yield kubeconfig

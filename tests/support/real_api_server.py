@@ -96,11 +96,12 @@ def start(
     apis: str = "",
     *,
     own_defaults: bool = False,
+    flags: Sequence[str] = (),
 ) -> RealApiServer:
     """Starts etcd and kube-apiserver, waits until it answers, and gives it a controller manager when there is one.
 
     `feature_gates` are switched in what the newest version has on, or in the server's `own_defaults`; `apis` is
-    kube-apiserver's --runtime-config: APIs that are off by default.
+    kube-apiserver's --runtime-config: APIs that are off by default; `flags` are more of its flags.
     """
     gates = dict(feature_gates or {})
     gates = gates if own_defaults else versions.gates_on(versions.real_minor(assets), gates)
@@ -116,7 +117,7 @@ def start(
     spawn(
         server,
         "apiserver",
-        [str(assets / "kube-apiserver"), *_apiserver_flags(folder, etcd_url, port, server.gates_flag, apis)],
+        [str(assets / "kube-apiserver"), *_apiserver_flags(folder, etcd_url, port, server.gates_flag, apis), *flags],
     )
     try:
         _wait_until_ready(server)
