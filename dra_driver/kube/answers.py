@@ -161,8 +161,8 @@ def unreachable(error: BaseException, about: str) -> Unreachable:
         reason = f"{error.host}:{error.port}: {os.strerror(number or 0) if number in errno.errorcode else text}"
     elif isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
         reason = "the connection ended before the answer did"
-    elif isinstance(error, OSError) and error.errno and not isinstance(error, TimeoutError):
-        reason = os.strerror(error.errno)
+    elif isinstance(error, OSError) and (number := error.errno or 0) in errno.errorcode:
+        reason = os.strerror(number)
     else:
         reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
     return Unreachable(f"cannot reach the API server: {reason}", about=about)
