@@ -157,15 +157,19 @@ def unreachable(error: BaseException, about: str) -> Unreachable:
         return Unreachable(f"cannot trust the API server: {_tls_reason(error)}", about=about)
     if isinstance(error, aiohttp.ClientConnectorError):
         # The library's own text has `ssl:default` or the address of a Python object in it.
-        number, text = error.os_error.errno, error.os_error.strerror
-        reason = f"{error.host}:{error.port}: {os.strerror(number or 0) if number in errno.errorcode else text}"
+        reason = f"{error.host}:{error.port}: {_os_reason(error.os_error) or error.os_error.strerror}"
     elif isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
         reason = "the connection ended before the answer did"
-    elif isinstance(error, OSError) and (number := error.errno or 0) in errno.errorcode:
-        reason = os.strerror(number)
+    elif isinstance(error, OSError) and (text := _os_reason(error)) is not None:
+        reason = text
     else:
         reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
     return Unreachable(f"cannot reach the API server: {reason}", about=about)
+
+
+def _os_reason(error: OSError) -> str | None:
+    """None for a number that is none of the system's, such as those of name resolution."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno in errno.errorcode else None
 
 
 def _tls_reason(error: ssl.SSLError | aiohttp.ClientSSLError) -> str:
