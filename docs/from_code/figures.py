@@ -97,6 +97,23 @@ TABLES: Mapping[str, Table] = {
         ),
     ),
     "controller-mig": Table("controller_scale_mig"),
+    "controller-mig-large": Table(
+        "controller_scale_mig_2500",
+        rows=(
+            "first publish, nodes join",
+            "the same writes by a bare client",
+            "processor time, first publish",
+            "one GPU changes: slice visible",
+            "policy for all nodes",
+            "its writes by a bare client",
+            "one GPU changes meanwhile: slice visible",
+            "memory",
+            "nodes lost: their last slice is gone",
+            "restart: until all is checked",
+            "restart: slice writes",
+            "leader change: a change is published",
+        ),
+    ),
     "commands": Table("views"),
     "commands-short": Table(
         "views",
