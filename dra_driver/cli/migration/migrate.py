@@ -275,7 +275,7 @@ def _write(report: MigrationReport, work: Gathered, *, in_place: bool, target: s
         typer.echo(together(result), nl=False)
     elif target is not None:
         if others := write_beside(result, Path(target), from_files=work.from_files):
-            warning = f"warning: not written by this run: {and_more(others, 3)}; remove what you do not want to apply"
+            warning = f"warning: this run did not write {and_more(others, 3)}; remove what you do not want to apply"
             messages.print(warning, markup=False, soft_wrap=True)
         write_reports(report, Path(target))
 

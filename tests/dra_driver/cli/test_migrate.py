@@ -237,11 +237,11 @@ def test_manifests_of_an_earlier_run_are_named(tmp_path: Path) -> None:
     pod.parent.mkdir()
     pod.write_text(VECTOR_ADD)
     first = run("migrate", str(pod), "--strategy", "claims", "--to", str(out))
-    assert "not written by this run" not in first.stderr
+    assert "did not write" not in first.stderr
     earlier = out / "manifests" / "earlier.yaml"
     earlier.write_text("kept")
     second = run("migrate", str(pod), "--strategy", "claims", "--to", str(out))
-    assert f"warning: not written by this run: {earlier}; remove what you do not want to apply" in second.stderr
+    assert f"warning: this run did not write {earlier}; remove what you do not want to apply" in second.stderr
     assert earlier.read_text() == "kept"
 
 
