@@ -458,6 +458,7 @@ async def _domains(
 
     domain_node = DomainHost(
         name=settings.node_name,
+        namespace=settings.namespace,
         host=node.host,
         facts=facts,
         container_files=ContainerFilesOfNode(node.driver),

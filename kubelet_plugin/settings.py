@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.features import Feature, Gates
+from dra_driver.kube.endpoint import pod_namespace
 from dra_driver.names import GPU_DRIVER, is_uid
 from dra_driver.runtime.logs import LEVELS
 from dra_driver.runtime.settings import (
@@ -33,6 +34,8 @@ class NodePluginSettings:
     """Settings of a plugin process. Paths are as this process sees them."""
 
     node_name: str
+    namespace: str
+    """The driver's own. Daemons of ComputeDomains run there, and in no other."""
     kubeconfig: Path | None
     """None: the service account of the pod."""
     driver_name: str
@@ -96,6 +99,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> N
     return filled(
         NodePluginSettings,
         options,
+        namespace=options.namespace or pod_namespace() or "default",
         state_dir=options.state_dir or options.kubelet_root / "plugins" / options.driver_name,
         discovery_interval_s=options.discovery_interval,
         cleanup_interval_s=options.cleanup_interval,
@@ -110,6 +114,7 @@ def _parser() -> SettingsParser:
     )
     setting = parser.setting
     setting("--node-name", "", "name of this node, as in the cluster")
+    setting("--namespace", "", "namespace of the driver, where daemons of ComputeDomains run; default: that of the pod")
     setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used", type=path)
     setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same", type=driver_name)
     setting("--pod-uid", "", "UID of this pod; makes rolling updates without a gap possible", type=_uid)

@@ -558,6 +558,14 @@ def others() -> Iterator[Line]:
             on="default/theirs")
     yield Line(Account.EDITOR, "create patch delete", CLAIMS, "in the namespace of the role", "Kubernetes' role",
         on="default/free")
+    daemon = {"deviceClassName": "compute-domain-daemon.nvidia.com"}
+    alternatives = [{"name": "a", "deviceClassName": "gpu.nvidia.com"}, {"name": "b", **daemon}]
+    yield Line(Account.EDITOR, "create", CLAIMS, "for the device of ComputeDomains' daemons", by="claims",
+        on="default/free", setups=ONLY_CONTROLLER, changes=(
+            {"spec/devices/requests/0/exactly": daemon},
+            {"spec/devices/requests/1": {"name": "b", "exactly": daemon}},
+            {"spec/devices/requests/0": {"name": "gpu", "firstAvailable": alternatives}},
+        ))
     yield Line(Account.VIEWER, "create update patch delete", CLAIMS, "any", by=RBAC, on="default/free")
     for user in (Account.EDITOR, Account.VIEWER, Account.NOBODY):
         for verbs, resource, on in (

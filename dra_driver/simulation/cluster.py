@@ -320,7 +320,7 @@ class SimulatedCluster:
         folder = self.node_folder(node.name)
         command = [
             *(sys.executable, "-m", "kubelet_plugin.main"),
-            *("--node-name", node.name),
+            *("--node-name", node.name, "--namespace", DRIVER_NAMESPACE),
             *("--kubeconfig", str(self.kubeconfig)),
             *("--kubelet-root", str(folder / "kubelet")),
             *("--cdi-root", str(folder / "cdi")),

@@ -63,6 +63,8 @@ class DomainHost:
     """The node, as the driver of ComputeDomains needs it."""
 
     name: str
+    namespace: str
+    """The driver's own. Only claims in it get the daemon's device."""
     host: HostFiles
     facts: SeenFacts
     container_files: Callable[[NodeFacts], ContainerFiles]
@@ -180,7 +182,7 @@ class DomainClaims:
         """`known` was prepared ahead. `mark` is no longer that of the claim once it is released, or asked for again."""
         claim = await self._read(ref, notes)
         notes.read(claim, COMPUTE_DOMAIN_DRIVER)
-        devices = wanted_devices(claim, self._node.name)
+        devices = self._wanted(claim)
         if known is not None:
             async with self._files:
                 # While the claim was read it may have been given up, or the kubelet may have got it.
@@ -214,11 +216,14 @@ class DomainClaims:
         notes.repeated, notes.devices = True, self._devices(known)
         return self._answer(known)
 
+    def _wanted(self, claim: ResourceClaim) -> tuple[DomainDevice, ...]:
+        return wanted_devices(claim, self._node.name, daemons_in=self._node.namespace)
+
     async def _stands(self, known: DomainClaim) -> bool:
         """Whether the claim is allocated what it was prepared with. Raises ClusterError."""
         claim = await self._allocated_here(known)
         with suppress(InvalidInput):
-            return claim is not None and wanted_devices(claim, self._node.name) == known.devices
+            return claim is not None and self._wanted(claim) == known.devices
         return False
 
     async def _allocated_here(self, known: DomainClaim) -> ResourceClaim | None:
@@ -308,7 +313,7 @@ class DomainClaims:
         """What the claim was given; None when that can no longer be known. Raises ClusterError."""
         ref = claim.ref
         try:
-            devices = wanted_devices(claim, self._node.name)
+            devices = self._wanted(claim)
             uid = _domain_uid(devices)
             domain = _named(await self._domains.find(uid, ref, None), self._node.name) if uid else None
         except InvalidInput as error:

@@ -23,9 +23,10 @@ DOMAIN_ANNOTATION = "resource.nvidia.com/computeDomain"
 """In the CDI file, for people who look at it: the UID of the domain."""
 
 
-def wanted_devices(claim: ResourceClaim, pool: str) -> tuple[DomainDevice, ...]:
+def wanted_devices(claim: ResourceClaim, pool: str, *, daemons_in: str) -> tuple[DomainDevice, ...]:
     """Sorted by name. Raises InvalidInput: not allocated, nothing of this node, or invalid configs; also for
-    several domains, and for channels and daemons in one claim."""
+    several domains, for channels and daemons in one claim, and for a daemon outside of namespace `daemons_in`, the
+    driver's own: a daemon can open all GPUs of its node, and manages its fabric."""
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
     if claim.status.allocation is None:
         raise InvalidInput("is not allocated, so there is nothing to prepare", about=about)
@@ -41,6 +42,13 @@ def wanted_devices(claim: ResourceClaim, pool: str) -> tuple[DomainDevice, ...]:
         requests = {*(known.requests if known is not None else ()), *device.requests}
         devices[result.device] = replace(device, requests=tuple(sorted(requests)))
     _agree(tuple(devices.values()), about, pool)
+    is_daemon = any(device.name == DAEMON_DEVICE and not device.admin for device in devices.values())
+    if is_daemon and claim.metadata.namespace != daemons_in:
+        raise InvalidInput(
+            f"has the daemon device of node {pool}, which only the daemons in namespace {daemons_in} may have; a"
+            " workload requests channels, with the template that its ComputeDomain names",
+            about=about,
+        )
     return tuple(devices[name] for name in sorted(devices))
 
 

@@ -352,7 +352,11 @@ class World:
         await self.controller.start(self._controllers)
         stack.push_async_callback(self.controller.stop, kill=True)
         self.node = NodeUnderTest(
-            self.folder / "n", kubeconfig, self.host, NODE, (f"--policy={policy}", "--cleanup-interval=2", _GATES)
+            self.folder / "n",
+            kubeconfig,
+            self.host,
+            NODE,
+            (f"--policy={policy}", f"--namespace={DRIVER_NAMESPACE}", "--cleanup-interval=2", _GATES),
         )
         preload = {}
         if (library := shim()) is not None:

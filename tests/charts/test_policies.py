@@ -35,7 +35,8 @@ def refused(
     dry_run: bool = False,
 ) -> dict[str, str]:
     """What the policies say about an object that is made, or goes."""
-    request = {"userInfo": user_info(user, node or None), "operation": operation, "name": obj["metadata"]["name"]}
+    request: dict[str, Any] = {"userInfo": user_info(user, node or None), "operation": operation}
+    request |= {"name": obj["metadata"]["name"], "namespace": obj["metadata"].get("namespace", "")}
     old, new = ({}, obj) if operation == "CREATE" else (obj, {})
     group = GROUPS.get(resource, "resource.k8s.io")
     return refusing(release, group, resource, {**request, "dryRun": dry_run}, old, new)
@@ -67,6 +68,24 @@ def test_refusals_name_the_node_and_the_reason(render: Render) -> None:
     refusals = [refused(release, PLUGIN, "nodeinventories", named, node=node)["inventories"] for node in ("node-2", "")]
     assert refusals[0] == 'the plugin of node "node-2" may not write the inventory of another node: node-1'
     assert refusals[1] == "the token names no node; use a token that is bound to the plugin's pod"
+
+
+def test_the_device_of_a_daemon_is_for_claims_in_the_drivers_namespace(render: Render) -> None:
+    release, free = render(), world()["resourceclaims", "default/free"]
+    daemon = changed(free, {"spec/devices/requests/0/exactly/deviceClassName": "compute-domain-daemon.nvidia.com"})
+    (refusal,) = refused(release, "anyone", "resourceclaims", daemon).values()
+    assert f"in namespace {NAMESPACE}, may claim devices of class compute-domain-daemon.nvidia.com" in refusal
+    allowed = [
+        free,
+        changed(free, {"spec/devices": {}}),
+        changed(free, {"spec/devices/requests": None}),
+        changed(daemon, {"metadata/namespace": NAMESPACE}),
+        # The API server restricts admin access to namespaces with a label; it keeps no daemon from the device.
+        changed(daemon, {"spec/devices/requests/0/exactly/adminAccess": True}),
+    ]
+    assert [refused(release, "anyone", "resourceclaims", claim) for claim in allowed] == [{}] * len(allowed)
+    host_imex = {"featureGates": {"HostManagedIMEXDaemon": True}}
+    assert refused(render(host_imex), "anyone", "resourceclaims", daemon) == {}
 
 
 def test_an_event_names_a_node_as_long_as_the_field_is(render: Render) -> None:

@@ -21,6 +21,7 @@ NOT_FOR_CLUSTERS = {
 NOT_SET = {
     "DaemonSet": {
         **NOT_FOR_CLUSTERS,
+        "--namespace": "that of the pod",
         "--state-dir": "below kubelet's folder, which is mounted at the host's path; that of sockets, too",
     },
     "Deployment": {

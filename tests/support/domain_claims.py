@@ -26,6 +26,7 @@ from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.prepare.store import JournalStore
 
 NODE = "tray-1"
+DRIVER_NAMESPACE = "gpu-dra-driver"
 HARDWARE = Mount("/nodes/1/sim", "/nodes/1/sim", ("ro",))
 FILES = DriverFiles("580.105.08", "aarch64", (), (), ("/usr/lib64",), (), (), (), ())
 
@@ -115,6 +116,7 @@ class Node:
     def plugin(self, *, patience_s: float = 5.0, sweep_interval_s: float = 600.0) -> DomainClaims:
         node = DomainHost(
             name=NODE,
+            namespace=DRIVER_NAMESPACE,
             host=self.host,
             facts=FactsOfNode(),
             container_files=lambda facts: ContainerFiles(FILES, given_nodes({}), no_mig_nodes, no_host_node),

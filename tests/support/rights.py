@@ -302,7 +302,7 @@ def judged(release: Release, attempt: Attempt) -> set[str]:
     user = f"system:serviceaccount:{NAMESPACE}:{account}" if account else USERS[line.account][0]
     request = {
         "userInfo": user_info(user, _node_of(line.account)), "operation": operation,
-        "name": new["metadata"]["name"], "dryRun": not line.stored,
+        "name": new["metadata"]["name"], "namespace": new["metadata"].get("namespace", ""), "dryRun": not line.stored,
     }  # fmt: skip
     nothing: Object = {}
     old, new = (nothing if operation == "CREATE" else stored), (nothing if operation == "DELETE" else new)

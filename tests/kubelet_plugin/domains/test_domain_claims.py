@@ -162,6 +162,23 @@ async def test_a_daemon_waits_for_nobody_and_can_manage_the_fabric(node: Node) -
     assert mount["hostPath"] == mount["containerPath"] == HARDWARE.host_path
 
 
+@pytest.mark.parametrize("namespace", ["team", "others"])
+async def test_the_device_of_a_daemon_is_for_claims_in_the_drivers_namespace(node: Node, namespace: str) -> None:
+    """With it a container can open all GPUs of the node, whoever has them, and manage the fabric."""
+    node.ready("d")
+    ref = node.claim("daemon", "d", "daemon-0", namespace=namespace)
+    refused(await prepared(node.plugin(), ref), InvalidInput, "daemon device", "namespace gpu-dra-driver")
+    assert node.file(ref) is None and not node.held
+
+
+async def test_a_daemons_claim_of_another_namespace_that_the_journal_lost_is_not_restored(node: Node) -> None:
+    node.ready("d")
+    ref = node.claim("daemon", "d", "daemon-0", namespace="team")
+    node.cdi.write(ref.uid, b"{}")
+    await node.plugin().start()
+    assert node.file(ref) is None and not node.held
+
+
 async def test_a_repeated_prepare_asks_nobody_and_makes_a_lost_file_again(node: Node) -> None:
     node.ready("d")
     ref = node.claim("one", "d")
