@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+from pydantic import ValidationError
 
 from dra_driver.api.inventory import Problem
 from dra_driver.errors import HardwareError
+from dra_driver.phrases import shown
 from kubelet_plugin.hardware.lanes import calling
 
 
@@ -141,3 +143,14 @@ def translated(error: Exception, about: str) -> HardwareError:
     advice = _ADVICE.get(NvmlCode(code)) if code in _REASONS else None
     message = f"NVML: {error} ({code})"
     return HardwareError(f"{message}; {advice}" if advice else message, about=about, code=code)
+
+
+def answered_wrong(error: ValidationError, about: str) -> HardwareError:
+    return HardwareError(f"NVML gave an answer that cannot be true: {what_is_wrong(error)}", about=about)
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Names the answer that is beyond what any hardware has, such as a memory of all ones."""
+    first = error.errors()[0]
+    limit = first["msg"].replace("Input should", "it should")
+    return f"{'.'.join(map(str, first['loc']))} is {shown(first['input'])}, {limit}"

@@ -17,11 +17,12 @@ from functools import partial
 from typing import Any
 
 import pynvml
+from pydantic import ValidationError
 
 from dra_driver.api.inventory import ComputeInstanceFacts, GpuInstanceFacts, MigFacts, MigProfileFacts
 from dra_driver.devices.mig import gpu_instance_profile_name
 from dra_driver.errors import HardwareError
-from kubelet_plugin.hardware.calls import NOT_THERE, Calls, NvmlCode
+from kubelet_plugin.hardware.calls import NOT_THERE, Calls, NvmlCode, answered_wrong, what_is_wrong
 
 _SKIPPED = frozenset({NvmlCode.INVALID_ARGUMENT, *NOT_THERE})
 """What an enumeration that this GPU does not have may answer; which of them differs."""
@@ -46,6 +47,8 @@ _SUFFIXES = {
 _NAME = re.compile(r"\d+g\.\d+gb(?:[+-][a-z.]+)*")
 _SHARED_ENGINES = 0
 _MOST_INSTANCES = 16
+_MOST_HANDLES = 256
+"""Room for answers, however many the driver announces."""
 _RESETLESS_MIG = 184
 _HOPPER = 9
 _UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
@@ -127,6 +130,8 @@ class MigGpu:
         self._handle = handle
         self.denied = False
         """Whether the driver would tell root what profiles there are, and did not tell us."""
+        self.odd_profiles: tuple[str, ...] = ()
+        """Profiles that are beyond what any GPU has had so far, each with what is odd. They are not offered."""
         self._profiles: tuple[_Profile, ...] = ()
         self._compute_profiles: dict[str, tuple[_ComputeProfile, ...]] = {}
 
@@ -288,16 +293,23 @@ class MigGpu:
         total = int(memory.total) if memory is not None else 0
         ids: set[int] = set()
         names: set[str] = set()
+        odd: list[str] = []
         for enumeration in range(_GPU_PROFILES):
             ask = self._library.nvmlDeviceGetGpuInstanceProfileInfo
             info = self._profile_info(ask, self._handle, enumeration)
             if info is None or info.id in ids:
                 continue
-            name = profile_name(enumeration, info, total)
-            facts = self._profile_facts(name or f"unknown-{info.id}", info)
-            yield _Profile(facts, offered=name is not None and name not in names and bool(facts.starts))
             ids.add(info.id)
+            name = profile_name(enumeration, info, total)
+            try:
+                facts = self._profile_facts(name or f"unknown-{info.id}", info)
+            except ValidationError as error:
+                odd.append(f"{name or f'profile {info.id}'} ({what_is_wrong(error)})")
+                yield _Profile(_unusable(info.id), offered=False)
+                continue
+            yield _Profile(facts, offered=name is not None and name not in names and bool(facts.starts))
             names.add(facts.name)
+        self.odd_profiles = tuple(odd)
 
     def _profile_info(self, ask: Callable[..., Any], *question: Any) -> Any | None:
         """None when there is no such profile. Older drivers do not know the question with a name in the answer."""
@@ -339,6 +351,7 @@ class MigGpu:
                 return []
             if error.code != NvmlCode.INSUFFICIENT_SIZE:
                 raise
+        count.value = min(count.value, _MOST_HANDLES)
         placements = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
         if count.value:
             self._call(ask, self._handle, profile_id, placements, ctypes.byref(count))
@@ -346,7 +359,8 @@ class MigGpu:
 
     def _listed(self, profile: _Profile, *, sure: bool = False) -> list[Any]:
         """Handles of the GPU instances of one profile. Raises HardwareError; if `sure`, for every failure."""
-        handles = (pynvml.c_nvmlGpuInstance_t * max(profile.facts.max_instances, _MOST_INSTANCES))()
+        count = min(max(profile.facts.max_instances, _MOST_INSTANCES), _MOST_HANDLES)
+        handles = (pynvml.c_nvmlGpuInstance_t * count)()
         return self._filled(handles, self._library.nvmlDeviceGetGpuInstances, self._handle, profile.facts.id, sure=sure)
 
     def _instance(self, handle: Any, profiles: tuple[_Profile, ...]) -> LiveGpuInstance | None:
@@ -416,15 +430,18 @@ class MigGpu:
         )
         slices = kind.slices if kind is not None else info.placement.size
         attributes = self._described(self._library.nvmlDeviceGetAttributes_v2, info.device)
-        facts = ComputeInstanceFacts(
-            id=info.id,
-            uuid=uuid,
-            profile=profile if parent_slices in (None, slices) else f"{slices}c.{profile}",
-            slices=slices,
-            start=info.placement.start,
-            multiprocessors=attributes.multiprocessorCount if attributes is not None else None,
-            memory_bytes=attributes.memorySizeMB << 20 if attributes is not None else None,
-        )
+        try:
+            facts = ComputeInstanceFacts(
+                id=info.id,
+                uuid=uuid,
+                profile=profile if parent_slices in (None, slices) else f"{slices}c.{profile}",
+                slices=slices,
+                start=info.placement.start,
+                multiprocessors=attributes.multiprocessorCount if attributes is not None else None,
+                memory_bytes=attributes.memorySizeMB << 20 if attributes is not None else None,
+            )
+        except ValidationError as error:
+            raise answered_wrong(error, self._about) from error
         return LiveComputeInstance(facts, handle)
 
     def _compute_profile_id(self, parent: LiveGpuInstance, slices: int | None) -> int:
@@ -457,6 +474,20 @@ class MigGpu:
                 return ()  # destroyed meanwhile, perhaps
             self._compute_profiles[profile] = tuple(profiles.values())
         return self._compute_profiles[profile]
+
+
+def _unusable(profile_id: int) -> MigProfileFacts:
+    """Stands for a profile whose instances are read, and of which nothing else can be known."""
+    return MigProfileFacts(
+        name=f"unknown-{profile_id}",
+        id=profile_id,
+        slices=0,
+        memory_bytes=0,
+        multiprocessors=0,
+        size=0,
+        starts=[],
+        max_instances=0,
+    )
 
 
 def profile_name(enumeration: int, info: Any, total_bytes: int) -> str | None:

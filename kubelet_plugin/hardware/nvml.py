@@ -20,11 +20,21 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 import pynvml
+from pydantic import ValidationError
 
 from dra_driver.api.inventory import DriverFacts, FabricFacts, GpuFacts, NvlinkFacts, Problem
 from dra_driver.errors import HardwareError
 from dra_driver.names import gpu_device_names
-from kubelet_plugin.hardware.calls import GPU_GONE, NOT_THERE, Calls, NvmlCode, NvmlLibrary, problem_of, session_over
+from kubelet_plugin.hardware.calls import (
+    GPU_GONE,
+    NOT_THERE,
+    Calls,
+    NvmlCode,
+    NvmlLibrary,
+    answered_wrong,
+    problem_of,
+    session_over,
+)
 from kubelet_plugin.hardware.health import HealthReading, health_reading
 from kubelet_plugin.hardware.lanes import is_silent
 from kubelet_plugin.hardware.mig import MigGpu
@@ -162,7 +172,8 @@ class Nvml(Calls):
         """
         readings: dict[str, _Reading] = {}
         problems: list[Problem] = []
-        for index in range(self.call("driver", self.library.nvmlDeviceGetCount)):
+        count = self.call("driver", self.library.nvmlDeviceGetCount)
+        for index in range(count):
             try:
                 address = self._address_at(index, in_lane)
                 reading = in_lane(f"GPU {address}", partial(self._reading, address))
@@ -170,13 +181,13 @@ class Nvml(Calls):
                     problems.append(_display_only(self._known[address]))
                     continue
                 readings[address] = reading
-                problems.extend(self._denied(address))
+                problems.extend(self._of_mig(address))
             except HardwareError as error:
                 if session_over(error):
                     raise
                 problems.append(problem_of(error, self._about(index)))
         readings, silent = self._with_nvlink(readings, in_lane)
-        listed = tuple(self._addresses.values())
+        listed = tuple(address for index, address in self._addresses.items() if index < count)
         health = {reading.gpu.uuid: reading.health for reading in readings.values()}
         named = _with_names([reading.gpu for reading in readings.values()])
         return GpuReadings(named, (*problems, *silent), listed, health)
@@ -289,12 +300,20 @@ class Nvml(Calls):
         address = self._addresses.get(index)
         return f"GPU {address}" if address is not None else f"GPU at index {index}"
 
-    def _denied(self, address: str) -> Iterator[Problem]:
-        if self._mig_gpu(address).denied:
+    def _of_mig(self, address: str) -> Iterator[Problem]:
+        mig = self._mig_gpu(address)
+        if mig.denied:
             yield Problem(
                 subject=f"MIG of GPU {address}",
                 reason="NoPermission",
                 message="only root may read the GPU's MIG profiles; no partition of it is offered",
+            )
+        if mig.odd_profiles:
+            yield Problem(
+                subject=f"MIG of GPU {address}",
+                reason="UnknownProfile",
+                message="partitions of these profiles are not offered, because this version of the plugin does not know"
+                f" their like: {', '.join(mig.odd_profiles)}; upgrade it, or report the GPU's model",
             )
 
     def _reading(self, address: str) -> "_Reading | None":
@@ -304,7 +323,10 @@ class Nvml(Calls):
             return None
         about, handle = f"GPU {address}", self._handles[address]
         health = health_reading(partial(self.described, about), self.library, handle)
-        gpu = self._gpu(about, handle, identity, self._mig_gpu(address))
+        try:
+            gpu = self._gpu(about, handle, identity, self._mig_gpu(address))
+        except ValidationError as error:
+            raise answered_wrong(error, about) from error
         return _Reading(gpu, tuple(self._active_links(about, handle)), health)
 
     def _gpu(self, about: str, handle: Any, identity: _Identity, mig: MigGpu) -> GpuFacts:

@@ -17,6 +17,7 @@ from dra_driver.devices.mig import gpu_instance_profile_name
 from dra_driver.errors import HardwareError
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.simulation.nvml import SimulatedNvml
+from kubelet_plugin.simulation.nvml_session import pointed
 
 
 @pytest.fixture
@@ -175,6 +176,26 @@ class TestProfiles:
         library.answers["nvmlDeviceGetMemoryInfo"] = refusing(3)
         assert names(the_mig(session(library)))[:2] == ["7g.0gb", "4g.0gb"]
 
+    def test_a_profile_beyond_all_that_is_known_is_not_offered_and_named(self, library: Library) -> None:
+        before = names(the_mig(session(library)))
+        real = library.real("nvmlDeviceGetGpuInstancePossiblePlacements")
+
+        def places(handle: Any, profile: int, array: Any, count: Any) -> Any:
+            if profile != 19:
+                return real(handle, profile, array, count)
+            pointed(count).value = 20
+            for start, place in enumerate(array or ()):
+                place.start, place.size = start, 1
+            return 0
+
+        library.answers["nvmlDeviceGetGpuInstancePossiblePlacements"] = places
+        readings = session(library).gpus()
+        (gpu,) = readings.gpus
+        assert gpu.mig is not None and names(gpu.mig) == [name for name in before if name != "1g.12gb"]
+        (problem,) = readings.problems
+        assert (problem.subject, problem.reason) == (f"MIG of GPU {gpu.pci_bus_id}", "UnknownProfile")
+        assert "1g.12gb (starts is [0, 1, 2, 3" in problem.message
+
     def test_what_only_root_may_know_is_told_as_such_and_the_gpu_stays(self, node: Node) -> None:
         set_privileged(node.host, privileged=False)
         readings = node.nvml().gpus()
@@ -233,6 +254,18 @@ class TestSwitching:
 
 
 class TestInstances:
+    def test_a_device_that_cannot_be_true_is_not_left_behind(self, node: Node, library: Library) -> None:
+        node.host.set_mig(0, 1)
+        nvml = session(library)
+        gpu = nvml.mig(the_gpu(nvml).uuid)
+        gpu.create_gpu_instance(19, 0, 1)
+        library.answers["nvmlDeviceGetAttributes_v2"] = lambda handle: SimpleNamespace(
+            multiprocessorCount=16, memorySizeMB=2**64 - 1
+        )
+        with pytest.raises(HardwareError, match="memory_bytes is"):
+            gpu.create_compute_instance(gpu.instances()[0], None, 0)
+        assert gpu.instances()[0].devices == ()
+
     def test_what_exists_is_told_nested_and_in_order(self, node: Node) -> None:
         node.host.set_mig(0, 1)
         (small,) = node.host.make_instance(0, "1g.12gb", 6)

@@ -276,6 +276,28 @@ class TestOneBadGpu:
         assert len(readings.gpus) == 3
         assert "not a GPU UUID" in readings.problems[0].message
 
+    def test_an_answer_that_cannot_be_true_is_a_problem_of_that_gpu_only(self, library: Library) -> None:
+        real = library.real("nvmlDeviceGetMemoryInfo")
+
+        def memory(handle: object) -> Any:
+            info = real(handle)
+            if SimulatedNvml.nvmlDeviceGetUUID(library, handle) == library._uuids[2]:
+                info.total = 2**64 - 1
+            return info
+
+        library.answers["nvmlDeviceGetMemoryInfo"] = memory
+        readings = started(library).gpus()
+        assert len(readings.gpus) == 3
+        (problem,) = readings.problems
+        assert problem.subject == "GPU 0000:52:00.0"
+        assert "memory_bytes is 18446744073709551615" in problem.message
+
+    def test_gpus_that_nvml_no_longer_counts_are_not_listed(self, library: Library) -> None:
+        nvml = started(library)
+        before = nvml.gpus().listed
+        library.answers["nvmlDeviceGetCount"] = lambda: 3
+        assert nvml.gpus().listed == before[:3]
+
     def test_text_that_is_none_is_refused(self, library: Library) -> None:
         library.answers["nvmlDeviceGetVbiosVersion"] = lambda handle: b"\xff".decode()
         library.answers["nvmlDeviceGetName"] = lambda handle: b"\xff".decode()
