@@ -146,7 +146,8 @@ def translated(error: Exception, about: str) -> HardwareError:
 
 
 def answered_wrong(error: ValidationError, about: str) -> HardwareError:
-    return HardwareError(f"NVML gave an answer that cannot be true: {what_is_wrong(error)}", about=about)
+    message = f"NVML gave an answer that cannot be true: {what_is_wrong(error)}; search the kernel log for NVRM"
+    return HardwareError(message, about=about)
 
 
 def what_is_wrong(error: ValidationError) -> str:
