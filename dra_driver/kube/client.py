@@ -19,9 +19,7 @@ import aiohttp
 from pydantic_core import PydanticSerializationError, to_json
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.errors import (
-    ClusterError,
-)
+from dra_driver.errors import ClusterError, Unreachable
 from dra_driver.kube import answers
 from dra_driver.kube.endpoint import Endpoint, endpoint_from
 
@@ -119,7 +117,11 @@ class Kube:
         self._session = aiohttp.ClientSession(
             base_url=self._endpoint.server.rstrip("/") + "/",
             connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ttl_dns_cache=30, socket_factory=_socket),
-            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
+            headers=[
+                ("User-Agent", self._user_agent),
+                ("Accept", "application/json"),
+                *self._endpoint.impersonation,
+            ],
             proxy=self._endpoint.proxy,
             timeout=timeout,
         )
@@ -406,6 +408,8 @@ class Kube:
 
     def _authorization(self) -> dict[str, str]:
         token = self._endpoint.token()
+        if token is not None and not token.isprintable():
+            raise Unreachable("the token has a line break or another control character", about="API server")
         return {} if token is None else {"Authorization": token}
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import structlog
 
@@ -39,6 +40,7 @@ class Endpoint:
     `tls` is None if neither the server nor the proxy uses TLS; `TlsFiles` for certificates that may be replaced.
     `proxy` is the URL of an HTTP proxy.
     `server_name` is the required name in the server's certificate; None for the host of the address.
+    `impersonation` has the headers that make the server answer as another user; a name can be repeated.
     """
 
     server: str
@@ -46,6 +48,7 @@ class Endpoint:
     token: Callable[[], str | None] = _no_token
     proxy: str | None = None
     server_name: str | None = None
+    impersonation: tuple[tuple[str, str], ...] = ()
 
     def context(self) -> ssl.SSLContext | None:
         """The TLS context for a new connection."""
@@ -111,7 +114,7 @@ class TokenFile:
             if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
                 self._header = f"Bearer {self._path.read_text().strip()}"
                 self._seen = seen
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise Unreachable(f"cannot read the token: {error}", about="API server") from error
         return self._header
 
@@ -133,7 +136,21 @@ def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None 
             about=f"kubeconfig {_joined(files)}",
         )
     plain = _plain_endpoint(there[0], context) if len(there) == 1 else None
-    return plain or _from_kubeconfig(there, context)
+    endpoint = plain or _from_kubeconfig(there, context)
+    if not _is_url(endpoint.server):
+        raise InvalidInput(
+            f"the server {endpoint.server!r} is not a URL; write it as https://HOST:PORT",
+            about=f"kubeconfig {_joined(there)}",
+        )
+    return endpoint
+
+
+def _is_url(server: str) -> bool:
+    try:
+        parts = urlsplit(server)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def default_kubeconfigs() -> tuple[Path, ...]:
@@ -169,13 +186,26 @@ def _joined(files: Iterable[Path]) -> str:
 def _current(files: Sequence[Path]) -> str | None:
     """The context of the first file that names one, as in kubectl; the package uses that of the last. Raises the errors
     of an invalid kubeconfig."""
-    import yaml
-
-    for file in files:
-        named = (yaml.safe_load(file.read_text()) or {}).get("current-context")
-        if named:
+    for config in map(_config, files):
+        if named := config.get("current-context"):
             return str(named)
     return None
+
+
+def _config(file: Path) -> dict[str, Any]:
+    import yaml
+
+    return yaml.safe_load(file.read_text()) or {}
+
+
+def _user(files: Sequence[Path], context: str | None) -> dict[str, Any]:
+    """The user of the context; of several with one name, the first is the user, as in kubectl."""
+    config = {
+        kind: [entry for file in files for entry in _config(file).get(kind) or ()] for kind in ("contexts", "users")
+    }
+    contexts = (entry["context"] for entry in config["contexts"] if entry["name"] == context)
+    name = (next(contexts, None) or {}).get("user")
+    return next((entry["user"] for entry in config["users"] if entry["name"] == name), None) or {}
 
 
 def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
@@ -190,9 +220,14 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
             config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
         proxy = proxy_of(configuration.proxy)
         tls = _tls_of_package(configuration) if _uses_tls(configuration.host, proxy) else None
+        impersonation = _impersonation(_user(files, context))
     except UnicodeDecodeError as error:
         raise InvalidInput(
             "is not UTF-8 text, so it is not a kubeconfig", about=f"kubeconfig {_joined(files)}"
+        ) from error
+    except binascii.Error as error:
+        raise InvalidInput(
+            f"has certificate data that is not Base64: {error}", about=f"kubeconfig {_joined(files)}"
         ) from error
     except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else _in_words(str(error))
@@ -210,7 +245,7 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
             raise Unreachable(str(error), about="API server") from error
         return next((setting["value"] for setting in settings if setting["in"] == "header" and setting["value"]), None)
 
-    return Endpoint(configuration.host, tls, token, proxy, configuration.tls_server_name or None)
+    return Endpoint(configuration.host, tls, token, proxy, configuration.tls_server_name or None, impersonation)
 
 
 @contextmanager
@@ -251,7 +286,10 @@ def _tls_of_package(configuration: object) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate := getattr(configuration, "cert_file", None):
-        context.load_cert_chain(certificate, getattr(configuration, "key_file", None))
+        try:
+            context.load_cert_chain(certificate, getattr(configuration, "key_file", None))
+        except ssl.SSLError as error:
+            raise ValueError(f"client-certificate and client-key are not a certificate and its key: {error}") from error
     return context
 
 
@@ -263,8 +301,9 @@ _CLUSTER = {
     "proxy-url",
     "tls-server-name",
 }
-_USER = {"client-certificate", "client-certificate-data", "client-key", "client-key-data", "token", "extensions"}
-_TOKEN_FILE = {"tokenFile", "extensions"}
+_AS = {"as", "as-groups", "as-uid", "as-user-extra"}
+_TOKEN_FILE = {"tokenFile", "extensions", *_AS}
+_USER = {"client-certificate", "client-certificate-data", "client-key", "client-key-data", "token", "extensions", *_AS}
 _FILES = ("certificate-authority", "client-certificate", "client-key")
 
 
@@ -283,13 +322,38 @@ def _plain_endpoint(path: Path, context: str | None) -> Endpoint | None:
         server = str(cluster["server"])
         files = [path.parent / entry[field] for entry in (cluster, user) for field in _FILES if entry.get(field)]
         proxy, name = proxy_of(cluster.get("proxy-url")), cluster.get("tls-server-name") or None
+        impersonation = _impersonation(user)
         tls = TlsFiles(files, lambda: _tls(path.parent, cluster, user)) if _uses_tls(server, proxy) else None
         if "tokenFile" in user:
-            return Endpoint(server, tls, TokenFile(path.parent / user["tokenFile"]), proxy, name)
+            return Endpoint(server, tls, TokenFile(path.parent / user["tokenFile"]), proxy, name, impersonation)
         header = f"Bearer {user['token']}" if user.get("token") else None
-        return Endpoint(server, tls, lambda: header, proxy, name)
+        return Endpoint(server, tls, lambda: header, proxy, name, impersonation)
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
         return None
+
+
+def _impersonation(user: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The headers that client-go sends for the `as` fields of a user. Raises ValueError if they are not valid."""
+    groups, extra = user.get("as-groups") or [], user.get("as-user-extra") or {}
+    if not isinstance(groups, list):
+        raise ValueError("as-groups must be a list of groups")
+    if not isinstance(extra, dict) or not all(isinstance(values, list) for values in extra.values()):
+        raise ValueError("as-user-extra must have a list of values for each key")
+    headers = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
+    headers += [("Impersonate-Group", group) for group in groups]
+    headers += [
+        (f"Impersonate-Extra-{quote(key, safe=_IN_HEADER)}", value) for key, values in extra.items() for value in values
+    ]
+    sent = [(name, value) for name, value in headers if value is not None and value != ""]
+    if not all(isinstance(value, str) and value.isprintable() for _, value in sent):
+        raise ValueError("as, as-uid and the values of as-groups and as-user-extra must be text of one line")
+    if sent and not user.get("as"):
+        raise ValueError("as-groups, as-uid and as-user-extra also need the user's name in `as`")
+    return tuple(sent)
+
+
+_IN_HEADER = "!#$&'*+^`|"
+"""What a header's name may have besides letters, digits and what `quote` keeps."""
 
 
 def proxy_of(url: str | None) -> str | None:

@@ -1,6 +1,8 @@
 """Our own client against both servers: what comes back, and which of our errors each refusal becomes."""
 
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -20,7 +22,7 @@ from support.dra_objects import (
 
 from dra_driver.api.meta import CONFIG_MAPS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_driver.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected, Unreachable
-from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.client import Endpoint, Kube, endpoint_from
 from dra_driver.kube.envelope import enveloped
 from dra_driver.simulation.apiserver import protobuf
 
@@ -170,3 +172,22 @@ async def test_a_server_that_is_away_is_unreachable(unique: str) -> None:
     async with Kube(Endpoint("http://127.0.0.1:1")) as nobody:
         with pytest.raises(Unreachable):
             await nobody.get(CONFIG_MAPS, "a", unique)
+
+
+async def test_a_user_of_a_kubeconfig_that_impersonates_another_has_that_identity(api: Api, tmp_path: Path) -> None:
+    if api.simulated is not None:
+        pytest.skip("the simulated API server knows no users")
+    extra = {"example.com/why % and é": ["a", "b"]}
+    user = {"token": api.token, "as": "jané", "as-groups": ["devs", "ops"], "as-uid": "7", "as-user-extra": extra}
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": api.url, "certificate-authority": str(api.ca_file)}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (tmp_path / "config").write_text(json.dumps(config))
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    async with Kube(endpoint_from(tmp_path / "config")) as kube:
+        answer = await kube.raw("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
+    groups = ["devs", "ops", "system:authenticated"]
+    assert answer["status"]["userInfo"] == {"username": "jané", "uid": "7", "groups": groups, "extra": extra}

@@ -91,6 +91,81 @@ def test_without_credentials_nothing_is_sent(tmp_path: Path) -> None:
     assert endpoint_from(kubeconfig(tmp_path, {})).token() is None
 
 
+AS = {"as": "jané", "as-groups": ["devs", "ops"], "as-uid": "7", "as-user-extra": {"example.com/why": ["a", "b"]}}
+
+
+@pytest.mark.parametrize("user", [{"token": "t"}, PASSWORD], ids=["read here", "read by the official package"])
+async def test_a_user_that_impersonates_another_does_so_in_each_request(tmp_path: Path, user: dict[str, Any]) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.extend((name, value) for name, value in request.headers.items() if name.startswith("Impersonate"))
+        return web.json_response({"major": "1", "minor": "36"})
+
+    app = web.Application()
+    app.router.add_get("/version", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    config = kubeconfig(tmp_path, user | AS, server=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    async with Kube(endpoint_from(config)) as kube:
+        await kube.server_version()
+    await runner.cleanup()
+    assert seen == [
+        ("Impersonate-User", "jané"),
+        ("Impersonate-Uid", "7"),
+        ("Impersonate-Group", "devs"),
+        ("Impersonate-Group", "ops"),
+        ("Impersonate-Extra-example.com%2Fwhy", "a"),
+        ("Impersonate-Extra-example.com%2Fwhy", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("user", "reason"),
+    [
+        ({"as-groups": ["devs"]}, "also need the user's name in `as`"),
+        ({"as": "jane", "as-groups": "devs"}, "as-groups must be a list of groups"),
+        ({"as": "jane", "as-user-extra": {"why": "a"}}, "as-user-extra must have a list of values for each key"),
+        ({"as": 5}, "must be text of one line"),
+        ({"as": "a\nb"}, "must be text of one line"),
+    ],
+)
+def test_an_impersonation_that_cannot_be_sent_is_refused(tmp_path: Path, user: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        endpoint_from(kubeconfig(tmp_path, user))
+
+
+@pytest.mark.parametrize("server", ["", "127.0.0.1:6443", "https://127.0.0.1:99999", "https://[::1"])
+def test_a_server_that_is_no_url_is_a_mistake_that_is_named(tmp_path: Path, server: str) -> None:
+    with pytest.raises(InvalidInput, match=r"is not a URL; write it as https://HOST:PORT"):
+        endpoint_from(kubeconfig(tmp_path, {}, server=server))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("abc", "has certificate data that is not Base64: Incorrect padding"),
+        ("YWJj", "client-certificate and client-key are not a certificate and its key"),
+    ],
+)
+def test_a_certificate_that_cannot_be_read_is_a_mistake_that_is_named(tmp_path: Path, data: str, reason: str) -> None:
+    user = {"client-certificate-data": data, "client-key-data": data}
+    with pytest.raises(InvalidInput, match=reason):
+        endpoint_from(kubeconfig(tmp_path, user, server="https://127.0.0.1:1"))
+
+
+async def test_a_token_that_cannot_be_sent_is_an_error_without_the_token(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xd0\x00")
+    for user, reason in [
+        ({"token": "a\nb"}, "API server: the token has a line break or another control character"),
+        ({"tokenFile": "binary"}, "API server: cannot read the token"),
+    ]:
+        async with Kube(endpoint_from(kubeconfig(tmp_path, user))) as kube:
+            with pytest.raises(Unreachable, match=reason):
+                await kube.server_version()
+
+
 def test_a_context_that_is_not_there_is_a_mistake_that_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"kubeconfig .*: has no context nowhere; kubectl config get-contexts lists"):
         endpoint_from(kubeconfig(tmp_path, {}), "nowhere")
