@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from dra_driver.api.meta import Model
+from dra_driver.api.meta import JsonObject, Model
 from dra_driver.checking.codes import Severity
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.demands.resources import is_whole_or_mig
@@ -180,6 +180,14 @@ class Decisions(_Strict):
             "gpu_memory": Quantity.parse(self.gpu_memory) if self.gpu_memory is not None else None,
         }
         return Options(**{**same, **made})
+
+
+def is_decisions(data: JsonObject) -> bool:
+    """Whether it is the content of a valid file that decides something."""
+    try:
+        return bool(data) and bool(Decisions.of(data))
+    except InvalidInput:
+        return False
 
 
 # -- what a report proposes

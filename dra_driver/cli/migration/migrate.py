@@ -17,7 +17,7 @@ import yaml
 
 from dra_driver.api.documents import read_documents
 from dra_driver.api.inventory import NodeInventorySpec
-from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import CONFIG_MAPS, NODES, PODS, RESOURCE_SLICES, WORKLOADS, JsonObject
 from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.codes import Severity
 from dra_driver.cli.migration.migrate_cluster import ClusterRead, read_cluster, relevant
@@ -41,7 +41,7 @@ from dra_driver.migration.claims.publishing import final_values, gpu_policies
 from dra_driver.migration.cutover.commands import Results
 from dra_driver.migration.cutover.cutover_plan import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.decisions import FILE as DECISIONS_FILE
-from dra_driver.migration.decisions import Decisions, proposal, wanted_decisions
+from dra_driver.migration.decisions import Decisions, is_decisions, proposal, wanted_decisions
 from dra_driver.migration.migrate import migrate as migrated
 from dra_driver.migration.model import (
     ManifestText,
@@ -58,6 +58,7 @@ from dra_driver.migration.report.data import as_data
 from dra_driver.migration.report.markdown import at, markdown, named, summary
 from dra_driver.migration.report.outcome import MigrationReport, UnreadInput
 from dra_driver.migration.understand.offering import offering_of
+from dra_driver.migration.understand.surroundings import says_nothing
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.verify.trial import TrialVerdict, verify
 from dra_driver.names import names_record
@@ -77,6 +78,8 @@ class Gathered:
     sources: tuple[ManifestText, ...]
     side: tuple[ManifestText, ...]
     unreadable: tuple[UnreadInput, ...]
+    unused: tuple[str, ...]
+    """Files of `--with` that say nothing about GPUs."""
     read: ClusterRead | None
     from_files: bool
     """Whether the workloads are a person's files."""
@@ -100,6 +103,9 @@ class Gathered:
 def _decided(file: Path | None, strategy: StrategyOption | None) -> Decisions:
     """Raises InvalidInput, and UnreadableFile."""
     decisions = Decisions.read(read_bytes(str(file)), str(file)) if file is not None else Decisions()
+    if file is not None and decisions == Decisions():
+        note = f"note: {file} decides nothing; remove the # in front of the lines that you want"
+        messages.print(note, markup=False, soft_wrap=True)
     return decisions if strategy is None else decisions.model_copy(update={"strategy": strategy})
 
 
@@ -315,11 +321,32 @@ def _gathered(paths: Sequence[str], around: Sequence[str], read: ClusterRead | N
     beside, more = read_sources(around)
     sources = given if paths or read is None else relevant(read.workloads)
     side = (*beside, *((read.around,) if read is not None else ()))
-    return Gathered(sources, side, (*unreadable, *more), read, bool(paths))
+    return Gathered(sources, side, (*unreadable, *more), tuple(_unused(beside, read)), read, bool(paths))
+
+
+_EXPLAINED_BY_NODES = frozenset(kind.kind for kind in (PODS, *WORKLOADS))
+"""They say who uses the GPUs of nodes."""
+
+
+def _unused(beside: Sequence[ManifestText], read: ClusterRead | None) -> Iterator[str]:
+    """Files that say nothing about GPUs. Raises InvalidInput for a file of decisions."""
+    documents = {source.file: read_documents(source.text, source.file) for source in beside}
+    nodes_known = read is not None or any(
+        document.kind == NODES.kind for reading in documents.values() for document in reading.documents
+    )
+    silent = {"", CONFIG_MAPS.kind} | (set() if nodes_known else _EXPLAINED_BY_NODES)
+    for file, reading in documents.items():
+        unused = [document for document in reading.documents if document.kind in silent and says_nothing(document)]
+        if any(not document.kind and is_decisions(document.obj) for document in unused):
+            raise InvalidInput(f"{file} has decisions; pass it with --decisions", about="--with")
+        if len(unused) == len(reading.documents) and not reading.problems:
+            yield file
 
 
 def _end(report: MigrationReport, work: Gathered) -> None:
-    """What was not read, and the exit status."""
+    """What was not read or not used, and the exit status."""
+    for file in work.unused:
+        messages.print(f"note: {file}: {_NOT_USED}", markup=False, soft_wrap=True)
     for kind in work.read.unread if work.read is not None else ():
         messages.print(f"note: {kind.what}: {kind.why}; the result leaves them out", markup=False, soft_wrap=True)
     for unread in work.unreadable:
@@ -328,6 +355,12 @@ def _end(report: MigrationReport, work: Gathered) -> None:
         raise SystemExit(Status.UNREACHABLE)
     if report.failed:
         raise SystemExit(Status.NO)
+
+
+_NOT_USED = (
+    "says nothing about the cluster's GPUs, so it is not used; --with is for the device plugin's configuration, its"
+    " Helm values, a ClusterPolicy, mig-parted layouts, nodes and slices"
+)
 
 
 # -- the report: what was found out besides the result

@@ -62,6 +62,13 @@ def read(documents: Sequence[Document], options: Options, beside: Collection[Doc
     return _meaning(sources, documents, options)
 
 
+def says_nothing(document: Document) -> bool:
+    """Whether a document is none of these sources."""
+    sources = _Sources()
+    sources.take(document)
+    return sources == _Sources()
+
+
 @dataclass
 class _Sources:
     """Collects what documents say, before it is put together."""

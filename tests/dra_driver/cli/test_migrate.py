@@ -301,6 +301,37 @@ def test_decisions_of_a_file_reach_the_migration_and_the_flag_counts_first(
     ]
 
 
+def test_decisions_given_as_surroundings_are_refused(repository: Path) -> None:
+    (repository / "decisions.yaml").write_text("strategy: claims\n")
+    with pytest.raises(InvalidInput, match=r"--with: .*decisions.yaml has decisions; pass it with --decisions"):
+        run("migrate", str(repository / "vector-add.yaml"), "--with", str(repository / "decisions.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "unused"),
+    [
+        ("", True),
+        ("strategey: claims\n", True),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: b}\n", True),
+        (VECTOR_ADD, True),
+        (f"{VECTOR_ADD}---\napiVersion: v1\nkind: Node\nmetadata: {{name: n}}\n", False),
+        ("migStrategy: single\n", False),
+        ("version: v1\nflags: {migStrategy: mixed}\n", False),
+        ("apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: q, namespace: d}\nspec: {hard: {}}\n", False),
+    ],
+)
+def test_a_file_of_surroundings_that_says_nothing_is_noted(repository: Path, text: str, unused: bool) -> None:
+    (repository / "around.yaml").write_text(text)
+    outcome = run("migrate", str(repository / "app"), "--with", str(repository / "around.yaml"), "--try-seconds", "0")
+    assert ("around.yaml: says nothing about the cluster's GPUs, so it is not used" in outcome.stderr) == unused
+
+
+def test_decisions_that_decide_nothing_are_noted(repository: Path) -> None:
+    (repository / "decisions.yaml").write_text("# strategy: claims\n")
+    outcome = run("migrate", str(repository / "app"), "--decisions", str(repository / "decisions.yaml"))
+    assert "decisions.yaml decides nothing; remove the # in front of the lines that you want" in outcome.stderr
+
+
 def test_decisions_that_make_no_sense_are_refused_and_nothing_is_written(repository: Path) -> None:
     given = decided(repository, "gpuMemory: much\nsharing: mps:1\n")
     with pytest.raises(InvalidInput, match=r"decisions\.txt: sharing: .*; gpuMemory: 'much' is not an amount"):
