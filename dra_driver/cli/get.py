@@ -18,7 +18,7 @@ from dra_driver.cli.tables import sheets
 from dra_driver.cli.tables.following import Following, read_objects
 from dra_driver.cli.tables.seen import READ_AS, SHOWN, Objects, Selection
 from dra_driver.cli.tables.sheets import Asked, GetAnswer
-from dra_driver.errors import InvalidInput, NotFound
+from dra_driver.errors import ClusterError, InvalidInput, NotFound, Rejected
 from dra_driver.jsonpath import filled, read_template
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
@@ -30,6 +30,7 @@ _TOGETHER_S = 0.3
 """Changes that come within this time are shown together."""
 _LOOK_S = 2.0
 """How often a watch looks whether the API server still answers."""
+_BAD_REQUEST = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,16 +242,18 @@ class Question:
         return (self.kind.subject, *needed) if not needed or self.asked.labels is not None else needed
 
     async def answered(self, kube: Kube) -> GetAnswer:
-        """Raises InvalidInput if the cluster does not know the kind."""
+        """Raises InvalidInput if the cluster does not know the kind, or cannot parse the selector."""
         _, minor = await kube.server_version()
         try:
             objects = await read_objects(kube, self.reads, self._required, selected=self.selected)
-        except NotFound as error:
-            raise self._unknown(error) from error
+        except (NotFound, Rejected) as error:
+            raise self._for_the_user(error) from error
         return self.kind.answer(objects, replace(self.asked, minor=minor))
 
-    def _unknown(self, error: NotFound) -> InvalidInput | NotFound:
-        if self.kind.subject not in (GPU_POLICIES, COMPUTE_DOMAINS):
+    def _for_the_user(self, error: ClusterError) -> InvalidInput | ClusterError:
+        if error.status == _BAD_REQUEST and self.asked.labels is not None:
+            return InvalidInput(f"{self.asked.labels!r} is no selector: {error.message}", about="--selector")
+        if not isinstance(error, NotFound) or self.kind.subject not in (GPU_POLICIES, COMPUTE_DOMAINS):
             return error
         message = "this cluster does not have them; their definition comes with the driver's chart"
         return InvalidInput(message, about=self.kind.subject.kind)
@@ -262,8 +265,8 @@ class Question:
         async with following.running():
             try:
                 await following.until_read(self._required)
-            except NotFound as error:
-                raise self._unknown(error) from error
+            except (NotFound, Rejected) as error:
+                raise self._for_the_user(error) from error
             missing: list[str] = []
             while True:
                 following.changed.clear()

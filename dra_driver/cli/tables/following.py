@@ -30,6 +30,8 @@ async def read_objects(
 ) -> Objects:
     """All objects of these kinds, or those that are `selected`. Kinds that are not `required` are empty if they do not
     exist, or, with a message, if they may not be read. Raises ClusterError."""
+    left_out: set[str] = set()
+    """Taint rules are of two versions, but one message is enough."""
 
     async def read(kind: Resource) -> Sequence[Any]:
         namespace, labels = selected.get(kind, (None, None))
@@ -38,8 +40,9 @@ async def read_objects(
         except ClusterError as error:
             if kind in required or not (error.status in FORBIDDEN or isinstance(error, NotFound)):
                 raise
-            if say and not isinstance(error, NotFound):
-                messages.print(f"{kind.plural} are left out: {error}", markup=False, soft_wrap=True)
+            if say and not isinstance(error, NotFound) and kind.plural not in left_out:
+                left_out.add(kind.plural)
+                messages.print(f"{kind.plural} are left out: {error.message}", markup=False, soft_wrap=True)
             return ()
         return [typed for item in items if (typed := read_as[kind](item)) is not None]
 

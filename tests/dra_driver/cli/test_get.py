@@ -28,7 +28,7 @@ from dra_driver.api.meta import (
 from dra_driver.cli.get import _until_changed
 from dra_driver.cli.main import app
 from dra_driver.cli.tables.following import Following
-from dra_driver.cli.tables.seen import READ_AS
+from dra_driver.cli.tables.seen import READ_AS, TAINT_RULES
 from dra_driver.errors import InvalidInput, Rejected, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.phrases import duration
@@ -178,12 +178,16 @@ async def test_what_may_not_be_read_is_left_out_with_a_message(
     listed = Kube.list
 
     async def forbidding(self: Kube, resource: Resource, **how: Any) -> Any:
-        if resource in (PODS, NODES):
+        if resource in (PODS, NODES, *TAINT_RULES):
             raise Rejected(f"{resource.plural} is forbidden", status=403)
         return await listed(self, resource, **how)
 
     monkeypatch.setattr(Kube, "list", forbidding)
-    _, text = await dractl("get", "devices", "--kubeconfig", str(kubeconfig), "-o", "json")
+    done = await asyncio.to_thread(run, "get", "devices", "--kubeconfig", str(kubeconfig), "-o", "json")
+    text, notes = done.stdout, done.stderr.splitlines()
+    assert sorted(notes) == [
+        f"{kind} are left out: {kind} is forbidden" for kind in ("devicetaintrules", "nodes", "pods")
+    ]
     assert [(row["gpu"], row["state"]) for row in json.loads(text)] == [("gpu-a", "in use"), ("gpu-b", "free")]
     assert json.loads(text)[0]["devices"][0]["pods"] == ["train"]
     assert json.loads(text)[0]["devices"][0]["containers"] == []
@@ -237,6 +241,14 @@ async def test_names_labels_and_namespaces_select(
 async def test_labels_that_nothing_has_are_said_to_match_nothing(kind: str, kubeconfig: Path) -> None:
     done = await asyncio.to_thread(run, "get", kind, "-l", "zone=b", "--kubeconfig", str(kubeconfig))
     assert (done.exit_code, done.stdout, done.stderr) == (Status.DONE, "", f"No {kind} match --selector zone=b.\n")
+
+
+@pytest.mark.parametrize("words", [("nodes",), ("nodes", "-w"), ("claims",)])
+async def test_a_selector_that_cannot_be_parsed_is_wrong_usage(words: tuple[str, ...], kubeconfig: Path) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"--selector: 'bad selector\(\(' is no selector: unable to parse requirement"
+    ):
+        await dractl("get", *words, "-l", "bad selector((", "--kubeconfig", str(kubeconfig))
 
 
 async def test_a_name_that_does_not_exist_is_status_1_beside_what_exists(kubeconfig: Path) -> None:
