@@ -95,6 +95,8 @@ _ENDED_BY: Mapping[tuple[str, str], str] = {
 """The reason of the Event about the same object that ends a Warning."""
 _OF_A_GPU = ("GpuUnhealthy", "GpuValidationFailed")
 """Events about nodes. The inventory says whether they are over: a plugin that restarted reports no recovery."""
+_OF_A_CLAIM = ("PrepareFailed", "PrepareWaits")
+"""Events about pods that repeat what the Event of their claim says, after `Claim NAME: `."""
 
 
 def events(cluster: ClusterView) -> Judgment:
@@ -107,9 +109,12 @@ def events(cluster: ClusterView) -> Judgment:
     ]
     recent.sort(key=lambda pair: pair[0], reverse=True)
     last = {(event.involved_object, event.reason): time for time, event in reversed(recent)}
+    failed = {
+        (ref.namespace, ref.name) for ref, reason in last if (ref.kind, reason) == ("ResourceClaim", "PrepareFailed")
+    }
     healthy = {gpu.uuid for node in cluster.inventories.items for gpu in node.spec.gpus if gpu.health.healthy}
     for time, event in recent:
-        if event.type == "Warning" and not _is_over(event, time, last, healthy):
+        if event.type == "Warning" and not (_repeats(event, failed) or _is_over(event, time, last, healthy)):
             regarding = event.involved_object
             place = f"{regarding.namespace}/" if regarding.namespace else ""
             age = f"{max(0.0, (cluster.time - time).total_seconds()) / 60:.0f} min"
@@ -117,6 +122,12 @@ def events(cluster: ClusterView) -> Judgment:
             command = _what_to_run(regarding)
             yield wrong("told", about, reason=event.reason, age=age, note=event.message, command=command)
     return "no unresolved Warning event of a plugin in the last 30 minutes"
+
+
+def _repeats(event: Event, failed: Collection[tuple[str | None, str]]) -> bool:
+    """Whether it is about a pod, and the Event of the pod's claim says the same."""
+    pod, claim = event.involved_object, event.message.partition(": ")[0].removeprefix("Claim ")
+    return pod.kind == "Pod" and event.reason in _OF_A_CLAIM and (pod.namespace, claim) in failed
 
 
 _EXPLAINED = {"Pod": "pod", "ResourceClaim": "claim", "Node": "node"}

@@ -547,6 +547,18 @@ def test_an_event_comes_with_the_command_that_explains_its_object(kind: str, rea
     assert finding.fix == f"run {command}; docs/events.md describes {reason.word}"
 
 
+@pytest.mark.parametrize("reason", [Reason.POD_PREPARE_FAILED, Reason.POD_PREPARE_WAITS])
+def test_a_claim_that_cannot_be_prepared_is_named_once(reason: Reason) -> None:
+    it = Installation()
+    event(it, "ResourceClaim", Reason.PREPARE_FAILED, "11:51", "no room", name="gpu")
+    event(it, "Pod", reason, "11:50", "Claim gpu: cannot be prepared: no room", name="train")
+    assert [finding.about for finding in troubles(it)] == ["ResourceClaim team-a/gpu"]
+    event(it, "Pod", reason, "11:50", "Claim other: cannot be prepared: no room", name="train")
+    assert [finding.about for finding in troubles(it)] == ["ResourceClaim team-a/gpu", "Pod team-a/train"]
+    event(it, "ResourceClaim", Reason.PREPARED, "11:55", name="gpu")
+    assert [finding.about for finding in troubles(it)] == ["Pod team-a/train"]
+
+
 @pytest.mark.parametrize("reason", [Reason.GPU_UNHEALTHY, Reason.GPU_VALIDATION_FAILED])
 def test_what_was_told_of_a_gpu_is_over_when_it_is_well(reason: Reason) -> None:
     """Also where nobody told of that: a plugin that has restarted does not."""
