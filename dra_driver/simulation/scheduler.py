@@ -119,6 +119,10 @@ class SimulatedScheduler:
         self._bound: set[str] = set()
         """UIDs of pods that were bound here and do not look so in the cache yet."""
 
+    def has_placed(self, pod: JsonObject) -> bool:
+        """Whether a node was chosen for the pod, also if its devices are still prepared before it is bound."""
+        return is_scheduled(pod) or pod["metadata"]["uid"] in self._assumed
+
     async def run(self) -> Never:
         mirrors: list[Mirror[Any]] = [self._pods, self._nodes, self._claims, self._classes, self._slices]
         _, minor = await self._kube.server_version()

@@ -19,6 +19,7 @@ nodes:
 ```
 """
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -222,17 +223,42 @@ async def apply(kube: Kube, scenario: Scenario) -> None:
             raise InvalidInput(message, about=name) from error
 
 
+_QUIET_S = 5.0
+"""Longer than controller, plugins and scheduler take to act on a change."""
+
+
+class _Quiet:
+    """Whether a cluster has changed for the last time, judged by the revision of its objects: nothing has changed for
+    five seconds, and for as long as all changes took, because a busy machine is slow."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+        self._revision = 0
+
+    def lasts(self, revision: int) -> bool:
+        now = time.monotonic()
+        if revision != self._revision:
+            self._revision, self._last = revision, now
+        return now - self._last > max(_QUIET_S, self._last - self._began)
+
+
 async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> tuple[JsonObject, ...]:
-    """The scenario's pods once all of them run. Raises NodeNotReady with the reasons of those that do not."""
+    """The scenario's pods once all of them run. Raises NodeNotReady with the reasons of those that do not, after
+    `timeout_s`, or when the cluster is quiet and no node was chosen for any of those that wait."""
+    quiet = _Quiet()
 
     async def running() -> bool:
+        pods = await _pods(cluster.kube, scenario)
+        waiting = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Running", "Succeeded")]
+        is_quiet = quiet.lasts(cluster.server.store.revision)
+        if waiting and is_quiet and not any(map(cluster.scheduler.has_placed, waiting)):
+            raise NodeNotReady("no node is chosen")
         workloads = [document for document in scenario.documents if _types()[_type_of(document)] in WORKLOADS]
         for workload in workloads:
             name, namespace = workload["metadata"]["name"], _namespace(workload)
             if not is_up(await cluster.kube.get(_types()[_type_of(workload)], name, namespace)):
                 return False
-        pods = await _pods(cluster.kube, scenario)
-        return all((pod.get("status") or {}).get("phase") in ("Running", "Succeeded") for pod in pods)
+        return not waiting
 
     try:
         await cluster.wait(running, "not all pods run", timeout_s)
