@@ -161,6 +161,7 @@ class MpsDaemons:
     def sweep(self, records: Callable[[], Iterable[Hold]]) -> tuple[str, ...]:
         """Remove daemons, and folders below the driver's folder, that no record names. Returns what it removed.
 
+        Any process can have our variable, with any text, so a mark counts only if `make` could have written it.
         `records` is called after the folders were listed, because the intent is written before a daemon is made. If it
         raises, the error is passed on and nothing is removed. Raises NodeNotReady for the first daemon that cannot be
         removed, when all others are.
@@ -169,7 +170,7 @@ class MpsDaemons:
             folders = {entry.name for entry in self._folder.iterdir()}
         except OSError:
             folders = set()
-        marks = {Path(_folder_of(process)).name for process in self.processes() if self._is_below(process)}
+        marks = {Path(_folder_of(process)).name for process in self.processes() if self._is_one_of_ours(process)}
         done = []
         failure: NodeNotReady | None = None
         for key in unowned(folders | marks, tuple(records())):
@@ -323,8 +324,10 @@ class MpsDaemons:
     def _processes(self, place: "_Place") -> tuple[MarkedProcess, ...]:
         return _of(place, self.processes())
 
-    def _is_below(self, process: MarkedProcess) -> bool:
-        return Path(_folder_of(process)).parent == self._folder
+    def _is_one_of_ours(self, process: MarkedProcess) -> bool:
+        folder = Path(_folder_of(process))
+        # `..` is below the folder, too, and leads out of it.
+        return folder.parent == self._folder and _KEY.fullmatch(folder.name) is not None
 
     def _prepare(self, place: "_Place") -> None:
         """Clean folders and an empty tmpfs. Keeps the old log for diagnosis. Raises NodeNotReady.

@@ -6,7 +6,8 @@ changes its root and becomes the program.
 
 A daemon that an effect starts has a variable in its environment that names what it belongs to; its children inherit
 that. So our daemons are found again after a restart of the plugin, with their servers, and no other process is taken
-for one, however often the kernel reuses a number. Nothing here signals a process.
+for one, however often the kernel reuses a number. Pods set variables, too, so a process counts only if it is in the PID
+namespace of this process, which is the host's: that of a pod's container is another one. Nothing here signals a process.
 """
 
 import contextlib
@@ -32,6 +33,8 @@ _CANNOT = 125
 """Exit status when the program was not started, as of `chroot` and `env`."""
 _EXEC_S = 1.0
 """How long a process without environment may be one that is being started: on a busy node more than 0.1 s were seen."""
+_SELF = Path("/proc/self")
+_PID_NAMESPACE = "ns/pid"
 _BECOME = f"""\
 import os, sys
 try:
@@ -144,7 +147,8 @@ class Processes:
         self._proc = proc
 
     def marked(self, variable: str) -> tuple[MarkedProcess, ...]:
-        """All with this variable in their environment, oldest first; costs some 20 ms for a thousand processes."""
+        """All of this PID namespace with this variable in their environment, oldest first; costs some 20 ms for a
+        thousand processes."""
         names = (entry.name for entry in self._proc.iterdir())
         processes = (self._process(int(name), variable) for name in names if name.isdecimal())
         return tuple(sorted(process for process in processes if process is not None))
@@ -160,8 +164,17 @@ class Processes:
 
     def _process(self, pid: int, variable: str) -> MarkedProcess | None:
         mark = next(self._values(pid, variable.encode()), None)
-        started = self._started(pid) if mark is not None else None
-        return MarkedProcess(started, pid, mark) if started is not None and mark is not None else None
+        if mark is None or not self._is_in_this_namespace(pid):
+            return None
+        started = self._started(pid)
+        return MarkedProcess(started, pid, mark) if started is not None else None
+
+    def _is_in_this_namespace(self, pid: int) -> bool:
+        """A process that has ended is in none."""
+        try:
+            return (self._proc / str(pid) / _PID_NAMESPACE).readlink() == (_SELF / _PID_NAMESPACE).readlink()
+        except OSError:
+            return False
 
     def _values(self, pid: int, variable: bytes) -> Iterator[str]:
         for item in self._environment(pid).split(b"\0"):

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from support.mps import QUICK, Client, effect_for, identity, no_daemons_left, processes_below, record, until
 
 from dra_driver.errors import DriverError, HardwareError, InvalidInput, NodeNotReady
-from kubelet_plugin.effects.mps import MpsDaemons, devices_of, shm_options
+from kubelet_plugin.effects.mps import MARK, MpsDaemons, devices_of, shm_options
 from kubelet_plugin.effects.mps_process import MOST_BYTES
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.host_programs import MarkedProcess, Processes
@@ -501,6 +502,23 @@ def test_what_no_record_speaks_of_is_swept_away(
     assert [entry.name for entry in folder.iterdir()] == ["claim-a"]
     assert [process.pid for process in processes_below(folder)] == [_pid(made)]
     assert effect_for(host, folder).sweep(lambda: [hold]) == ()
+
+
+@pytest.mark.parametrize("key", ["..", ".", "../../precious", "claim-a/..", ""])
+def test_a_process_that_pretends_to_be_a_daemon_leads_the_sweep_nowhere(
+    folder: Path, effect: MpsDaemons, key: str
+) -> None:
+    """A pod sets the variables of its containers, and the sweep removes folders with the rights of root."""
+    folder.mkdir(parents=True, exist_ok=True)
+    precious = folder.parent / "claims.journal"
+    precious.write_text("of all claims")
+    with subprocess.Popen(["/bin/sleep", "60"], env={MARK: f"{folder}/{key}#0"}) as process:
+        try:
+            assert effect.sweep(list) == ()
+            assert process.poll() is None
+        finally:
+            process.kill()
+    assert precious.read_text() == "of all claims"
 
 
 def test_a_daemon_that_cannot_be_swept_away_keeps_no_other(

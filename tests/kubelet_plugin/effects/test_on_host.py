@@ -69,6 +69,21 @@ def test_a_process_without_environment_has_no_mark(tmp_path: Path) -> None:
         process.kill()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes namespaces")
+def test_a_process_of_a_container_has_no_mark_whatever_its_variables_are() -> None:
+    words = ["unshare", "--pid", "--fork", "--kill-child", "/bin/sleep", "60"]
+    variables = {"PATH": os.defpath, _VARIABLE: "a container's"}
+    with subprocess.Popen(words, env=variables) as unshare:
+        children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
+        try:
+            while not (inside := children.read_text().split()):
+                time.sleep(0.01)
+            pids = [process.pid for process in _marked("a container's")]
+            assert unshare.pid in pids and int(inside[0]) not in pids
+        finally:
+            unshare.kill()
+
+
 def test_it_outlives_its_starter(mark: str, tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; from kubelet_plugin.effects.on_host import OnHost, Start;"
