@@ -7,7 +7,7 @@ changes its root and becomes the program.
 A daemon that an effect starts has a variable in its environment that names what it belongs to; its children inherit
 that. So our daemons are found again after a restart of the plugin, with their servers, and no other process is taken
 for one, however often the kernel reuses a number. Pods set variables, too, so a process counts only if it is in the PID
-namespace of this process, which is the host's: that of a pod's container is another one. Nothing here signals a process.
+namespace of this process, which is the host's: a pod's container has another. Nothing here signals a process.
 """
 
 import contextlib
