@@ -39,7 +39,8 @@ class Healer:
 
     That is kubelet's move: it unprepares a claim when the containers have stopped, and of a force-deleted pod they may
     still run when the claim is gone (kubernetes issue 141471). A kubelet that forgot the claim never comes; it looks
-    for claims to unprepare every 60 s.
+    for claims to unprepare every 60 s. The time counts from when this process noticed: a plugin that starts does not
+    know whether the containers have stopped.
     """
 
     def __init__(
@@ -56,20 +57,20 @@ class Healer:
         self._completing = asyncio.Lock()
 
     async def start(self) -> RepairReport:
-        """The first repair of a process: damage is put aside, and stale claims are released without waiting.
+        """The first repair of a process: damage is put aside, and stale claims of an earlier boot are released.
 
         What claims need of the hardware is made again, even if it exists, because no plugin watched it meanwhile.
         """
         return await self._reported(self._put_aside_damage) + await self._reported(self._repair_at_start)
 
     async def sweep(self) -> RepairReport:
-        """The same while serving; stale claims get time first.
+        """The same while serving.
 
         Temporary files are removed here, too: an instance that is killed during a rolling update leaves them when its
         successor has already started.
         """
         report = await self._reported(self._remove_leftovers)
-        return report + await self._reported(lambda: self._repair(self._stale_after_s))
+        return report + await self._reported(self._repair)
 
     async def reassert_settings(self) -> RepairReport:
         """Make fabric partitions, time slices and compute modes of claims once more, with what else these hold. Never
@@ -109,7 +110,7 @@ class Healer:
         deadline = time.monotonic() + patience_s
         while self._journal.current.held.get(uid) == holder:
             # Two claims that wait for each other's turn would wait for ever: no claim waits for a turn that is taken.
-            if not self._executor.turn(uid).locked() and self._is_long_stale(holder, standing, self._stale_after_s):
+            if not self._executor.turn(uid).locked() and self._is_long_stale(holder, standing):
                 remedy = Remedy(Action.RELEASE, f"{holder.claim} (UID {uid}) {standing.value}")
                 report = await self._act(_Case(ClaimFinding(uid, holder, None, standing), None), remedy)
                 _log.warning("released for another claim", report=[*report.done, *report.pending])
@@ -163,7 +164,7 @@ class Healer:
 
     async def _repair_at_start(self) -> RepairReport:
         await self._view.look_again()
-        return await self._repair(0.0, reassert=True)
+        return await self._repair(reassert=True)
 
     async def _reassert_settings(self) -> RepairReport:
         report = RepairReport()
@@ -182,7 +183,7 @@ class Healer:
         except DriverError as error:
             return RepairReport(pending=(str(error),))
 
-    async def _repair(self, stale_after_s: float, *, reassert: bool = False) -> RepairReport:
+    async def _repair(self, *, reassert: bool = False) -> RepairReport:
         report = await self._reported(self.complete)
         journal = self._journal.current
         cases = await self._findings(journal)
@@ -192,11 +193,7 @@ class Healer:
         slow = []
         for case in cases:
             remedy, entry = remedy_for(case.finding, boot_id, incomplete=journal.incomplete), case.entry
-            if (
-                remedy.action is Action.RELEASE
-                and entry is not None
-                and self._has_time(entry, case.finding.standing, stale_after_s)
-            ):
+            if remedy.action is Action.RELEASE and entry is not None and self._has_time(entry, case.finding.standing):
                 remedy = Remedy(Action.WAIT, f"{remedy.why}; the kubelet is given time to unprepare it")
             work = self._put_right(case, remedy, reassert=reassert)
             if entry is not None and entry.holds:
@@ -218,9 +215,9 @@ class Healer:
             return _failed(f"claim UID {case.finding.uid}", error)
         return report
 
-    def _has_time(self, entry: Entry, standing: ClaimStanding, stale_after_s: float) -> bool:
+    def _has_time(self, entry: Entry, standing: ClaimStanding) -> bool:
         """Whether the kubelet may still unprepare a claim that is due for release."""
-        return not entry.releasing and not self._is_long_stale(entry, standing, stale_after_s)
+        return not entry.releasing and not self._is_long_stale(entry, standing)
 
     async def _reassert(self, entry: Entry) -> RepairReport:
         uid = entry.claim.uid
@@ -295,13 +292,13 @@ class Healer:
             self._stale_since.pop(entry.claim.uid, None)
         return standing
 
-    def _is_long_stale(self, entry: Entry, standing: ClaimStanding, stale_after_s: float) -> bool:
+    def _is_long_stale(self, entry: Entry, standing: ClaimStanding) -> bool:
         if not standing.is_stale:
             return False
-        if entry.binding is BindingStage.AHEAD:
+        if entry.binding is BindingStage.AHEAD or entry.boot_id != self._view.boot_id():
             return True  # no container has it
         since = self._stale_since.setdefault(entry.claim.uid, time.monotonic())
-        return time.monotonic() - since >= stale_after_s
+        return time.monotonic() - since >= self._stale_after_s
 
     async def _act(self, case: "_Case", remedy: Remedy) -> RepairReport:
         if remedy.action is Action.KEEP:

@@ -3,6 +3,7 @@
 Each test ends the same way: what was wrong is over, the kubelet tries again, and nothing of it is left after unprepare.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -159,8 +160,8 @@ async def test_without_the_api_server_the_plugin_starts_serves_what_it_holds_and
         await world.server.start(port=int(world.server.url.rsplit(":", 1)[1]))
     await world.delete(lost)
     async with plugin_on(forks, node) as plugin:
-        assert uids_in_journal(node, first, second, lost) == ["first"]
-        await released(node, plugin, first)
+        assert uids_in_journal(node, first, second, lost) == ["first", "lost"]
+        await released(node, plugin, first, lost)
 
 
 async def test_a_claim_created_again_under_its_name_is_another_claim(forks: PluginForks, world: World) -> None:
@@ -180,7 +181,7 @@ async def test_a_claim_created_again_under_its_name_is_another_claim(forks: Plug
         await released(node, plugin, new)
 
 
-async def test_a_claim_created_again_while_the_plugin_was_away_is_released_at_start(
+async def test_a_claim_created_again_while_the_plugin_was_away_waits_until_kubelet_releases_the_old_one(
     forks: PluginForks, world: World
 ) -> None:
     node = world.fresh_node()
@@ -190,9 +191,10 @@ async def test_a_claim_created_again_while_the_plugin_was_away_is_released_at_st
     await world.delete(old)
     new = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        assert node.cdi_files() == set()
+        waiting = asyncio.ensure_future(plugin.prepare(new))
+        assert await plugin.unprepare(old) == {old.uid: ""}
 
-        assert devices_of(await plugin.prepare(new)) == {new.uid: (node.devices[0],)}
+        assert devices_of(await waiting) == {new.uid: (node.devices[0],)}
         await released(node, plugin, old, new)
 
 

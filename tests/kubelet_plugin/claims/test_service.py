@@ -829,6 +829,22 @@ class TestStaleHolders:
             assert len(await waiting) == 1
         assert bench.claims_with_file == {new.uid}
 
+    async def test_a_plugin_that_starts_does_not_know_whether_the_containers_have_stopped(self, bench: Bench) -> None:
+        """The pod was deleted by force while the kubelet was down, and the plugin was updated meanwhile."""
+        old = bench.api.put(a_claim(a_ref("old"), a_result(0)))
+        new = bench.api.put(a_claim(a_ref("new"), a_result(0)))
+        async with bench.plugin() as service:
+            await prepare_one(service, old)
+            bench.api.remove(old)
+
+        async with bench.plugin() as service:
+            with pytest.raises(DeviceInUse, match="uid-of-old"):
+                await prepare_one(service, new)
+            assert bench.claims_with_file == {old.uid}
+
+            await unprepare_one(service, old)
+            await prepare_one(service, new)
+
     async def test_until_then_the_new_claim_is_refused(self, bench: Bench) -> None:
         old = bench.api.put(a_claim(a_ref("old"), a_result(0)))
         new = bench.api.put(a_claim(a_ref("new"), a_result(0)))
@@ -932,9 +948,9 @@ class TestStart:
             for number in numbers:
                 await prepare_one(service, bench.api.put(a_claim(a_ref(f"claim-{number}"), a_result(number))))
 
-    async def started(self, bench: Bench) -> tuple[list[str], list[str], list[str]]:
+    async def started(self, bench: Bench, **patience: float) -> tuple[list[str], list[str], list[str]]:
         """What a new process did, what is pending, and which claims it holds."""
-        service = bench.service()
+        service = bench.service(**patience)
         report = await service.start()
         held = sorted(service.held)
         await service.close()
@@ -984,7 +1000,9 @@ class TestStart:
         assert "nobody" in done[0]
 
     @pytest.mark.parametrize("how", ["gone", "recreated"])
-    async def test_a_claim_that_is_gone_or_another_one_is_released(self, bench: Bench, how: str) -> None:
+    async def test_a_claim_that_is_gone_or_another_one_is_released_if_kubelet_never_comes(
+        self, bench: Bench, how: str
+    ) -> None:
         await self.prepared(bench, 0, 1)
         if how == "gone":
             bench.api.remove(a_ref("claim-0"))
@@ -992,6 +1010,12 @@ class TestStart:
             bench.api.put(a_claim(a_ref("claim-0", "another"), a_result(0)))
 
         done, pending, held = await self.started(bench)
+
+        assert held == ["uid-of-claim-0", "uid-of-claim-1"]
+        assert done == []
+        assert "the kubelet is given time" in pending[0]
+
+        done, pending, held = await self.started(bench, stale_s=0.0)
 
         assert held == ["uid-of-claim-1"]
         assert bench.claims_with_file == {"uid-of-claim-1"}
@@ -1006,7 +1030,7 @@ class TestStart:
             bench.cdi.path(f"uid-of-claim-{number}").unlink()
         bench.api.remove(a_ref("claim-1"))
 
-        _, _, held = await self.started(bench)
+        _, _, held = await self.started(bench, stale_s=0.0)
 
         assert held == ["uid-of-claim-0"]
         assert bench.claims_with_file == {"uid-of-claim-0"}
