@@ -6,7 +6,7 @@ calls may run side by side is for `kubelet_plugin.hardware.lanes`.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,21 @@ class NvmlCode(IntEnum):
     NO_PERMISSION = 4
     NOT_FOUND = 6
     INSUFFICIENT_SIZE = 7
+    INSUFFICIENT_POWER = 8
     DRIVER_NOT_LOADED = 9
     TIMEOUT = 10
+    IRQ_ISSUE = 11
     LIBRARY_NOT_FOUND = 12
     FUNCTION_NOT_FOUND = 13
+    CORRUPTED_INFOROM = 14
     GPU_IS_LOST = 15
     RESET_REQUIRED = 16
+    OPERATING_SYSTEM = 17
     LIB_RM_VERSION_MISMATCH = 18
     IN_USE = 19
     INSUFFICIENT_RESOURCES = 23
     ARGUMENT_VERSION_MISMATCH = 25
+    UNKNOWN = 999
 
 
 NOT_THERE = frozenset({NvmlCode.NOT_SUPPORTED, NvmlCode.FUNCTION_NOT_FOUND})
@@ -59,14 +64,20 @@ _REASONS = {
     NvmlCode.LIB_RM_VERSION_MISMATCH: "DriverVersionMismatch",
 }
 
-_ADVICE = {
+_ADVICE: Mapping[int, str] = {
     NvmlCode.NO_PERMISSION: "the node plugin must run as root with access to /dev/nvidia*",
+    NvmlCode.INSUFFICIENT_POWER: "attach the GPU's external power cables",
     NvmlCode.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded",
     NvmlCode.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found; is the driver installed, and the driver root right?",
+    NvmlCode.IRQ_ISSUE: "the kernel gets no interrupts of the GPU; search its log for NVRM",
+    NvmlCode.CORRUPTED_INFOROM: "the GPU's InfoROM is corrupted; have the GPU serviced",
     NvmlCode.GPU_IS_LOST: "the GPU fell off the bus or became unreachable; reboot or service the node",
     NvmlCode.RESET_REQUIRED: "the GPU must be reset before it can be used",
+    NvmlCode.OPERATING_SYSTEM: "the system or a cgroup blocks the GPU; the plugin must run in a privileged container",
     NvmlCode.LIB_RM_VERSION_MISMATCH: "the driver's libraries and the loaded kernel module are of different versions",
+    NvmlCode.UNKNOWN: "search the kernel log for NVRM",
 }
+"""Source: nvml.h, nvmlReturn_t."""
 
 
 type NvmlLibrary = Any
@@ -140,7 +151,7 @@ def session_over(error: HardwareError) -> bool:
 def translated(error: Exception, about: str) -> HardwareError:
     """An NVMLError as a HardwareError, with advice where there is some. `about` names the GPU, or `driver`."""
     code = int(getattr(error, "value", 999))
-    advice = _ADVICE.get(NvmlCode(code)) if code in _REASONS else None
+    advice = _ADVICE.get(code)
     message = f"NVML: {error} ({code})"
     return HardwareError(f"{message}; {advice}" if advice else message, about=about, code=code)
 

@@ -153,7 +153,16 @@ class MigGpu:
     def mode(self) -> Mode | None:
         """None of a GPU that cannot be divided. Raises HardwareError."""
         answer = self._supported(self._library.nvmlDeviceGetMigMode, self._handle)
-        return Mode(answer[0] == 1, answer[1] == 1) if answer is not None else None
+        if answer is None:
+            return None
+        current, pending = answer
+        if not {current, pending} <= {0, 1}:
+            raise HardwareError(
+                f"NVML gives {current} as MIG mode and {pending} as the pending one, which this driver does not know;"
+                " upgrade it, and search the kernel log for NVRM if that does not help",
+                about=self._about,
+            )
+        return Mode(current == 1, pending == 1)
 
     def is_on(self) -> bool:
         """Whether MIG mode is on now. Raises HardwareError."""
@@ -425,6 +434,8 @@ class MigGpu:
     ) -> LiveComputeInstance:
         info = self._call(self._library.nvmlComputeInstanceGetInfo_v2, handle)
         uuid = self._call(self._library.nvmlDeviceGetUUID, info.device)
+        if not uuid.startswith("MIG-"):
+            raise HardwareError(f"NVML gives {uuid!r} as the UUID of a MIG device", about=self._about)
         kind = next(
             (compute_profile for compute_profile in compute_profiles if compute_profile.id == info.profileId), None
         )

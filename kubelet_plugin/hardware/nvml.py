@@ -186,11 +186,12 @@ class Nvml(Calls):
                 if session_over(error):
                     raise
                 problems.append(problem_of(error, self._about(index)))
+        readings, alike = _distinct(readings)
         readings, silent = self._with_nvlink(readings, in_lane)
         listed = tuple(address for index, address in self._addresses.items() if index < count)
         health = {reading.gpu.uuid: reading.health for reading in readings.values()}
         named = _with_names([reading.gpu for reading in readings.values()])
-        return GpuReadings(named, (*problems, *silent), listed, health)
+        return GpuReadings(named, (*problems, *alike, *silent), listed, health)
 
     def _address_at(self, index: int, in_lane: InLane) -> str:
         address = self._addresses.get(index)
@@ -346,7 +347,7 @@ class Nvml(Calls):
             brand=_named(_BRANDS, self.call(about, library.nvmlDeviceGetBrand, handle)),
             architecture=_named(_ARCHITECTURES, self.call(about, library.nvmlDeviceGetArchitecture, handle)),
             cuda_compute_capability=f"{capability[0]}.{capability[1]}",
-            memory_bytes=memory.total if memory is not None else None,
+            memory_bytes=(memory.total or None) if memory is not None else None,
             addressing_mode=self._addressing_mode(about, handle),
             virtualization=_VIRTUALIZATION.get(virtualization) if virtualization is not None else None,
             fabric=self._fabric(about, handle),
@@ -512,6 +513,26 @@ def _display_only(identity: _Identity) -> Problem:
         reason="DisplayOnly",
         message=f"{identity.product_name} drives displays only and is not offered",
     )
+
+
+def _distinct(readings: dict[str, _Reading]) -> tuple[dict[str, _Reading], list[Problem]]:
+    """Without GPUs that report the same UUID or minor number, each of which is a problem: what is asked of one, or
+    given to a container, could be the other."""
+    same: dict[str, list[str]] = {}
+    for address, reading in readings.items():
+        for text in (f"UUID {reading.gpu.uuid}", f"minor number {reading.gpu.minor}"):
+            same.setdefault(text, []).append(address)
+    alike = {address: text for text, addresses in same.items() if len(addresses) > 1 for address in addresses}
+    problems = [
+        Problem(
+            subject=f"GPU {address}",
+            reason="NotDistinct",
+            message=f"GPUs {' and '.join(same[text])} report the same {text}, so this driver cannot distinguish them,"
+            " and offers none of them; reset them or reboot the node, and replace them if that does not help",
+        )
+        for address, text in alike.items()
+    ]
+    return {address: reading for address, reading in readings.items() if address not in alike}, problems
 
 
 def _with_names(gpus: list[GpuFacts]) -> tuple[GpuFacts, ...]:

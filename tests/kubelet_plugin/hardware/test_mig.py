@@ -230,6 +230,11 @@ class TestProfiles:
 
 
 class TestSwitching:
+    def test_a_mode_of_another_number_is_neither_on_nor_off(self, library: Library) -> None:
+        library.answers["nvmlDeviceGetMigMode"] = lambda handle: [2, 2]
+        (problem,) = session(library).gpus().problems
+        assert "NVML gives 2 as MIG mode" in problem.message
+
     @pytest.mark.parametrize(
         ("profile", "switchable"), [("dgx-a100-80", False), ("a30", False), ("dgx-h100", True), ("gb200", True)]
     )
@@ -254,15 +259,26 @@ class TestSwitching:
 
 
 class TestInstances:
-    def test_a_device_that_cannot_be_true_is_not_left_behind(self, node: Node, library: Library) -> None:
+    @pytest.mark.parametrize(
+        ("function", "answer", "says"),
+        [
+            (
+                "nvmlDeviceGetAttributes_v2",
+                SimpleNamespace(multiprocessorCount=16, memorySizeMB=2**64 - 1),
+                "memory_bytes is",
+            ),
+            ("nvmlDeviceGetUUID", "", "gives '' as the UUID"),
+        ],
+    )
+    def test_a_device_that_cannot_be_true_is_not_left_behind(
+        self, node: Node, library: Library, function: str, answer: object, says: str
+    ) -> None:
         node.host.set_mig(0, 1)
         nvml = session(library)
         gpu = nvml.mig(the_gpu(nvml).uuid)
         gpu.create_gpu_instance(19, 0, 1)
-        library.answers["nvmlDeviceGetAttributes_v2"] = lambda handle: SimpleNamespace(
-            multiprocessorCount=16, memorySizeMB=2**64 - 1
-        )
-        with pytest.raises(HardwareError, match="memory_bytes is"):
+        library.answers[function] = lambda handle: answer
+        with pytest.raises(HardwareError, match=says):
             gpu.create_compute_instance(gpu.instances()[0], None, 0)
         assert gpu.instances()[0].devices == ()
 

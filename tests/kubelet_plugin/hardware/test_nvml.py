@@ -161,6 +161,17 @@ class TestFacts:
         assert (gpu.memory_bytes, gpu.power_limit_watts, gpu.ecc_enabled, gpu.mig) == (None, None, None, None)
         assert (gpu.pci_bus_id, gpu.addressing_mode) == ("000f:01:00.0", "ATS")
 
+    def test_a_memory_of_nothing_is_no_memory(self, library: Library) -> None:
+        real = library.real("nvmlDeviceGetMemoryInfo")
+
+        def memory(handle: object) -> Any:
+            info = real(handle)
+            info.total = 0
+            return info
+
+        library.answers["nvmlDeviceGetMemoryInfo"] = memory
+        assert started(library).gpus().gpus[0].memory_bytes is None
+
     @given(number=st.integers(0, 0xFFFFFFFF))
     def test_every_number_of_an_enumeration_has_a_name(self, number: int) -> None:
         for names in (adapter._ARCHITECTURES, adapter._BRANDS, adapter._ADDRESSING_MODES):
@@ -222,6 +233,14 @@ class TestOneBadGpu:
         assert len(readings.gpus) == 3
         (problem,) = readings.problems
         assert problem.subject.startswith("GPU ")
+
+    @pytest.mark.parametrize(
+        ("code", "advice"),
+        [(8, "power cables"), (11, "log for NVRM"), (14, "serviced"), (17, "privileged"), (999, "log for NVRM")],
+    )
+    def test_the_problem_says_whose_move_it_is(self, node: Node, code: int, advice: str) -> None:
+        fail_call(node.host, 2, "nvmlDeviceGetName", code)
+        assert advice in node.nvml().gpus().problems[0].message
 
     @pytest.mark.parametrize("call", USE_CALLS)
     def test_a_failure_of_what_decides_its_use_drops_that_gpu_only(self, node: Node, call: str) -> None:
@@ -297,6 +316,29 @@ class TestOneBadGpu:
         before = nvml.gpus().listed
         library.answers["nvmlDeviceGetCount"] = lambda: 3
         assert nvml.gpus().listed == before[:3]
+
+    @pytest.mark.parametrize(
+        ("function", "answer", "same"),
+        [
+            ("nvmlDeviceGetUUID", "GPU-00000000-0000-0000-0000-000000000000", "UUID GPU-00000000-0000"),
+            ("nvmlDeviceGetMinorNumber", 7, "minor number 7"),
+        ],
+    )
+    def test_gpus_that_cannot_be_told_apart_are_problems(
+        self, library: Library, function: str, answer: str | int, same: str
+    ) -> None:
+        real, uuid_of = library.real(function), library.real("nvmlDeviceGetUUID")
+        library.answers[function] = lambda handle: (
+            answer if uuid_of(handle) in (library._uuids[1], library._uuids[3]) else real(handle)
+        )
+        readings = started(library).gpus()
+        assert [gpu.pci_bus_id for gpu in readings.gpus] == ["0000:1b:00.0", "0000:52:00.0"]
+        assert [(problem.subject, problem.reason) for problem in readings.problems] == [
+            ("GPU 0000:43:00.0", "NotDistinct"),
+            ("GPU 0000:61:00.0", "NotDistinct"),
+        ]
+        assert f"GPUs 0000:43:00.0 and 0000:61:00.0 report the same {same}" in readings.problems[0].message
+        assert [len(gpu.nvlink.peers) for gpu in readings.gpus if gpu.nvlink is not None] == [1, 1]
 
     def test_text_that_is_none_is_refused(self, library: Library) -> None:
         library.answers["nvmlDeviceGetVbiosVersion"] = lambda handle: b"\xff".decode()
