@@ -7,6 +7,7 @@ stack trace.
 import errno
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,14 +20,38 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 import yaml
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Span, Text
 
 from dra_driver.errors import DriverError, InvalidInput, NoSuchObject, UnreadableFile
 from dra_driver.phrases import duration
 
-messages = Console(stderr=True, highlight=False, emoji=False)
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and line feed, and those that change the direction of text."""
+
+
+def shown_safely(text: str) -> str:
+    """What a terminal would obey instead of showing is written as an escape: `\\x1b[2J` clears the screen. Names and
+    messages of a cluster, and selectors of other users' claims, may contain such characters."""
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class SafeConsole(Console):
+    """What is printed is shown safely; styles are those of the caller."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=shown_safely(segment.text))
+
+
+def echo(text: str) -> None:
+    """Print lines of plain text to standard output."""
+    typer.echo(shown_safely(text))
+
+
+messages = SafeConsole(stderr=True, highlight=False, emoji=False)
 """Progress, hints and errors."""
 
 
@@ -188,9 +213,9 @@ def _line(cells: Sequence[tuple[str | Text, int]]) -> Text:
 def print_lines(lines: Sequence[Text], *, paged: bool = True) -> None:
     """Print what may be longer than the screen: through a pager on a terminal, `$PAGER` or less, if it is `paged`."""
     if not sys.stdout.isatty():
-        typer.echo("\n".join(line.plain.rstrip() for line in lines))
+        echo("\n".join(line.plain.rstrip() for line in lines))
         return
-    console = Console(highlight=False, emoji=False)
+    console = SafeConsole(highlight=False, emoji=False)
     text = Text("\n").join(lines)
     if not paged or len(lines) < console.height:
         console.print(text, soft_wrap=True)
@@ -222,7 +247,7 @@ def _camel(heading: str) -> str:
 def _text(cell: Cell) -> str | Text:
     if isinstance(cell, Shown):
         return cell.text
-    return (", ".join(cell) if isinstance(cell, tuple) else "" if cell is None else str(cell)) or "-"
+    return shown_safely(", ".join(cell) if isinstance(cell, tuple) else "" if cell is None else str(cell)) or "-"
 
 
 def _plain(cell: Cell) -> object:
@@ -235,15 +260,16 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -
     """Columns as wide as they need; a pipe or file gets one line a row. A terminal folds what does not fit: in its
     column, or, if the last column has sentences and little room, in lines of its own below the others.
     """
+    rows = [[cell if isinstance(cell, Text) else shown_safely(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     natural = sum(width + _GAP for width in widths)
     if not sys.stdout.isatty():
-        console = Console(highlight=False, markup=False, emoji=False, width=natural)
+        console = SafeConsole(highlight=False, markup=False, emoji=False, width=natural)
         with console.capture() as printed:
             console.print(_table(headings, rows))
-        typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+        echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
         return
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = SafeConsole(highlight=False, markup=False, emoji=False)
     left = console.width - (natural - widths[-1] - _GAP)
     if left < _READABLE < widths[-1]:
         others_fit = left >= -_GAP

@@ -32,7 +32,7 @@ from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask_
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, KNOWN, named_minor
 from dra_driver.phrases import how_many
-from dra_driver.terminal import Format, Status, messages, print_data, print_table
+from dra_driver.terminal import Format, Status, echo, messages, print_data, print_table
 
 
 class CheckFormat(StrEnum):
@@ -152,7 +152,7 @@ def _print(findings: Sequence[Finding], output: CheckFormat, documents: int) -> 
         typer.echo(json.dumps(as_sarif(findings, version("gpu-dra-driver")), indent=2))
     elif output is CheckFormat.GITHUB:
         for line in as_github(findings):
-            typer.echo(line)
+            echo(line)
     else:
         print_data(as_data(findings), Format(output.value))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from dra_driver import bundled
@@ -27,7 +26,7 @@ from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.phrases import and_more
-from dra_driver.terminal import Format, HostRootOption, OutputOption, Status, messages, print_data
+from dra_driver.terminal import Format, HostRootOption, OutputOption, SafeConsole, Status, messages, print_data
 
 _QUIET_S = 2.0
 _NEWS_S = 5.0
@@ -225,7 +224,7 @@ def _print(report: DoctorReport, output: Format, *, verbose: bool) -> None:
     if output is not Format.TABLE:
         print_data(report.to_data(), output)
         return
-    console = Console(highlight=False, emoji=False, soft_wrap=True)
+    console = SafeConsole(highlight=False, emoji=False, soft_wrap=True)
     for line in rendered(report, min(shutil.get_terminal_size((_WIDEST, 0)).columns, _WIDEST), verbose=verbose):
         text = Text(line)
         for verdict, color in _COLORS.items():

@@ -28,7 +28,7 @@ from dra_driver.explain.explain import Answer, Scope
 from dra_driver.explain.subjects import SAY_WHAT, WORDS, Explained, ExplainedKind, explained, parts_of, subject_of
 from dra_driver.explain.wording import sentences, workload_sentences
 from dra_driver.explain.workloads import Workload, WorkloadExplanation, owned_pods
-from dra_driver.terminal import Format, OutputOption, Status, print_data
+from dra_driver.terminal import Format, OutputOption, Status, echo, print_data
 
 _LONGEST_S = 5.0
 """To look for what would fit; the reasons are there at once."""
@@ -143,4 +143,4 @@ def _print(answers: Sequence[Explained], output: Format) -> None:
         workload_sentences(item, width) if isinstance(item, WorkloadExplanation) else sentences(item, width)
         for item in answers
     ]
-    typer.echo("\n\n".join("\n".join(lines) for lines in texts))
+    echo("\n\n".join("\n".join(lines) for lines in texts))

@@ -26,6 +26,7 @@ from dra_driver.terminal import (
     Format,
     LabelOption,
     OutputOption,
+    echo,
     labels_of,
     messages,
     print_data,
@@ -167,7 +168,7 @@ def _print(previews: Sequence[NodePreview], names: Sequence[str], advice: str) -
         lines.append(f"{nodes}: {rule} cannot be followed: {why}. Fix{example}: {limit.fix}")
     width = min(terminal_width() or _WIDTH, _WIDTH)
     for line in lines[:_MOST_LINES]:
-        typer.echo("\n".join(folded("", line, width)))
+        echo("\n".join(folded("", line, width)))
     if len(lines) > _MOST_LINES:
         messages.print(f"{len(lines) - _MOST_LINES} more: -o json lists all", markup=False)
 

@@ -20,8 +20,6 @@ from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
-import typer
-
 from dra_driver.api.core import KUBELET_PLUGIN, Event, Pod, moment
 from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
@@ -55,7 +53,7 @@ from dra_driver.doctor.proofs import (
 )
 from dra_driver.errors import ClusterError, DriverError, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Kube
-from dra_driver.terminal import Format, Status, messages, print_data, stop
+from dra_driver.terminal import Format, Status, echo, messages, print_data, stop
 
 ARCHIVE = "gpu-dra-proof.tar.gz"
 _WIDEST = 120
@@ -111,7 +109,7 @@ def _show(proof: Proof, output: Format, proofs: list[Proof]) -> None:
     if output is Format.TABLE:
         width = min(shutil.get_terminal_size((80, 0)).columns, _WIDEST)
         for line in lines([proof], width):
-            typer.echo(line)
+            echo(line)
 
 
 def _say(text: str) -> None:

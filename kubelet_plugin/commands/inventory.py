@@ -183,20 +183,20 @@ def _print(report: _Report) -> None:
     facts = report.facts
     if facts.driver is not None:
         driver = facts.driver
-        typer.echo(f"Driver {driver.version}, CUDA {driver.cuda_version}, root {driver.root}")
+        terminal.echo(f"Driver {driver.version}, CUDA {driver.cuda_version}, root {driver.root}")
     for clique in sorted({gpu.fabric.clique for gpu in facts.gpus if gpu.fabric and gpu.fabric.clique}):
-        typer.echo(f"NVLink clique {clique}")
+        terminal.echo(f"NVLink clique {clique}")
     if facts.gpus:
         typer.echo()
         terminal.print_table(_HEADINGS, [_row(gpu) for gpu in facts.gpus])
         typer.echo()
         for published in report.published:
-            typer.echo(_published(published))
+            terminal.echo(_published(published))
         if kinds := _kinds(report.published[0].devices):
             terminal.print_table(_DEVICE_HEADINGS, kinds)
             typer.echo()
     if report.files is not None and report.cdi is not None:
-        typer.echo(_injected(report.files, report.cdi))
+        terminal.echo(_injected(report.files, report.cdi))
     problems = [f"{problem.subject}: {problem.reason}: {problem.message}" for problem in facts.problems]
     if report.why_no_cdi is not None and facts.driver is not None:
         problems.append(f"containers cannot use these GPUs: {report.why_no_cdi}")

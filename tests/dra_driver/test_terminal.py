@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from support.rows import rows
 
 from dra_driver.errors import DriverError, InvalidInput, NoSuchObject, Unreachable
-from dra_driver.terminal import Sheet, Shown, Status, fitting, plain_errors, print_rows, print_table, shortened
+from dra_driver.terminal import (
+    SafeConsole,
+    Sheet,
+    Shown,
+    Status,
+    echo,
+    fitting,
+    plain_errors,
+    print_rows,
+    print_table,
+    shortened,
+    stop,
+)
 
 SHEET = Sheet(
     [{"NODE": "gpu-node-with-a-long-name-0001", "GPUS": 8, "PRODUCT": "H100", "PROBLEMS": ("GPU 1: it is lost",)}],
@@ -124,3 +136,32 @@ def test_a_watch_never_waits_in_a_pager(monkeypatch: pytest.MonkeyPatch) -> None
     assert terminal.getvalue() == "in a pager"
     print_rows(nodes, paged=False)
     assert "node-8" in terminal.getvalue()
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\r\x9b2J\u202etxt"
+SHOWN = r"\x1b[2J\x1b]0;title\x07\r\x9b2J\u202etxt"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_a_cluster_says_never_commands_the_terminal(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's selector, or the message of a condition, may have any characters."""
+    out = Terminal() if is_terminal else StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setenv("TERM", "dumb")
+    echo(HOSTILE)
+    print_rows(Sheet([{"NAME": HOSTILE}], "nothing"), paged=False)
+    print_table(("NAME", "WHAT"), [("a", HOSTILE)])
+    assert out.getvalue().count(SHOWN) == 3
+    assert {character for character in out.getvalue() if not character.isprintable()} == {"\n"}
+
+
+def test_errors_and_styles_do_not_command_the_terminal_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = Terminal()
+    console = SafeConsole(file=errors, force_terminal=True, color_system="standard", highlight=False)
+    monkeypatch.setattr("dra_driver.terminal.messages", console)
+    with pytest.raises(SystemExit):
+        stop(f"claim {HOSTILE}\tand\nmore", Status.NO)
+    console.print("bold", style="bold")
+    first, second, bold = errors.getvalue().splitlines()
+    assert first.startswith(r"error: claim \x1b[2J\x1b]0;title") and second == "more"
+    assert bold == "\x1b[1mbold\x1b[0m"

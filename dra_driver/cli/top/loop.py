@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 
 from dra_driver.api.core import Pod
@@ -25,6 +25,7 @@ from dra_driver.cli.top.screen import Screen, Size, frame, pressed
 from dra_driver.errors import ClusterError, DriverError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
+from dra_driver.terminal import SafeConsole
 
 _FRAME_S = 0.1
 """At most so often what changed is drawn."""
@@ -63,7 +64,7 @@ class _Top:
     def __init__(self, kube: Kube, driver: str) -> None:
         self._kube = kube
         self._driver = driver
-        self._console = Console(highlight=False, emoji=False)
+        self._console = SafeConsole(highlight=False, emoji=False)
         self._screen = Screen()
         self._explained: dict[str, Sequence[str]] = {}
         self._use: dict[str, float] = {}

@@ -443,3 +443,14 @@ def test_a_server_that_keeps_lists_has_a_scheduler_that_reads_them() -> None:
     without, having = (world_of([_slice("a", device)], live=True).world for device in (gpu("gpu-0"), listed))
     assert not _behavior(36, without).server.list_values
     assert _behavior(36, having).server.list_values
+
+
+def test_a_selector_of_another_user_does_not_command_the_terminal(tmp_path: Path) -> None:
+    hostile = claim("hostile")
+    expression = "device.attributes['gpu.nvidia.com'].productName == '\x1b]0;title\x07\x1b[2J'"
+    hostile["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": expression}}]
+    path = tmp_path / "objects.json"
+    path.write_text(json.dumps(hostile))
+    shown = CliRunner().invoke(app, ["explain", "claim", "hostile", "-f", str(path), "--nodes", "t4"])
+    assert r"\x1b]0;title\x07\x1b[2J" in shown.output
+    assert "\x1b" not in shown.output and "\x07" not in shown.output
