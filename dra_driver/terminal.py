@@ -35,7 +35,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def shown_safely(text: str) -> str:
     """What a terminal would obey instead of showing is written as an escape: `\\x1b[2J` clears the screen. Names and
     messages of a cluster, and selectors of other users' claims, may contain such characters."""
-    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _OBEYED.sub(lambda character: ascii(character[0])[1:-1], text)
 
 
 class SafeConsole(Console):

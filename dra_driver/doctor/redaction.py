@@ -36,15 +36,15 @@ _WORDS = (
     r"|credentials?|authorization|cookie|auth"
 )
 _SENSITIVE_KEY = re.compile(rf".*(?:{_WORDS})", re.IGNORECASE)
+# The two patterns below begin where a word begins: from each character of a long word, they would look at its rest again.
 _NAMED = re.compile(
-    rf"""(?P<name>(?:\\?["'])?[\w.-]*(?:{_WORDS})(?:\\?["'])?\s*[:=]\s*)"""
+    rf"""(?<![\w.-])(?P<name>(?:\\?["'])?[\w.-]*(?:{_WORDS})(?:\\?["'])?\s*[:=]\s*)"""
     r"""(?P<value>\\?"(?:[^"\\]|\\[^"])*\\?"|'[^']*'|(?:bearer|basic)\s+[^\s,;&"'\\]+|[^\s,;&}"'\\]+)""",
     re.IGNORECASE,
 )
-_FLAG = re.compile(rf"(?P<name>--?[\w-]*(?:{_WORDS}|key)\s+)(?P<value>[^\s-]\S*)", re.IGNORECASE)
+_FLAG = re.compile(rf"(?<![\w-])(?=\w*-)(?P<name>[\w-]*(?:{_WORDS}|key)\s+)(?P<value>[^\s-]\S*)", re.IGNORECASE)
 _MENTION = re.compile(rf"{_WORDS}|key", re.IGNORECASE)
-"""What every match of the two patterns above contains. They look from each character to the end of its word, so that a
-UUID takes a hundred times as long as this."""
+"""What every match of the two patterns above contains; much faster than these."""
 _LONE_FLAG = re.compile(rf"--?[\w-]*(?:{_WORDS}|key)", re.IGNORECASE)
 _CREDENTIALS = tuple(
     re.compile(pattern)
