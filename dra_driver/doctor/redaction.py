@@ -36,7 +36,7 @@ _WORDS = (
     r"|credentials?|authorization|cookie|auth"
 )
 _SENSITIVE_KEY = re.compile(rf".*(?:{_WORDS})", re.IGNORECASE)
-# The two patterns below begin where a word begins: from each character of a long word, they would look at its rest again.
+# Both patterns begin where a word begins: from each of its characters, they would look at the rest of the word again.
 _NAMED = re.compile(
     rf"""(?<![\w.-])(?P<name>(?:\\?["'])?[\w.-]*(?:{_WORDS})(?:\\?["'])?\s*[:=]\s*)"""
     r"""(?P<value>\\?"(?:[^"\\]|\\[^"])*\\?"|'[^']*'|(?:bearer|basic)\s+[^\s,;&"'\\]+|[^\s,;&}"'\\]+)""",
