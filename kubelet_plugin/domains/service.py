@@ -106,11 +106,15 @@ class DomainClaims:
         """By claim UID: a mark of the prepare that waits for its domain, until the claim is released."""
 
     async def start(self) -> None:
-        """Write the CDI files of all claims again (a reboot removes them), and release stale claims."""
+        """Write the CDI files of all claims again (a reboot removes them), and look for stale claims.
+
+        Their containers may still run, so a sweep releases them only if the kubelet has not done so.
+        """
         try:
             async with self._files:
                 await asyncio.to_thread(self._write_files)
-            await self._release_stale(await self._stale())
+            await self.release_given_up()
+            self._doubted = await self._stale()
             await self._restore_lost()
         except DriverError as error:
             _log.warning("claims of ComputeDomains are checked later", error=str(error))

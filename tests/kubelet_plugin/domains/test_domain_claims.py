@@ -258,15 +258,34 @@ async def two_of_which_the_first_is_gone(node: Node) -> tuple[DomainClaims, Clai
     return plugin, first, second
 
 
-async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two_looks_later(node: Node) -> None:
+async def test_what_a_claim_that_is_gone_had_is_released_in_two_looks(node: Node) -> None:
     plugin, first, second = await two_of_which_the_first_is_gone(node)
     assert node.file(first) is not None  # kubelet may be about to release it
     await plugin.sweep()
     assert node.file(first) is None
     node.api.remove(second)
-    await node.plugin().start()
+    again = node.plugin()
+    await again.start()
+    assert node.file(second) is not None
+    await again.sweep()
     assert node.file(second) is None
     assert node.held == {}
+
+
+async def test_a_plugin_that_starts_lets_no_other_domain_in_before_kubelet_released_a_claim_that_is_gone(
+    node: Node,
+) -> None:
+    """The container of a pod that was deleted by force may still run, and has the channel that all domains have."""
+    node.ready("d")
+    node.ready("e")
+    first, other = node.claim("one", "d"), node.claim("two", "e")
+    await prepared(node.plugin(), first)
+    node.api.remove(first)
+    again = node.plugin()
+    await again.start()
+    refused(await prepared(again, other), DeviceInUse, "team/d", "claim team/one")
+    assert await again.unprepare([first]) == {first.uid: None}
+    assert not isinstance(await prepared(again, other), DriverError)
 
 
 async def test_what_is_prepared_again_while_others_are_looked_at_is_not_released(node: Node) -> None:
