@@ -418,7 +418,11 @@ def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Wai
 def _of_nodes(world: World) -> Iterator[WaitFinding]:
     about = "the cluster" if world.live else "the files"
     if not world.nodes:
-        fix = "Give ResourceSlices or Nodes with --slices." if not world.live else "Add a node."
+        fix = (
+            "Give ResourceSlices or Nodes with --slices, or simulated nodes with --nodes."
+            if not world.live
+            else "Add a node."
+        )
         yield WaitFinding("no-nodes", about, "there is no node", fix, stops=True)
     elif not world.slices:
         fix = "Is a driver installed? Its node plugins or its controller publish ResourceSlices."

@@ -131,10 +131,7 @@ def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None 
     files = [kubeconfig] if isinstance(kubeconfig, Path) else list(kubeconfig)
     there = [file for file in files if file.exists()]
     if not there:
-        raise InvalidInput(
-            "does not exist; set --kubeconfig or KUBECONFIG, or run `dractl cluster` for a simulated cluster",
-            about=f"kubeconfig {_joined(files)}",
-        )
+        raise InvalidInput("does not exist; name another file", about=f"kubeconfig {_joined(files)}")
     plain = _plain_endpoint(there[0], context) if len(there) == 1 else None
     endpoint = plain or _from_kubeconfig(there, context)
     if not _is_url(endpoint.server):
@@ -275,7 +272,7 @@ def _in_words(reason: str) -> str:
     if (missing := re.search(r"Expected object with name (\S+) in \S+/contexts list", reason)) is not None:
         return f"has no context {missing[1]}; kubectl config get-contexts lists them"
     if "Expected key current-context" in reason:
-        return "has no current context; name one with --context"
+        return "has no current context; kubectl config use-context NAME sets it"
     return reason
 
 
