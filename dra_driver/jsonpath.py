@@ -46,6 +46,8 @@ type Part = str | Path | Range
 
 def read_template(text: str) -> tuple[Part, ...]:
     """Raises InvalidInput that names what is not understood. Without braces, the text is one path."""
+    if not text.strip():
+        raise InvalidInput("no template is given; write one such as jsonpath={[*].node}", about="jsonpath")
     words = _words(text if "{" in text else f"{{{text}}}")
     parts = tuple(_parts(words, text, inside=False))
     if (word := next(words, None)) is not None:
@@ -69,7 +71,7 @@ def _parts(words: Iterator[str | tuple[str]], text: str, *, inside: bool) -> Ite
     for word in words:
         if isinstance(word, tuple):
             if not {"{", "}"}.isdisjoint(word[0]):
-                raise _error(text, "a brace has no other")
+                raise _error(text, "a brace is not closed, or not opened")
             yield word[0]
         elif word == "end":
             if not inside:

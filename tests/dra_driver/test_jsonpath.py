@@ -37,7 +37,7 @@ def test_a_template_is_filled_as_by_kubectl(template: str, text: str) -> None:
     assert filled(read_template(template), DATA) == text
 
 
-@rows("template", ["{range [*]}{.node}", "{end}", "{[*].node", "{[a]}", "{.a..b}", "{'\\x'}"])
+@rows("template", ["", "{range [*]}{.node}", "{end}", "{[*].node", "{[a]}", "{.a..b}", "{'\\x'}"])
 def test_what_is_not_understood_is_refused(template: str) -> None:
     with pytest.raises(InvalidInput, match="jsonpath"):
         filled(read_template(template), DATA)

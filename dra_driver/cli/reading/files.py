@@ -7,7 +7,7 @@ from pathlib import Path
 from dra_driver import bundled
 from dra_driver.api.documents import Document, ReadDocuments, read_documents, together
 from dra_driver.api.resource import DeviceClass
-from dra_driver.errors import UnreadableFile
+from dra_driver.errors import InvalidInput, UnreadableFile
 
 STDIN = "-"
 _ENDINGS = frozenset((".yaml", ".yml", ".json"))
@@ -33,8 +33,11 @@ def known_classes() -> dict[str, DeviceClass]:
 
 
 def named_files(paths: Iterable[str]) -> Iterator[str]:
-    """Folders become their files."""
+    """Folders become their files. Raises InvalidInput for an empty name, as of a shell's variable that is not set: the
+    files of the current folder are not meant."""
     for path in paths:
+        if not path:
+            raise InvalidInput("the name of a file or folder is empty; the current folder is .")
         if path != STDIN and Path(path).is_dir():
             yield from sorted(_files_below(Path(path)))
         else:

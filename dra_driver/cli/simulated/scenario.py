@@ -25,16 +25,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import Field
 
 from dra_driver.api import meta
+from dra_driver.api.documents import Document, read_documents, together
 from dra_driver.api.gpu_settings import Strict
 from dra_driver.api.gpupolicy import is_policy, policies_among
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
+from dra_driver.cli.reading.files import read_bytes
 from dra_driver.cli.tables.usage import PublishedDevice, published_devices
 from dra_driver.errors import AlreadyExists, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
@@ -141,21 +142,14 @@ class Scenario:
 
 
 def read_scenario(folder: Path) -> Scenario:
-    """All YAML files of a folder. Raises InvalidInput for what is not YAML or no object of Kubernetes."""
-    documents: list[Any] = []
-    for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
-        if path.name == CLUSTER_FILE:
-            continue
-        try:
-            documents += [document for document in yaml.safe_load_all(path.read_text()) if document]
-        except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(str(error), about=str(path)) from error
-    policies = [item for item in documents if isinstance(item, dict) and is_policy(item)]
-    documents = [item for item in documents if item not in policies]
+    """All YAML files of a folder. Raises InvalidInput for what is not YAML or no object of Kubernetes, UnreadableFile
+    for a file that cannot be read."""
+    paths = sorted(path for path in (*folder.glob("*.yaml"), *folder.glob("*.yml")) if path.name != CLUSTER_FILE)
+    read = together(read_documents(read_bytes(str(path)), str(path)) for path in paths).raise_problems()
+    policies = [document.obj for document in read if is_policy(document.obj)]
+    documents = [_manifest(document) for document in read if not is_policy(document.obj)]
     if not documents:
         raise InvalidInput("no YAML documents in this folder", about=str(folder))
-    for document in documents:
-        _check(document, folder)
     foreign = {_type_of(document) for document in documents} - _types().keys()
     documents = [document for document in documents if _type_of(document) not in foreign]
     order = [(resource.group, resource.kind) for resource in _FIRST]
@@ -166,20 +160,20 @@ def read_scenario(folder: Path) -> Scenario:
     return Scenario(folder.name, (*made, *ordered), tuple(types))
 
 
-def _check(document: object, folder: Path) -> None:
-    """What is needed to send it to the API server, which judges the rest."""
-    if not isinstance(document, dict) or not all(
-        isinstance(document.get(name), str) for name in ("apiVersion", "kind")
-    ):
-        raise InvalidInput("a document has no apiVersion and kind, so it is not a manifest", about=str(folder))
-    metadata = document.get("metadata")
+def _manifest(document: Document) -> JsonObject:
+    """With what is needed to send it to the API server, which judges the rest. Raises InvalidInput."""
+    obj, about = document.obj, f"{document.file}:{document.line}"
+    if not all(isinstance(obj.get(name), str) for name in ("apiVersion", "kind")):
+        raise InvalidInput("a document has no apiVersion and kind, so it is not a manifest", about=about)
+    metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
-        raise InvalidInput(f"a {document['kind']} has no metadata", about=str(folder))
+        raise InvalidInput(f"a {document.kind} has no metadata", about=about)
     if isinstance(prefix := metadata.get("generateName"), str):
         # `kubectl create` would get a name of chance.
-        metadata.setdefault("name", f"{prefix}demo")
+        metadata = {"name": f"{prefix}demo", **metadata}
     if not isinstance(metadata.get("name"), str):
-        raise InvalidInput(f"a {document['kind']} has no metadata.name", about=str(folder))
+        raise InvalidInput(f"a {document.kind} has no metadata.name", about=about)
+    return {**obj, "metadata": metadata}
 
 
 def _type_of(document: JsonObject) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from support.shipped import create_classes
 
 from dra_driver.api.meta import NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from dra_driver.checking.codes import CODES
+from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status, plain_errors
@@ -203,6 +204,14 @@ def test_standard_input_and_folders_are_read(tmp_path: Path) -> None:
     (tmp_path / ".hidden" / "bad.yaml").write_text("a: [")
     data = json.loads(run("check", str(tmp_path), "-o", "json").stdout)
     assert {Path(finding["file"]).name for finding in data} == {"bad.yml"}
+
+
+def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a shell's variable that is not set."""
+    monkeypatch.chdir(tmp_path)
+    for words in (("check", ""), ("migrate", "", "--in-place"), ("allocate", "--nodes", "t4", "-f", "")):
+        with pytest.raises(InvalidInput, match="the name of a file or folder is empty"):
+            run_raising(*words)
 
 
 def test_a_file_that_cannot_be_read_ends_with_another_status(
