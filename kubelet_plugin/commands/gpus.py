@@ -16,7 +16,7 @@ import typer
 from pydantic import ValidationError
 
 from dra_driver.doctor.node_part import NodePlaces
-from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.errors import InvalidInput, NodeNotReady, UnreadableFile
 from dra_driver.runtime.files import read_if_present, remove, write_durably
 from dra_driver.terminal import HostRootOption, Status, messages
 from kubelet_plugin.facts.release import REQUEST, STATE, ReleaseRequest, ReleaseState
@@ -155,7 +155,7 @@ def status(
 def _folder(kubelet_root: Path, driver_name: str) -> Path:
     folder = NodePlaces(kubelet_root=kubelet_root, driver=driver_name).state_dir
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise InvalidInput(
+        raise UnreadableFile(
             "does not exist or is not writable; run this on the node, as root, with the plugin's --kubelet-root",
             about=str(folder),
         )

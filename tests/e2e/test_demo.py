@@ -153,6 +153,7 @@ def test_a_mistake_is_answered_in_one_line_with_status_2(
         (["inventory", "--host", "/nowhere"], "record /nowhere: does not exist"),
         (["doctor", "--from", "/nowhere"], "file /nowhere: cannot be read: No such file or directory"),
         (["record", "--archive", "/nowhere/x"], "file /nowhere/x: cannot be made"),
+        (["gpus", "status", "--kubelet-root", "/nowhere"], "/nowhere/plugins/gpu.nvidia.com: does not exist"),
     ],
 )
 def test_a_file_that_cannot_be_read_or_made_is_named_in_one_line_with_status_3(
@@ -178,12 +179,13 @@ def mistake(
 @pytest.mark.parametrize(
     ("manifest", "says"),
     [
-        (b"- a\n- b\n", "has no apiVersion and kind"),
-        (b"kind: Pod\n", "has no apiVersion and kind"),
+        (b"- a\n- b\n", r"wrong\.yaml:1:1: is a list, not an object with apiVersion and kind"),
+        (b"kind: Pod\n", r"wrong\.yaml:1: a document has no apiVersion and kind"),
         (b"apiVersion: v1\nkind: Pod\n", "a Pod has no metadata"),
         (b"apiVersion: v1\nkind: Pod\nmetadata: 7\n", "a Pod has no metadata"),
-        (b"a: [\n", "expected the node content"),
-        (b"\xff\xfe\x00", "can't decode"),
+        (b"a: b\n---\na: [\n", r"wrong\.yaml:4:1: is not YAML"),
+        (b"[" * 5000, "nesting depth"),
+        (b"\xff\xfe\x00", "is UTF-16; save it as UTF-8"),
     ],
 )
 def test_manifests_that_cannot_be_sent_are_refused_before_anything_starts(

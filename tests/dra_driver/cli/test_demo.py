@@ -52,20 +52,6 @@ def test_items_of_a_list_are_manifests(tmp_path: Path) -> None:
     assert scenario_of(tmp_path, {"apiVersion": "v1", "kind": "List", "items": [pod]}).documents == (pod,)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("[" * 5000, r"all\.yaml:1:1001: is not YAML: .*nesting depth"),
-        ("a: b\n---\na: [", r"all\.yaml:4:1: is not YAML"),
-        ("a: b\n---\nc: d", r"all\.yaml:1: a document has no apiVersion and kind"),
-    ],
-)
-def test_what_cannot_be_read_is_named_with_its_line(tmp_path: Path, text: str, reason: str) -> None:
-    (tmp_path / "all.yaml").write_text(text)
-    with pytest.raises(InvalidInput, match=reason):
-        read_scenario(tmp_path)
-
-
 def test_a_kind_of_another_group_is_another_kind(tmp_path: Path) -> None:
     """Knative has a Service, too."""
     ours = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}
