@@ -33,10 +33,11 @@ from dra_driver.names import DeviceId
 
 @dataclass(frozen=True, slots=True)
 class UnreadKind:
-    """A kind of object that could not be read, and why."""
+    """A kind of object that could not be read, and why. `in_part`: those of the namespace in question were read."""
 
     kind: str
     why: str
+    in_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from enum import StrEnum
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import PodClaim, UnreadKind, World, claim_key, claims_of
 from dra_driver.api.core import Key, Pod
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import PODS, RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.errors import InvalidInput, NoSuchObject
+from dra_driver.errors import InvalidInput, NoSuchObject, Rejected
 from dra_driver.explain.driver_findings import (
     binding_findings,
     domain_findings,
@@ -140,7 +140,7 @@ class Explanation:
                 for suggestion in self.suggestions
             ],
             "devices": [_device_data(node, device_verdict) for node, device_verdict in self.devices],
-            "notRead": [asdict(unread) for unread in self.unread],
+            "notRead": [{"kind": unread.kind, "why": unread.why} for unread in self.unread],
         }
 
 
@@ -180,10 +180,11 @@ BRIEF = Scope()
 
 
 def explain_pod(world: World, key: Key, scope: Scope = BRIEF) -> Explanation:
-    """Raises NoSuchObject when the world has no such pod."""
+    """Raises NoSuchObject when the world has no such pod, Rejected if that is because pods may not be listed."""
     pod = world.pods.get(key)
     if pod is None:
-        raise NoSuchObject(f"there is no such pod{_elsewhere(key, world.pods)}", about=f"pod {'/'.join(key)}")
+        refuse_unread(world, PODS, about := f"pod {'/'.join(key)}")
+        raise NoSuchObject(f"there is no such pod{_elsewhere(key, world.pods)}", about=about)
     entries = (*claims_of(world, pod), *_extended(world, pod))
     return _explained(world, key, pod, entries, scope)
 
@@ -200,8 +201,15 @@ def explain_claim(world: World, key: Key, scope: Scope = BRIEF) -> Explanation:
     """As `explain_pod`, of a claim alone: a pod that uses it may have more wishes."""
     claim = world.claims.get(key)
     if claim is None:
-        raise NoSuchObject(f"there is no such claim{_elsewhere(key, world.claims)}", about=f"claim {'/'.join(key)}")
+        refuse_unread(world, RESOURCE_CLAIMS, about := f"claim {'/'.join(key)}")
+        raise NoSuchObject(f"there is no such claim{_elsewhere(key, world.claims)}", about=about)
     return _explained(world, key, None, (PodClaim("", claim),), scope)
+
+
+def refuse_unread(world: World, kind: Resource, about: str) -> None:
+    """Raises Rejected if objects of this kind could not be listed, so that nothing is known of one that is missing."""
+    if any(unread.kind == kind.kind and not unread.in_part for unread in world.unread):
+        raise Rejected(f"cannot be read: you may not list {kind.plural}", about=about)
 
 
 def _elsewhere(key: Key, known: Iterable[Key]) -> str:

@@ -9,10 +9,20 @@ from enum import StrEnum
 from dra_driver.allocation.world import PodClaim, World, claim_key, claims_of
 from dra_driver.api.core import Key
 from dra_driver.api.inventory import GpuFacts
+from dra_driver.api.meta import NODE_INVENTORIES, NODES
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import InvalidInput, NoSuchObject
 from dra_driver.explain.driver_findings import limitation_findings, waiting_findings
-from dra_driver.explain.explain import Answer, ClaimState, Explanation, Scope, claim_state, explain_claim, explain_pod
+from dra_driver.explain.explain import (
+    Answer,
+    ClaimState,
+    Explanation,
+    Scope,
+    claim_state,
+    explain_claim,
+    explain_pod,
+    refuse_unread,
+)
 from dra_driver.explain.findings import WaitFinding, plugin_findings, pool_findings
 from dra_driver.explain.running import fault_findings, faults_of_gpu, node_findings, uuids_of
 from dra_driver.explain.workloads import Workload, WorkloadExplanation, explain_workload
@@ -142,8 +152,9 @@ _MOST_NAMED = 4
 
 
 def explain_node(world: World, name: str) -> Explanation:
-    """Raises NoSuchObject if the world has no such node."""
+    """Raises NoSuchObject if the world has no such node, Rejected if that is because nodes may not be listed."""
     if name not in world.nodes:
+        refuse_unread(world, NODES, f"node {name}")
         raise NoSuchObject(f"there is no such node{meant(name, world.nodes)}", about=f"node {name}")
     gpus, view = world.gpus.get(name, ()), world.nodes[name]
     faults = [fault for gpu in gpus for fault in faults_of_gpu(world, name, gpu)]
@@ -174,7 +185,8 @@ def _summary(world: World, node: str, unhealthy: int, devices: Collection[Device
 
 def explain_gpu(world: World, name: str) -> tuple[Explanation, ...]:
     """Of the GPUs with this name (`gpu-5a7b8d0e`, alone or after `NODE/`), UUID or PCI address; of simulated nodes
-    there may be several. Raises NoSuchObject if there is none."""
+    there may be several. Raises NoSuchObject if there is none, Rejected if that is because inventories may not be
+    listed."""
     node_name, _, gpu_name = name.rpartition("/")
     matching = [
         (node, gpu)
@@ -183,6 +195,7 @@ def explain_gpu(world: World, name: str) -> tuple[Explanation, ...]:
         if gpu_name in (gpu.name, gpu.uuid, gpu.pci_bus_id) and node_name in ("", node)
     ]
     if not matching:
+        refuse_unread(world, NODE_INVENTORIES, f"GPU {name}")
         known = [gpu.name for gpus in world.gpus.values() for gpu in gpus]
         hint = meant(gpu_name, known) or "; dractl get devices lists them"
         unread = "" if known else "; NodeInventories are not known, or not readable for you"

@@ -104,7 +104,7 @@ async def _read(
         return [], None if resource in _OPTIONAL else UnreadKind(resource.kind, "this cluster does not have it")
     if or_in is not None:
         some, unread = await _read(kube, resource, or_in)
-        return some, unread or UnreadKind(resource.kind, f"you may list those of namespace {or_in} only")
+        return some, unread or UnreadKind(resource.kind, f"you may list those of namespace {or_in} only", True)
     return [], UnreadKind(resource.kind, "you may not list them; the answer leaves them out")
 
 

@@ -19,6 +19,7 @@ from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CRDS,
     DEPLOYMENTS,
+    NODE_INVENTORIES,
     NODES,
     PODS,
     REPLICA_SETS,
@@ -31,6 +32,8 @@ from dra_driver.cli.main import app
 from dra_driver.cli.reading.live import _behavior, live_world
 from dra_driver.errors import InvalidInput, NoSuchObject, Rejected
 from dra_driver.explain import driver_findings, findings, running, subjects, workloads
+from dra_driver.explain.explain import Scope
+from dra_driver.explain.subjects import explained, subject_of
 from dra_driver.explain.suggest import SuggestionKind
 from dra_driver.explain.verdicts import ReasonCode
 from dra_driver.kube.client import Kube, Listing
@@ -423,6 +426,31 @@ async def test_what_is_forbidden_is_left_out_and_said(
     }
     assert ("default", "gpu") in world.claims
     assert set(world.nodes) == {"node-1"}, "slices name it"
+    with pytest.raises(NoSuchObject, match="claim default/other: there is no such claim"):
+        explained(world, (), subject_of("claim/other"), None, Scope())
+
+
+@pytest.mark.parametrize(
+    ("subject", "kind", "what"),
+    [
+        ("pod/train", PODS, "pod default/train: cannot be read: you may not list pods"),
+        ("claim/gpu", RESOURCE_CLAIMS, "claim default/gpu: cannot be read: you may not list resourceclaims"),
+        ("node/other", NODES, "node other: cannot be read: you may not list nodes"),
+        ("gpu/gpu-0", NODE_INVENTORIES, "GPU gpu-0: cannot be read: you may not list nodeinventories"),
+    ],
+)
+async def test_what_may_not_be_listed_is_not_said_to_be_missing(
+    api_server: SimulatedApiServer, kube: Kube, kubeconfig: str, subject: str, kind: Resource, what: str
+) -> None:
+    async def refused(self: Kube, resource: Resource, **options: Any) -> Listing:
+        if resource == kind:
+            raise Rejected("forbidden", status=403)
+        return await Kube.list(self, resource, **options)
+
+    async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
+        world = await live_world(refusing, "default")
+    with pytest.raises(Rejected, match=what):
+        explained(world, (), subject_of(subject), None, Scope())
 
 
 _MODULES = (findings, driver_findings, running, subjects, workloads)
