@@ -22,7 +22,7 @@ from dra_driver.cli.reading.offline import (
     limit_of,
     world_in,
 )
-from dra_driver.cli.reading.session import ContextOption, KubeconfigOption
+from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, default_namespace
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Scope
 from dra_driver.explain.subjects import SAY_WHAT, WORDS, Explained, ExplainedKind, explained, parts_of, subject_of
@@ -37,7 +37,12 @@ _WIDTH_OF_FILES = 100
 
 NamespaceOption = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", help="Namespace of the pod or claim; default: default.", show_default=False),
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="Namespace of the pod or claim; default: that of the kubeconfig's context, otherwise default.",
+        show_default=False,
+    ),
 ]
 DevicesOption = Annotated[
     bool, typer.Option("--devices", help="Show every device of every node, and why it does not fit.")
@@ -117,7 +122,8 @@ def explain(
     else:
         from dra_driver.cli.reading import live  # files need no HTTP client
 
-        where = (kubeconfig, context, namespace or "default")
+        namespace = namespace or default_namespace(kubeconfig, context)
+        where = (kubeconfig, context, namespace)
         if subject is not None and subject.workload:
             resource = next(item for item in live.WORKLOADS if item.kind == subject.workload)
             world, workload = live.ask_workload(*where, resource, subject.name)

@@ -195,14 +195,23 @@ def _config(file: Path) -> dict[str, Any]:
     return yaml.safe_load(file.read_text()) or {}
 
 
-def _user(files: Sequence[Path], context: str | None) -> dict[str, Any]:
-    """The user of the context; of several with one name, the first is the user, as in kubectl."""
-    config = {
-        kind: [entry for file in files for entry in _config(file).get(kind) or ()] for kind in ("contexts", "users")
-    }
-    contexts = (entry["context"] for entry in config["contexts"] if entry["name"] == context)
-    name = (next(contexts, None) or {}).get("user")
-    return next((entry["user"] for entry in config["users"] if entry["name"] == name), None) or {}
+def _first(files: Sequence[Path], kind: str, name: str | None) -> dict[str, Any]:
+    """The entry of this name; of several, the first one counts, as in kubectl. Raises the errors of an invalid
+    kubeconfig."""
+    entries = [entry for config in map(_config, files) for entry in config.get(f"{kind}s") or ()]
+    return next((entry[kind] for entry in entries if entry["name"] == name), None) or {}
+
+
+def namespace_of(files: Sequence[Path], context: str | None) -> str:
+    """The namespace of the context, which kubectl uses if none is given; `default` without one, and if the files cannot
+    be read, which `endpoint_from` reports."""
+    import yaml
+
+    there = [file for file in files if file.exists()]
+    try:
+        return str(_first(there, "context", context or _current(there)).get("namespace") or "default")
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
+        return "default"
 
 
 def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
@@ -217,7 +226,7 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
             config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
         proxy = proxy_of(configuration.proxy)
         tls = _tls_of_package(configuration) if _uses_tls(configuration.host, proxy) else None
-        impersonation = _impersonation(_user(files, context))
+        impersonation = _impersonation(_first(files, "user", _first(files, "context", context).get("user")))
     except UnicodeDecodeError as error:
         raise InvalidInput(
             "is not UTF-8 text, so it is not a kubeconfig", about=f"kubeconfig {_joined(files)}"

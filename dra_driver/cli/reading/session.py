@@ -36,9 +36,9 @@ def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[["Ku
     gc.disable()
     # The HTTP client takes longer to import than files take to explain.
     from dra_driver.kube.client import Kube
-    from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
+    from dra_driver.kube.endpoint import endpoint_from
 
-    files = (kubeconfig,) if kubeconfig is not None else default_kubeconfigs()
+    files = _files(kubeconfig)
     if not any(file.exists() for file in files):
         raise UnreadableFile(_NO_KUBECONFIG, about=f"kubeconfig {os.pathsep.join(map(str, files))}")
 
@@ -47,6 +47,19 @@ def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[["Ku
             return await question(kube)
 
     return asyncio.run(connected())
+
+
+def default_namespace(kubeconfig: Path | None, context: str | None) -> str:
+    """Where kubectl looks for an object if no namespace is given."""
+    from dra_driver.kube.endpoint import namespace_of
+
+    return namespace_of(_files(kubeconfig), context)
+
+
+def _files(kubeconfig: Path | None) -> tuple[Path, ...]:
+    from dra_driver.kube.endpoint import default_kubeconfigs
+
+    return (kubeconfig,) if kubeconfig is not None else default_kubeconfigs()
 
 
 def ask_all(

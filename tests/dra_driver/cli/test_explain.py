@@ -325,6 +325,17 @@ async def test_a_pod_of_a_cluster(kubeconfig: str) -> None:
     assert "  1. It fits when default/held (pod train) ends. (on node-1)" in outcome.stdout
 
 
+async def test_the_namespace_of_the_context_is_used(kubeconfig: str) -> None:
+    config = yaml.safe_load(Path(kubeconfig).read_text())
+    config["contexts"][0]["context"]["namespace"] = "team-a"
+    Path(kubeconfig).write_text(yaml.safe_dump(config))
+    assert (
+        await _dractl("explain", "pod", "waiting", "-n", "default", "--kubeconfig", kubeconfig)
+    ).exit_code == Status.NO
+    outcome = await _dractl("explain", "pod", "waiting", "--kubeconfig", kubeconfig)
+    assert str(outcome.exception) == "pod team-a/waiting: there is no such pod; there is one in namespace default"
+
+
 async def test_a_claim_of_a_cluster_and_the_pod_that_waits_for_it(kubeconfig: str) -> None:
     outcome = await _dractl("explain", "claim", "gpu", "--kubeconfig", kubeconfig, "-o", "json")
     (explained,) = json.loads(outcome.stdout)

@@ -19,7 +19,7 @@ from aiohttp import web
 from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
 from dra_driver.kube import endpoint
 from dra_driver.kube.client import Kube
-from dra_driver.kube.endpoint import _plain_endpoint, default_kubeconfigs, endpoint_from
+from dra_driver.kube.endpoint import _plain_endpoint, default_kubeconfigs, endpoint_from, namespace_of
 
 PASSWORD = {"username": "u", "password": "p"}
 """With it, a kubeconfig is left to the official package."""
@@ -201,6 +201,17 @@ def test_several_files_count_together_as_they_do_for_kubectl(tmp_path: Path) -> 
     files = [tmp_path / name / "config" for name in ("gone", "one", "two")]
     assert endpoint_from(files).token() == "Bearer one"
     assert endpoint_from(files, "two").token() == "Bearer two"
+
+
+def test_the_namespace_is_that_of_the_context(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path, {})
+    assert namespace_of([path], None) == "default"
+    config = yaml.safe_load(path.read_text())
+    config["contexts"].append({"name": "y", "context": {"cluster": "c", "user": "u", "namespace": "team-a"}})
+    path.write_text(yaml.safe_dump(config))
+    assert (namespace_of([path], None), namespace_of([tmp_path / "gone", path], "y")) == ("default", "team-a")
+    path.write_text("- a")
+    assert namespace_of([path], "y") == "default"
 
 
 def test_a_kubeconfig_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> None:
