@@ -138,6 +138,8 @@ def _status(content: bytes) -> JsonObject:
 def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) -> ClusterError:
     """The error for a Status object. Source: Kubernetes API conventions, response status kind."""
     message = str(status.get("message") or f"the API server answered {code}")
+    if message == "Unauthorized":
+        message = f"{message}: the API server does not accept the credentials; they may have expired"
     if code == 404:
         return NotFound(message, about=about, status=code)
     if code == 409:

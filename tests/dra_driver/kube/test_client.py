@@ -102,6 +102,12 @@ async def test_the_errors_of_the_server_are_ours_and_name_the_object(kube: Kube)
     assert missing.value.about == "Node node-x"
 
 
+async def test_credentials_that_are_refused_are_named() -> None:
+    async with talking_to(answering(401, {"kind": "Status", "message": "Unauthorized"})) as client:
+        with pytest.raises(Rejected, match=r"Unauthorized: the API server does not accept the credentials"):
+            await client.server_version()
+
+
 @rows("status", [400, 401, 403, 405, 413, 415, 422])
 async def test_a_request_that_can_never_succeed_is_not_worth_another_attempt(status: int) -> None:
     async with talking_to(answering(status, {"kind": "Status", "message": "no"})) as client:
