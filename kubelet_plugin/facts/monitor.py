@@ -256,7 +256,7 @@ class HealthMonitor:
         except NodeNotReady:
             return
         lost = _lost(seen, self._memory.gpus)
-        answering = {gpu.uuid: gpu for gpu in seen.gpus}
+        answering = {gpu.uuid: _with_lost_peers(gpu, [other for other, _ in lost]) for gpu in seen.gpus}
         present = answering | {gpu.uuid: gpu for gpu, _ in lost}
         by_address = tuple(sorted(present.values(), key=lambda gpu: gpu.pci_bus_id))
         released = _released(seen)
@@ -409,6 +409,18 @@ def _lost(seen: NodeFacts, known: Sequence[GpuFacts]) -> list[tuple[GpuFacts, Pr
         for gpu in known
         if gpu.uuid not in present and gpu.pci_bus_id not in addresses and f"GPU {gpu.pci_bus_id}" in problems
     ]
+
+
+def _with_lost_peers(gpu: GpuFacts, lost: Sequence[GpuFacts]) -> GpuFacts:
+    """NVML does not name a lost GPU as a peer. Without it, the others would be no full mesh, and in no NVLink domain.
+
+    What a claim's hold keeps of the GPU must name it, too: it may answer again while the GPU is in MIG mode.
+    """
+    if gpu.nvlink is None or not lost:
+        return gpu
+    missing = {other.uuid for other in lost if other.nvlink is not None and gpu.uuid in other.nvlink.peers}
+    peers = sorted(missing.union(gpu.nvlink.peers))
+    return gpu.model_copy(update={"nvlink": gpu.nvlink.model_copy(update={"peers": peers})})
 
 
 def _released(seen: NodeFacts) -> str | None:

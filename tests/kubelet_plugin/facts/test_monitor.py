@@ -11,6 +11,7 @@ from support.nodes import Node, a_node
 
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, Problem
+from dra_driver.devices.nvlink import nvlink_domains
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.monitor import HEALTH_FILE, HealthFile, HealthMonitor
@@ -112,7 +113,20 @@ async def test_a_lost_gpu_stays_with_its_facts_and_its_condition_and_the_others_
     assert [gpu.health.healthy for gpu in after] == [number != 3 for number in range(4)]
     assert [condition.type for condition in after[3].health.conditions] == ["GpuLost"]
     assert after[3].model_copy(update={"health": before[3].health}) == before[3]
+    assert after[:3] == before[:3]
     assert watched.monitor.facts.problems == ()
+
+
+async def test_a_lost_gpu_takes_no_other_out_of_its_nvlink_domain(watched: Watched) -> None:
+    before = nvlink_domains(watched.monitor.facts.gpus)
+    assert len(before) == 4
+    watched.node.host.lose_gpu(3)
+    assert nvlink_domains(await watched.look()) == before
+    await watched.turn()
+    watched.start()
+    assert nvlink_domains(await watched.look()) == before
+    watched.node.host.lose_gpu(3, 0)
+    assert nvlink_domains(await watched.look()) == before
 
 
 async def test_a_lost_gpu_that_comes_back_is_well_after_a_minute(watched: Watched) -> None:
