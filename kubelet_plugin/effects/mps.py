@@ -4,7 +4,8 @@ Prepare enters here through the port of `kubelet_plugin.prepare.holds`, the watc
 and start-up (`sweep`) beside it. A daemon belongs to the node, not to the plugin's process: it keeps running when that
 process ends, and is found again by the mark in its environment. Its files on the disk, below `<folder>/<key>`:
 
-    pipe   sockets of daemon and servers; containers see it as /tmp/nvidia-mps
+    pipe   sockets of daemon and servers, in a small tmpfs: containers see it as /tmp/nvidia-mps, and what they write on
+           the node's disk would count for no pod
     shm    a tmpfs that clients and servers share; containers see it as /dev/shm
     log    what daemon and servers log, bounded (`kubelet_plugin.effects.mps_process`)
 
@@ -46,6 +47,8 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 _LABEL = "system_u:object_r:container_file_t:s0"
 """What containers may use under SELinux."""
 _SHM_IF_UNKNOWN = 64 << 20
+_PIPE_BYTES, _PIPE_FILES = 16 << 20, 4096
+"""Limits of a pipe folder: it has some sockets and small files, and each container that has it can write there."""
 _TAIL_LINES = 5
 _SOCKET_S = 1.0
 """How long a daemon takes to make its socket, at most. After that it is asked whether there is one or not."""
@@ -338,12 +341,13 @@ class MpsDaemons:
             self._folder.mkdir(mode=0o755, exist_ok=True)
             for folder in (place.folder, place.pipe, place.log, place.shm):
                 folder.mkdir(exist_ok=True)
-            for left in place.pipe.iterdir():
-                left.unlink()
             place.folder.chmod(0o755)
             # Servers run as the users of their clients.
             for folder in (place.pipe, place.log):
                 folder.chmod(0o1777)
+            self._mount_pipe(place)
+            for left in place.pipe.iterdir():
+                _remove(left)
         except OSError as error:
             raise NodeNotReady(
                 f"cannot be made: {error.strerror}; the plugin needs its state folder writable, at the path that it"
@@ -355,9 +359,21 @@ class MpsDaemons:
             for folder in (place.pipe, place.log):
                 with suppress(OSError):  # a file system that takes no labels
                     os.setxattr(folder, "security.selinux", _LABEL.encode() + b"\0")
-        self._host.mount_tmpfs(place.shm, shm_options(self._host.files.read_text("/proc/meminfo"), confined=confined))
+        memory = self._host.files.read_text("/proc/meminfo")
+        self._host.mount_tmpfs(place.shm, tmpfs_options(half_of(memory), confined=confined))
+
+    def _mount_pipe(self, place: "_Place") -> None:
+        """Containers whose daemon an earlier release started in this boot have the folder on the disk; it stays."""
+        if place.shm.is_mount() and not place.pipe.is_mount():
+            return
+        options = tmpfs_options(_PIPE_BYTES, confined=self._host.confined)
+        self._host.mount_tmpfs(place.pipe, f"{options},nr_inodes={_PIPE_FILES}")
+        if self._host.isolates and not place.pipe.is_mount():
+            # The host's mounts do not appear here (its root is a private mount), so the socket would not, either.
+            self._host.unmount(place.pipe)
 
     def _clear(self, place: "_Place") -> None:
+        self._host.unmount(place.pipe)
         self._host.unmount(place.shm)
         try:
             shutil.rmtree(place.folder)
@@ -428,14 +444,26 @@ def devices_of(hold: MpsDaemon, records: Records) -> tuple[str, ...]:
     return (uuid,)
 
 
-def shm_options(meminfo: str | None, *, confined: bool) -> str:
-    """Options of the tmpfs that clients share: half of the memory at most, as /dev/shm has it.
+def half_of(meminfo: str | None) -> int:
+    """Bytes of the tmpfs that clients share: half of the memory at most, as /dev/shm has it.
 
     `meminfo` is /proc/meminfo; None: as much as a container's /dev/shm has by default.
     """
     match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo or "", re.MULTILINE)
-    size = int(match[1]) * 1024 // 2 if match is not None else _SHM_IF_UNKNOWN
-    return f"mode=1777,size={size}" + (f',context="{_LABEL}"' if confined else "")
+    return int(match[1]) * 1024 // 2 if match is not None else _SHM_IF_UNKNOWN
+
+
+def tmpfs_options(size_bytes: int, *, confined: bool) -> str:
+    """Of a tmpfs in which all users may write."""
+    return f"mode=1777,size={size_bytes}" + (f',context="{_LABEL}"' if confined else "")
+
+
+def _remove(left: Path) -> None:
+    """What a daemon or a container left in a folder; no link is followed."""
+    if left.is_dir() and not left.is_symlink():
+        shutil.rmtree(left)
+    else:
+        left.unlink()
 
 
 def unowned(keys: Collection[str], holds: Collection[Hold]) -> list[str]:

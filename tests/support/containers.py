@@ -36,10 +36,12 @@ def container_obstacle() -> str:
 
 
 class Host:
-    """The namespaces of this machine, but for mounts. `pid` is the process that has them, as containers see it."""
+    """The namespaces of this machine, but for mounts. `pid` is the process that has them, as containers see it. Its
+    mounts appear in containers if it is `shared`, as systemd makes it."""
 
-    def __init__(self, system: Path) -> None:
-        script = f"mount --bind / {system}; mount --bind /dev {system}/dev; mount -t proc proc {system}/proc"
+    def __init__(self, system: Path, *, shared: bool) -> None:
+        mounts = f"mount --bind / {system}; mount --bind /dev {system}/dev; mount -t proc proc {system}/proc"
+        script = f"mount --make-r{'shared' if shared else 'private'} /; {mounts}"
         self._process = subprocess.Popen(
             [*_UNSHARE, "sh", "-c", f"{script}; echo ready; exec sleep 300"], stdout=subprocess.PIPE
         )
@@ -54,7 +56,7 @@ class Host:
 class Machine:
     """A host and containers on it. `system` is a driver root that is a whole system."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, shared: bool = True) -> None:
         self.place = place
         self.node: SimulatedHost = create_host(place / "node", "l40s")
         _move_programs(place / "node", place / "packages")
@@ -63,7 +65,7 @@ class Machine:
         self.folder.parent.mkdir()
         self.system.mkdir()
         (place / "host").mkdir()
-        self.host = Host(self.system)
+        self.host = Host(self.system, shared=shared)
         self.cgroup = _new_cgroup()
         self.containers: list[subprocess.Popen[str]] = []
 
@@ -84,7 +86,7 @@ class Machine:
         joined = f"echo $$ > {self.cgroup}/cgroup.procs; " if self.cgroup is not None else ""
         inside = f'mount --rbind / {self.place}/host && mount -t proc proc /proc && exec "$@"'
         program = [sys.executable, "-m", mps_in_container.__name__, json.dumps(order)]
-        namespaces = [*_UNSHARE, *_CONTAINER, *(("--pid", "--fork", "--kill-child") if own_pids else ())]
+        namespaces = [*_UNSHARE[:-1], "slave", *_CONTAINER, *(("--pid", "--fork", "--kill-child") if own_pids else ())]
         words = ["nsenter", "-t", str(self.host.pid), "-m", *namespaces, "sh", "-c", inside, "sh", *program]
         process = subprocess.Popen(
             ["sh", "-c", f'{joined}exec "$@"', "sh", *words],
@@ -97,6 +99,10 @@ class Machine:
         )
         self.containers.append(process)
         return process
+
+    def on_host(self, path: str) -> Path:
+        """A path of the host, as this process reaches it."""
+        return Path(f"/proc/{self.host.pid}/root{path}")
 
     def done(self, do: str, **more: Any) -> dict[str, str]:
         """What a plugin made that did its work and ended."""

@@ -14,7 +14,7 @@ import pytest
 from support.mps import QUICK, Client, effect_for, identity, no_daemons_left, processes_below, record, until
 
 from dra_driver.errors import DriverError, HardwareError, InvalidInput, NodeNotReady
-from kubelet_plugin.effects.mps import MARK, MpsDaemons, devices_of, shm_options
+from kubelet_plugin.effects.mps import MARK, MpsDaemons, devices_of, half_of, tmpfs_options
 from kubelet_plugin.effects.mps_process import MOST_BYTES
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.host_programs import MarkedProcess, Processes
@@ -236,18 +236,38 @@ def test_a_daemon_that_does_not_listen_yet_has_refused_nothing(
 class _Mounts(OnHost):
     """Remembers what was unmounted while it was there."""
 
+    unmounted: tuple[tuple[str, bool], ...] = ()
+
     def unmount(self, path: Path) -> None:
-        self.unmounted = str(path), path.exists()
+        self.unmounted += ((str(path), path.exists()),)
 
 
-def test_the_shared_memory_is_unmounted_before_its_folder_goes(
+def test_what_was_mounted_is_unmounted_before_its_folder_goes(
     host: SimulatedHost, folder: Path, hold: MpsDaemon
 ) -> None:
     on_host = _Mounts(HostFiles(host.root), Processes(Path("/proc")), None)
     effect = effect_for(host, folder, QUICK, on_host)
     made = effect.make(hold, {})
     _undone(effect, hold, made)
-    assert on_host.unmounted == (made["shm"], True)
+    assert on_host.unmounted == ((made["pipe"], True), (made["shm"], True))
+
+
+def test_what_containers_leave_in_the_pipe_folder_keeps_no_daemon_from_starting(
+    folder: Path, effect: MpsDaemons, hold: MpsDaemon, tmp_path: Path
+) -> None:
+    made = effect.make(hold, {})
+    os.kill(_pid(made), signal.SIGKILL)
+    until(lambda: not processes_below(folder))
+    precious = tmp_path / "precious"
+    precious.write_text("of the node")
+    pipe = Path(made["pipe"])
+    (pipe / "control").unlink(missing_ok=True)
+    (pipe / "control/deep").mkdir(parents=True)
+    (pipe / "link").symlink_to(precious.parent)
+    again = effect.make(hold, {hold: record(made)})
+    assert effect.look(hold).answers and not (pipe / "link").is_symlink()
+    assert precious.read_text() == "of the node"
+    _undone(effect, hold, again)
 
 
 class _Confined(OnHost):
@@ -564,9 +584,10 @@ def test_a_daemon_whose_folder_was_removed_is_swept_away(
 
 
 def test_the_shared_memory_may_be_half_of_the_machines() -> None:
-    assert shm_options("MemTotal:       16384 kB\nMemFree: 1 kB", confined=False) == f"mode=1777,size={8 << 20}"
-    assert shm_options(None, confined=False) == f"mode=1777,size={64 << 20}"
-    assert 'context="system_u:object_r:container_file_t:s0"' in shm_options(None, confined=True)
+    assert half_of("MemTotal:       16384 kB\nMemFree: 1 kB") == 8 << 20
+    assert half_of(None) == 64 << 20
+    assert tmpfs_options(8 << 20, confined=False) == f"mode=1777,size={8 << 20}"
+    assert 'context="system_u:object_r:container_file_t:s0"' in tmpfs_options(8 << 20, confined=True)
 
 
 def test_errors_name_the_daemon() -> None:
@@ -594,7 +615,7 @@ def test_a_daemon_has_its_own_memory_and_is_asked_to_quit_before_it_is_ended(
     mounted: list[Path] = []
     monkeypatch.setattr(effect._host, "mount_tmpfs", lambda path, options: mounted.append(path))
     made = effect.make(hold, {})
-    assert [path.name for path in mounted] == ["shm"]
+    assert [path.name for path in mounted] == ["pipe", "shm"]
     asked: list[str] = []
     ask = effect._ask
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,10 @@ pytestmark = pytest.mark.skipif(bool(container_obstacle()), reason=container_obs
 
 
 @pytest.fixture
-def machine() -> Iterator[Machine]:
+def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     # Not below /tmp: a daemon sees a /tmp of its own.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place, no_daemons_left(Path(place)):
-        machine = Machine(Path(place))
+        machine = Machine(Path(place), shared=getattr(request, "param", True))
         try:
             yield machine
         finally:
@@ -47,7 +48,7 @@ def test_a_daemon_outlives_the_container_that_started_it(machine: Machine, whole
         assert _namespace(daemon.pid, name) == _namespace("self", name)
     if machine.cgroup is not None:
         assert machine.cgroup.name not in Path(f"/proc/{daemon.pid}/cgroup").read_text()
-    client = Client(machine.node, made["pipe"])
+    client = Client(machine.node, str(machine.on_host(made["pipe"])))
     assert client.granted["threads"] == 50.0
     assert client.end() == 0
 
@@ -80,7 +81,7 @@ def test_a_daemon_sees_its_own_folders_in_the_usual_places(machine: Machine) -> 
     made = machine.done("make")
     root = Path(f"/proc/{made['pid']}/root")
     assert sorted(entry.name for entry in (root / "tmp").iterdir()) == ["nvidia-mps", "nvidia-mps-log"]
-    assert (root / "tmp/nvidia-mps").stat().st_ino == Path(made["pipe"]).stat().st_ino
+    assert (root / "tmp/nvidia-mps").stat().st_ino == machine.on_host(made["pipe"]).stat().st_ino
     (root / "dev/shm/segment").touch()
     host = Path(f"/proc/{machine.host.pid}/root")
     assert (host / made["shm"].lstrip("/") / "segment").exists()
@@ -91,6 +92,48 @@ def test_a_daemon_sees_its_own_folders_in_the_usual_places(machine: Machine) -> 
     # Of its mounts: the kernel shows no size that is its default.
     there = os.statvfs(root / "dev/shm")
     assert abs(there.f_blocks * there.f_frsize - int(memory) * 1024 // 2) <= 4096
+
+
+def test_what_containers_write_into_the_pipe_folder_is_limited_and_not_on_the_nodes_disk(machine: Machine) -> None:
+    made = machine.done("make")
+    pipe = machine.on_host(made["pipe"])
+    there = os.statvfs(pipe)
+    assert (there.f_blocks * there.f_frsize, there.f_files) == (16 << 20, 4096)
+    with pytest.raises(OSError, match="No space left"), (pipe / "large").open("wb") as file:
+        for _ in range(17):
+            file.write(bytes(1 << 20))
+            file.flush()
+    os.kill(int(made["pid"]), signal.SIGKILL)
+    until(lambda: not processes_below(machine.folder))
+    again = machine.done("make", made=list(made.items()))
+    assert not (pipe / "large").exists()
+    mounts = Path(f"/proc/{machine.host.pid}/mountinfo").read_text()
+    assert mounts.count(f" {made['pipe']} ") == 1
+    machine.done("undo", made=list(again.items()))
+    assert list(machine.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("machine", [False], indirect=True)
+def test_on_a_host_whose_mounts_do_not_appear_in_containers_the_pipe_folder_is_on_the_disk(machine: Machine) -> None:
+    made = machine.done("make")
+    mounts = Path(f"/proc/{machine.host.pid}/mountinfo").read_text()
+    assert f" {made['pipe']} " not in mounts
+    assert Client(machine.node, str(machine.on_host(made["pipe"]))).end() == 0
+    machine.done("undo", made=list(made.items()))
+    assert list(machine.folder.iterdir()) == []
+
+
+def test_a_pipe_folder_that_an_earlier_release_made_on_the_disk_stays(machine: Machine) -> None:
+    """Containers have it mounted, and would not find the socket of a new daemon in another folder."""
+    made = machine.done("make")
+    os.kill(int(made["pid"]), signal.SIGKILL)
+    until(lambda: not processes_below(machine.folder))
+    subprocess.run(["nsenter", f"--mount=/proc/{machine.host.pid}/ns/mnt", "umount", made["pipe"]], check=True)
+    again = machine.done("make", made=list(made.items()))
+    mounts = Path(f"/proc/{machine.host.pid}/mountinfo").read_text()
+    assert f" {made['pipe']} " not in mounts and f" {made['shm']} " in mounts
+    machine.done("undo", made=list(again.items()))
+    assert list(machine.folder.iterdir()) == []
 
 
 @pytest.mark.slow
