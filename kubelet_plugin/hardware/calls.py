@@ -5,7 +5,6 @@ same road as the real one. Every foreign exception becomes a `HardwareError` in 
 calls may run side by side is for `kubelet_plugin.hardware.lanes`.
 """
 
-import ctypes
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 from dra_driver.api.inventory import Problem
 from dra_driver.errors import HardwareError
 from dra_driver.phrases import shown
+from kubelet_plugin.hardware.driver_files import load
 from kubelet_plugin.hardware.lanes import calling
 
 
@@ -92,10 +92,12 @@ def load_library(file: Path | None = None) -> NvmlLibrary:
     Raises HardwareError (LIBRARY_NOT_FOUND) when the file cannot be loaded.
     """
     try:
-        pynvml.nvmlLib = ctypes.CDLL(str(file)) if file is not None else None
+        pynvml.nvmlLib = load(file) if file is not None else None
     except OSError as error:
         raise HardwareError(
-            f"{error}; {_ADVICE[NvmlCode.LIBRARY_NOT_FOUND]}", about="driver", code=NvmlCode.LIBRARY_NOT_FOUND
+            f"{error}; wait for the driver's installation to end, or install the driver again",
+            about="driver",
+            code=NvmlCode.LIBRARY_NOT_FOUND,
         ) from error
     # pynvml remembers the address of every function that it called, in any library.
     pynvml._nvmlGetFunctionPointer_cache.clear()

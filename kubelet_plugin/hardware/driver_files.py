@@ -5,6 +5,7 @@ driver has: every library with the driver's version in its name belongs to it. W
 was looked at is remembered in a `Seen`. Nothing here decides whether a driver is complete.
 """
 
+import ctypes
 import posixpath
 import re
 import struct
@@ -79,6 +80,9 @@ _LINKED = {
 """Links that programs count on, by library, whether the host has them or not: link, and where it leads."""
 
 _ELF_HEADER = struct.Struct("<4sB13xH")
+_ELF_PROGRAM_HEADERS = struct.Struct("<32xQ14xHH")
+_ELF_SEGMENT = struct.Struct("<I4xQ16xQ16x")
+_PT_LOAD = 1
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 ELF_64_BIT = 2
 
@@ -118,7 +122,7 @@ class DriverTree:
             for name in self._names(folder):
                 match = _NVML.fullmatch(name)
                 file = self._file(folder / name) if match is not None and match[1] not in versions else None
-                if match is not None and file is not None:
+                if match is not None and file is not None and self._fits(file):
                     versions[match[1]] = PurePosixPath(file.host_path)
         return versions
 
@@ -294,6 +298,32 @@ def elf_header(file: Path) -> tuple[int, int] | None:
     except (OSError, struct.error):
         return None
     return (bits, machine) if magic == b"\x7fELF" else None
+
+
+def load(file: Path) -> ctypes.CDLL:
+    """The library, loaded into this process. Raises OSError.
+
+    Also if the file ends before its last segment, as while a driver is installed: the kernel ends a process that loads
+    such a file (SIGBUS). Source: elf(5), Elf64_Ehdr and Elf64_Phdr; mmap(2).
+    """
+    if file.stat().st_size < _loaded_bytes(file):
+        raise OSError(f"{file} is shorter than its header says; it is still being copied, or damaged")
+    return ctypes.CDLL(str(file))
+
+
+def _loaded_bytes(file: Path) -> int:
+    """Where the last segment ends that is loaded; 0 of a file that is no 64-bit ELF file, which the loader refuses."""
+    header = elf_header(file)
+    if header is None or header[0] != ELF_64_BIT:
+        return 0
+    with file.open("rb") as library:
+        try:
+            start, size, count = _ELF_PROGRAM_HEADERS.unpack(library.read(_ELF_PROGRAM_HEADERS.size))
+            library.seek(start)
+            segments = [_ELF_SEGMENT.unpack(library.read(size)[: _ELF_SEGMENT.size]) for _ in range(count)]
+        except struct.error:
+            return 0  # too short for its headers, which the loader reads before it maps anything
+    return max((offset + length for kind, offset, length in segments if kind == _PT_LOAD), default=0)
 
 
 def cached_libraries(cache: bytes, names: Sequence[str]) -> Iterator[str]:

@@ -9,7 +9,6 @@ Sources: nv_fm_types.h and nv_fm_agent.h of driver 580, and the Fabric Manager U
 it was read, and nothing was seen on hardware.
 """
 
-import ctypes
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from dra_driver.errors import HardwareError
-from kubelet_plugin.hardware.driver_files import FABRIC_MANAGER
+from kubelet_plugin.hardware.driver_files import FABRIC_MANAGER, load
 from kubelet_plugin.hardware.driver_root import DriverRoot
 from kubelet_plugin.hardware.layouts import daemon_socket, library_below
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
@@ -175,7 +174,7 @@ class FabricLibrary(Protocol):
 def load_fabric_library(file: Path) -> FabricLibrary:
     """The real library. Raises HardwareError when it cannot be loaded."""
     try:
-        library = ctypes.CDLL(str(file))
+        library = load(file)
         for name, arguments in {
             "fmLibInit": [],
             "fmConnect": [c_void_p, POINTER(c_void_p)],

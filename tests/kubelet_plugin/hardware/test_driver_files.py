@@ -6,6 +6,7 @@ from support.driver_tree import VERSION, DriverTree, elf_library, linker_cache
 from dra_driver.cdi.edits import DriverFile
 from kubelet_plugin.hardware import driver_files
 from kubelet_plugin.hardware.driver_files import cached_libraries
+from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.sysfs import Seen
 
 LIB64 = "/usr/lib64"
@@ -105,6 +106,12 @@ def test_32_bit_libraries_are_left_out(tree: DriverTree) -> None:
     tree.file(f"/usr/lib/libcuda.so.{VERSION}", elf_library(machine=3, bits=32))
     tree.file(f"/usr/lib64/libnvidia-ml.so.{VERSION}", elf_library())
     assert list(libraries(tree)) == [f"{LIB64}/libnvidia-ml.so.{VERSION}"]
+
+
+def test_nvml_of_32_bits_in_a_better_folder_is_not_the_drivers(tree: DriverTree) -> None:
+    tree.file(f"/usr/lib64/libnvidia-ml.so.{VERSION}", elf_library(machine=3, bits=32))
+    tree.file(f"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{VERSION}", elf_library())
+    assert find_driver_root(tree.host).nvml_library.parent.name == "x86_64-linux-gnu"
 
 
 def test_links_are_followed_inside_the_root_only(tree: DriverTree) -> None:

@@ -1,5 +1,6 @@
 """GPU facts through NVML: every call that may fail, and every trap of the binding."""
 
+import _ctypes
 import ctypes
 import re
 import uuid
@@ -18,6 +19,7 @@ from support.rows import slow_but
 
 from dra_driver.api.inventory import GpuFacts, Problem
 from dra_driver.errors import HardwareError
+from kubelet_plugin.hardware import driver_files
 from kubelet_plugin.hardware import nvml as adapter
 from kubelet_plugin.hardware.calls import load_library, problem_of, session_over
 from kubelet_plugin.hardware.nvml import Nvml
@@ -596,6 +598,15 @@ class TestRealBinding:
         with pytest.raises(HardwareError) as raised:
             load_library(tmp_path / "libnvidia-ml.so.1")
         assert problem_of(raised.value, "driver").reason == "LibraryNotFound"
+
+    @pytest.mark.parametrize("tenths", range(10))
+    def test_a_library_that_is_being_copied_is_not_loaded(self, tmp_path: Path, tenths: int) -> None:
+        """The kernel would end this process."""
+        whole = Path(_ctypes.__file__)
+        part = whole.read_bytes()[: driver_files._loaded_bytes(whole) * tenths // 10]
+        (tmp_path / "libnvidia-ml.so.580.82.07").write_bytes(part)
+        with pytest.raises(HardwareError, match="wait for the driver's installation to end"):
+            load_library(tmp_path / "libnvidia-ml.so.580.82.07")
 
     def test_without_a_driver_the_real_library_is_not_found(self) -> None:
         library = load_library()
