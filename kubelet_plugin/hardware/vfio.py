@@ -7,15 +7,16 @@ Source: Documentation/ABI/testing/sysfs-bus-pci and Documentation/driver-api/vfi
 
 import os
 import re
+import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from dra_driver.api.inventory import PassthroughFacts, Problem
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
+from kubelet_plugin.hardware.sysfs import DeviceFile, HostFiles, PciFacts
 
 VFIO_API = "/dev/vfio/vfio"
 IOMMUFD_API = "/dev/iommu"
@@ -285,8 +286,13 @@ def users(host: HostFiles, nodes: Collection[str]) -> tuple[GpuUser, ...]:
     `nodes` are paths below /dev. Processes that end meanwhile, or that we may not look at, are left out.
     """
     gpu_users = []
+    # A host in a folder has links in place of open files.
+    devices = {node: host.device_node(f"/dev/{node}") for node in nodes} if host.path(_OWN_FILES).is_dir() else None
     for name in host.names("/proc"):
-        if name.isdigit() and any(node in nodes for node in _open_nodes(host, name)):
+        if name.isdigit() and any(
+            node in nodes and (devices is None or _is_open(host.path(f"/proc/{name}"), descriptor, devices[node]))
+            for descriptor, node in _open_nodes(host, name)
+        ):
             gpu_users.append(GpuUser(int(name), host.read_text(f"/proc/{name}/comm") or "?"))
     return tuple(sorted(gpu_users))
 
@@ -299,7 +305,34 @@ def this_process(host: HostFiles) -> int | None:
         return None
 
 
-def _open_nodes(host: HostFiles, pid: str) -> Iterator[str]:
+_OWN_FILES = "/proc/self/fdinfo"
+_WITH_DEVICES = frozenset({"devtmpfs", "tmpfs", "overlay", "ext4", "xfs", "btrfs"})
+"""File systems in which a container has device nodes. To ask another one, such as FUSE, may take for ever."""
+
+
+def _is_open(process: Path, descriptor: str, device: DeviceFile | None) -> bool:
+    """Whether a file that is named like a device is this device, and open: a pod can give a file any name, and refer to
+    a device that it may not open (O_PATH). `device` is None if the host does not have it. A file that is closed
+    meanwhile is not open. Source: proc(5), /proc/<pid>/fdinfo and mountinfo.
+    """
+    try:
+        text = (process / "fdinfo" / descriptor).read_text()
+        facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        if int(facts["flags"], 8) & os.O_PATH:
+            return False
+        mounts = (line.partition(" - ") for line in (process / "mountinfo").read_text().splitlines())
+        kinds = {place.split()[0]: kind.split()[0] for place, _, kind in mounts}
+        if kinds.get(facts["mnt_id"].strip(), "tmpfs") not in _WITH_DEVICES:
+            return False
+        status = (process / "fd" / descriptor).stat()
+    except (OSError, KeyError, ValueError):
+        return False
+    number = (os.major(status.st_rdev), os.minor(status.st_rdev))
+    return stat.S_ISCHR(status.st_mode) and (device is None or number == (device.major, device.minor))
+
+
+def _open_nodes(host: HostFiles, pid: str) -> Iterator[tuple[str, str]]:
+    """Descriptors, and the device for which the name of each stands."""
     folder = host.path(PurePosixPath("/proc") / pid / "fd")
     try:
         descriptors = os.listdir(folder)  # noqa: PTH208 - some ten thousand of them on a busy node
@@ -312,4 +345,4 @@ def _open_nodes(host: HostFiles, pid: str) -> Iterator[str]:
             continue
         match = _OPEN_NODE.search(target)
         if match is not None:
-            yield match["name"]
+            yield descriptor, match["name"]

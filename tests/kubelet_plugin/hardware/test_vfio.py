@@ -1,6 +1,11 @@
 """What the kernel's files say about lending a GPU."""
 
+import os
+import stat
+import subprocess
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,6 +176,33 @@ class TestUsers:
         (files.root / "proc/driver").mkdir()
         assert users(files, {"nvidia1"}) == (GpuUser(7, "dcgm"), GpuUser(8, "container"), GpuUser(12, "python3"))
         assert users(files, {"dri/card2", "nvidia4"}) == (GpuUser(14, "Xorg"),)
+
+    def test_have_a_device_open_and_not_a_file_with_its_name(self) -> None:
+        """Else a pod without a GPU keeps GPUs of others from being passed through, and from a reset."""
+        # Not below /dev/shm, where names of files begin like those of devices.
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, ExitStack() as opened:
+            (Path(folder) / "dev").mkdir()
+            named = Path(folder) / "dev/null"
+            named.touch()
+            files = [
+                os.open("/dev/null", os.O_RDONLY),
+                os.open("/dev/null", os.O_PATH),
+                os.open(named, os.O_RDONLY),
+            ]
+            if os.getuid() == 0:
+                named.unlink()
+                os.mknod(named, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+                files.append(os.open(named, os.O_RDONLY))
+            for file in files:
+                opened.callback(os.close, file)
+            found_by = []
+            for file in files:
+                pipe = subprocess.PIPE
+                with subprocess.Popen(["sleep", "60"], stdin=file, stdout=pipe, stderr=pipe) as process:
+                    pids = [user.pid for user in users(HostFiles(Path("/")), {"null"})]
+                    found_by.append(process.pid in pids)
+                    process.kill()
+            assert found_by == [True] + [False] * (len(files) - 1)
 
     def test_nodes_are_those_of_whoever_has_the_gpu(self, files: HostFiles) -> None:
         (files.root / "sys/bus/pci/devices" / GPU / "drm/renderD130").mkdir(parents=True)
