@@ -294,12 +294,13 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Tab
 def _print_stacked(console: Console, rows: Sequence[Sequence[str | Text]], widths: Sequence[int]) -> None:
     """Each row's last cell below the others, indented. The first row has the headings."""
     indent = " " * 4
+    width = max(console.width - len(indent), 1)
     for number, row in enumerate(rows):
         style = "bold" if number == 0 else ""
         *first, last = map(str, row)
-        line = (" " * _GAP).join(cell.ljust(width) for cell, width in zip(first, widths, strict=False)).rstrip()
+        line = (" " * _GAP).join(cell.ljust(size) for cell, size in zip(first, widths, strict=False)).rstrip()
         console.print(line, style=style, soft_wrap=True)
-        folded = textwrap.wrap(last, console.width - len(indent), break_long_words=False, break_on_hyphens=False)
+        folded = textwrap.wrap(last, width, break_long_words=False, break_on_hyphens=False)
         console.print("\n".join(indent + part for part in folded), style=style, soft_wrap=True)
 
 

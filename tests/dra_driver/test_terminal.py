@@ -103,6 +103,7 @@ ROWS = [
         (130, ["PLACE" + " " * 48 + "SEVERITY  WHAT", f"{ROWS[0][0]}  warning   {ROWS[0][2]}"]),
         (80, ["PLACE" + " " * 48 + "SEVERITY", "    WHAT", f"{ROWS[0][0]}  warning", f"    {ROWS[0][2]}"]),
         (40, ["PLACE  SEVERITY", "    WHAT", f"{ROWS[0][0]}  warning", "    no DeviceClass provides"]),
+        (3, ["PLACE  SEVERITY", "    WHAT", f"{ROWS[0][0]}  warning", "    no", "    DeviceClass"]),
     ],
 )
 def test_a_sentence_stands_below_its_row_where_its_column_would_be_too_narrow(
@@ -111,6 +112,7 @@ def test_a_sentence_stands_below_its_row_where_its_column_would_be_too_narrow(
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("LINES", "24")  # Rich ignores COLUMNS alone in a dumb terminal
     monkeypatch.setenv("TERM", "dumb")
     print_table(("PLACE", "SEVERITY", "WHAT"), ROWS)
     assert [line.rstrip() for line in terminal.getvalue().splitlines()][: len(first)] == first
