@@ -105,7 +105,8 @@ def write_beside(migration: Migration, folder: Path, *, from_files: bool) -> lis
             files.append((Path(folder, before[result.file]), result.before))
     for target, _ in files:
         if target.resolve() in sources:
-            raise InvalidInput(f"would write over {target}, which is read; use --in-place for that", about="--to")
+            reason = f"would write over {target}, which is read; name a folder outside of PATHS, or use --in-place"
+            raise InvalidInput(reason, about="--to")
     _write(files)
     written = {target.resolve() for target, _ in files}
     return sorted(

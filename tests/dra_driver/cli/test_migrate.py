@@ -95,7 +95,7 @@ def test_results_are_written_beside_with_reports_and_values(repository: Path, tm
 
 def test_a_folder_is_never_written_over_by_accident(repository: Path) -> None:
     shutil.copytree(repository, repository / "manifests")
-    with pytest.raises(InvalidInput, match="--in-place"):
+    with pytest.raises(InvalidInput, match="name a folder outside of PATHS, or use --in-place"):
         run(
             "migrate",
             str(repository / "manifests" / "vector-add.yaml"),
