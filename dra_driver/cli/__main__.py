@@ -44,11 +44,13 @@ def _prepare_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     out = sys.stdout
-    if isinstance(out, io.TextIOWrapper) and out.encoding.lower() not in ("utf-8", "utf8"):
-        if out.isatty():
-            out.reconfigure(errors="replace")
-        else:
-            out.reconfigure(encoding="utf-8")  # as kubectl: files are the same in every locale
+    if not isinstance(out, io.TextIOWrapper):
+        return
+    if out.isatty() and out.encoding.lower() not in ("utf-8", "utf8"):
+        out.reconfigure(errors="replace")
+    else:
+        # As kubectl: files are the same in every locale. Names of files that are not UTF-8 stay what they are.
+        out.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def _is_printed(text: str) -> bool:

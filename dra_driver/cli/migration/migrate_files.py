@@ -139,7 +139,8 @@ def _write(files: Iterable[tuple[Path, str]]) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = target.with_name(f".dractl-{secrets.token_hex(4)}")
             waiting.append((temporary, target))
-            temporary.write_bytes(text.encode("utf-8"))
+            # Reports have names of files, which need not be UTF-8.
+            temporary.write_bytes(text.encode("utf-8", errors="surrogateescape"))
             if target.exists():
                 shutil.copymode(target, temporary)
         for temporary, about in waiting:
