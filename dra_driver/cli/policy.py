@@ -147,7 +147,7 @@ def _print(previews: Sequence[NodePreview], names: Sequence[str], advice: str) -
         rows = [(and_more([item.node for item in items], _MOST_NODES), *cells) for cells, items in groups.items()]
         print_table(("NODES", "APPEAR", "VANISH", "CHANGE", "WAIT"), rows)
     elif not previews:
-        messages.print("No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories")
+        messages.print("No node has reported GPUs; dractl doctor says why.")
     else:
         typer.echo(f"Nothing changes: the devices of {how_many(len(previews), 'node')} stay as they are.")
     selecting = frozenset[str]().union(*(item.policies for item in previews))

@@ -189,7 +189,7 @@ type _Counters = Mapping[tuple[str, str, str], tuple[Amount, Amount]]
 def _gpu_sheet(gpus: Sequence[PublishedGpu], counters: _Counters, letter_of: Mapping[str, str]) -> Sheet:
     return Sheet(
         [_gpu_row(gpu, counters, letter_of) for gpu in gpus],
-        "No GPUs are published, or none match.",
+        "No GPUs are published, or none match; dractl doctor says what is wrong with the installation.",
         keys={"MEMORY": "memoryBytes", "USE": "cells"},
         wide=("DEVICES", "COUNTERS", "UUID", *([] if any(gpu.taints for gpu in gpus) else ["TAINTS"])),
         drop=("COUNTERS", "UUID", "DEVICES", "LEFT", "MEMORY", "PRODUCT", "TAINTS"),
@@ -267,7 +267,7 @@ def nodes(objects: Objects, asked: Asked) -> GetAnswer:
     return GetAnswer(
         Sheet(
             list(map(_node_row, shown)),
-            "No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories shows what it wrote.",
+            "No node has reported GPUs; dractl doctor says why.",
             keys={
                 "MOST GPUS": "largestGpus",
                 "LARGEST MIG": "largestMigProfile",
