@@ -176,7 +176,9 @@ def get(
         )
     template = read_template(output.partition("=")[2]) if form is Form.JSONPATH else ()
     asked = Asked(datetime.now(UTC), 0, drivers, {*more, *(names or ())}, labels, node, free, every)
-    printer = Printer(chosen, form, lambda data: filled(template, data), asks_names=bool(asked.names), labels=labels)
+    printer = Printer(
+        chosen, form, lambda data: filled(template, data), asks_names=bool(asked.names), filters=_filters(asked)
+    )
     question = Question(chosen, chosen.read_for(form), asked, {chosen.subject: (namespace, labels)})
     if watch:
         try:
@@ -186,6 +188,14 @@ def get(
     else:
         printer.whole(ask(kubeconfig, context, question.answered))
     _end(printer, asked.names)
+
+
+def _filters(asked: Asked) -> str:
+    """The options that leave out rows, as a user writes them."""
+    options = {"--selector": asked.labels, "--node": asked.node}
+    written = [f"{name} {value}" for name, value in options.items() if value is not None]
+    drivers = [f"--driver {driver}" for driver in asked.drivers if list(asked.drivers) != _DRIVERS]
+    return " ".join([*written, *(["--free"] if asked.free else []), *drivers])
 
 
 def _refuse(kind: Kind, namespace: str | None, *, all_namespaces: bool, of_devices: bool) -> None:
@@ -291,15 +301,15 @@ async def _until_changed(following: Following, missing: list[str]) -> list[str]:
 
 class Printer:
     """Prints answers. `seen` are all names that rows had so far, with and without what is before the last slash.
-    With `asks_names` no sentence says that there are no rows, because `_end` names what does not exist. `labels` is the
-    selector that was asked for."""
+    With `asks_names` no sentence says that there are no rows, because `_end` names what does not exist. `filters` are
+    the options that leave out rows."""
 
     def __init__(
-        self, kind: Kind, form: Form, filled: Callable[[object], str], *, asks_names: bool, labels: str | None = None
+        self, kind: Kind, form: Form, filled: Callable[[object], str], *, asks_names: bool, filters: str = ""
     ) -> None:
         self.kind = kind
         self._asks_names = asks_names
-        self._labels = labels
+        self._filters = filters
         self.seen: set[str] = set()
         self._form = form
         self._filled = filled
@@ -307,8 +317,8 @@ class Printer:
 
     def whole(self, answer: GetAnswer, *, paged: bool = True) -> None:
         sheet = answer.sheet
-        if self._labels is not None:
-            sheet = replace(sheet, empty=f"No {self.kind.words[0]} match --selector {self._labels}.")
+        if self._filters:
+            sheet = replace(sheet, empty=f"No {self.kind.words[0]} match {self._filters}.")
         self._learn(sheet)
         if self._form is Form.HTML and answer.map is not None:
             # The pages take longer to import than a table to print.

@@ -4,6 +4,8 @@
 """
 
 import gc
+import re
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -53,6 +55,9 @@ class LazyGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(overview(ctx.command_path))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _without_equals(args))
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_COMMANDS)
 
@@ -71,6 +76,12 @@ class LazyGroup(TyperGroup):
 
             error.message = message_without_prefix(error.message)
             raise
+
+
+def _without_equals(args: Sequence[str]) -> list[str]:
+    """`-o=json`, which kubectl takes, as Typer takes it: `-ojson`. What comes after `--` is not ours."""
+    end = args.index("--") if "--" in args else len(args)
+    return [*(re.sub(r"^(-[A-Za-z])=(?=.)", r"\1", word) for word in args[:end]), *args[end:]]
 
 
 def _configure_logging() -> None:

@@ -162,7 +162,7 @@ def _device_sheet(results: Sequence[PublishedDevice], asked: Asked) -> Sheet:
     ]
     return Sheet(
         rows,
-        "No devices are published, or none match.",
+        "No devices are published; dractl doctor says why.",
         keys={"MEMORY": "memoryBytes", "LEFT": "memoryLeftBytes"},
         wide=("PRODUCT", "LEFT", "TAINTS"),
         drop=("PODS", "PROFILE", "MEMORY", "TYPE"),
@@ -189,7 +189,7 @@ type _Counters = Mapping[tuple[str, str, str], tuple[Amount, Amount]]
 def _gpu_sheet(gpus: Sequence[PublishedGpu], counters: _Counters, letter_of: Mapping[str, str]) -> Sheet:
     return Sheet(
         [_gpu_row(gpu, counters, letter_of) for gpu in gpus],
-        "No GPUs are published, or none match; dractl doctor says what is wrong with the installation.",
+        "No GPUs are published; dractl doctor says why.",
         keys={"MEMORY": "memoryBytes", "USE": "cells"},
         wide=("DEVICES", "COUNTERS", "UUID", *([] if any(gpu.taints for gpu in gpus) else ["TAINTS"])),
         drop=("COUNTERS", "UUID", "DEVICES", "LEFT", "MEMORY", "PRODUCT", "TAINTS"),

@@ -243,6 +243,12 @@ async def test_labels_that_nothing_has_are_said_to_match_nothing(kind: str, kube
     assert (done.exit_code, done.stdout, done.stderr) == (Status.DONE, "", f"No {kind} match --selector zone=b.\n")
 
 
+async def test_options_that_leave_out_all_rows_are_named(kubeconfig: Path) -> None:
+    words = ("--node", "node-9", "--free", "--driver", "other.example.com")
+    done = await asyncio.to_thread(run, "get", "devices", *words, "--kubeconfig", str(kubeconfig))
+    assert done.stderr == "No devices match --node node-9 --free --driver other.example.com.\n"
+
+
 @pytest.mark.parametrize("words", [("nodes",), ("nodes", "-w"), ("claims",)])
 async def test_a_selector_that_cannot_be_parsed_is_wrong_usage(words: tuple[str, ...], kubeconfig: Path) -> None:
     with pytest.raises(

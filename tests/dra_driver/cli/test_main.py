@@ -1,6 +1,7 @@
 """`dractl` itself: its help is quick and complete, and commands are what the help says."""
 
 import asyncio
+import json
 import os
 import re
 import shlex
@@ -136,6 +137,13 @@ def test_a_format_is_what_o_means_everywhere() -> None:
     for words, command in all_commands().items():
         for option in command.params:
             assert "-o" not in option.opts or option.name == "output", words
+
+
+def test_short_options_take_an_equals_sign_as_in_kubectl() -> None:
+    outcome = CliRunner().invoke(app, ["new", "claim", "--gpu", "h100", "-o=json"])
+    assert json.loads(outcome.stdout)["kind"] == "ResourceClaim"
+    outcome = CliRunner().invoke(app, ["new", "claim", "-o=", "--", "-o=json"])
+    assert "Invalid value for '--output' / '-o': '=' is not one of" in outcome.stderr
 
 
 def test_a_mistyped_command_is_met_with_what_was_meant() -> None:
