@@ -79,7 +79,7 @@ class LazyGroup(TyperGroup):
 
 
 def _without_equals(args: Sequence[str]) -> list[str]:
-    """`-o=json`, which kubectl takes, as Typer takes it: `-ojson`. What comes after `--` is not ours."""
+    """`-o=json`, which kubectl takes, as Typer takes it: `-ojson`. Words after `--` stay as they are."""
     end = args.index("--") if "--" in args else len(args)
     return [*(re.sub(r"^(-[A-Za-z])=(?=.)", r"\1", word) for word in args[:end]), *args[end:]]
 
