@@ -153,9 +153,9 @@ class MigGpu:
     def mode(self) -> Mode | None:
         """None of a GPU that cannot be divided. Raises HardwareError."""
         answer = self._supported(self._library.nvmlDeviceGetMigMode, self._handle)
-        if answer is None:
-            return None
-        current, pending = answer
+        return self._mode(*answer) if answer is not None else None
+
+    def _mode(self, current: int, pending: int) -> Mode:
         if not {current, pending} <= {0, 1}:
             raise HardwareError(
                 f"NVML gives {current} as MIG mode and {pending} as the pending one, which this driver does not know;"
@@ -207,8 +207,7 @@ class MigGpu:
 
         Raises HardwareError for each missing answer, unlike `instances`: what is not seen here is forgotten.
         """
-        mode = self._call(self._library.nvmlDeviceGetMigMode, self._handle)
-        if mode[0] != 1:
+        if not self._mode(*self._call(self._library.nvmlDeviceGetMigMode, self._handle)).on:
             return None
         profile = next((item for item in self._read_profiles(needed=True) if item.facts.id == profile_id), None)
         if profile is None:

@@ -232,8 +232,11 @@ class TestProfiles:
 class TestSwitching:
     def test_a_mode_of_another_number_is_neither_on_nor_off(self, library: Library) -> None:
         library.answers["nvmlDeviceGetMigMode"] = lambda handle: [2, 2]
-        (problem,) = session(library).gpus().problems
+        nvml = session(library)
+        (problem,) = nvml.gpus().problems
         assert "NVML gives 2 as MIG mode" in problem.message
+        with pytest.raises(HardwareError, match="NVML gives 2 as MIG mode"):
+            nvml.mig(library._uuids[0]).instance_at(19, 0)
 
     @pytest.mark.parametrize(
         ("profile", "switchable"), [("dgx-a100-80", False), ("a30", False), ("dgx-h100", True), ("gb200", True)]
