@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import pynvml
@@ -25,8 +26,8 @@ import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.facts.hardware import OpenNvml
-from kubelet_plugin.hardware.calls import GPU_GONE, NvmlCode, translated
-from kubelet_plugin.hardware.lanes import READ_S, Lanes, calling
+from kubelet_plugin.hardware.calls import GPU_GONE, NOT_THERE, Calls, NvmlCode
+from kubelet_plugin.hardware.lanes import READ_S, Lanes
 
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +39,8 @@ _LOOK_S = 0.1
 """How often it is looked whether a call has returned that hung."""
 _PAUSE_PATIENCE_S = 5.0
 _RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)
+_AGAIN_S = 300.0
+"""After as long, GPUs that could not be registered are tried again, in a new session. Those without events are not."""
 
 MIG_CONFIG_CHANGE = 0x100
 """nvmlEventMigConfigChange; the oldest Python binding that we take has no name for it."""
@@ -84,9 +87,11 @@ class EventWatcher:
         *,
         wait_s: float = _WAIT_S,
         retry_s: Sequence[float] = _RETRY_S,
+        again_s: float = _AGAIN_S,
     ) -> None:
         self._wait_s = wait_s
         self._retry_s = retry_s
+        self._again_s = again_s
         self._open_nvml = open_nvml
         self._on_event = on_event
         self._on_coverage = on_coverage
@@ -137,11 +142,19 @@ class EventWatcher:
         ended: asyncio.Future[None] = loop.create_future()
 
         def listen() -> None:
+            failed: BaseException | None = None
             try:
                 self._listen(loop)
-            finally:
-                with suppress(RuntimeError):  # the loop is closed, no caller waits
-                    loop.call_soon_threadsafe(ended.cancel)
+            except BaseException as error:  # noqa: BLE001 - for the waiting caller, as it is
+                failed = error
+            with suppress(RuntimeError):  # the loop is closed, no caller waits
+                loop.call_soon_threadsafe(end, failed)
+
+        def end(failed: BaseException | None) -> None:
+            if failed is None or ended.done():
+                ended.cancel()
+            else:
+                ended.set_exception(failed)
 
         thread = threading.Thread(target=listen, name="nvml-events", daemon=True)
         thread.start()
@@ -164,7 +177,7 @@ class EventWatcher:
                     if coverage.monitored:
                         self._hear(loop, session)
                 if not coverage.monitored:
-                    self._rest()
+                    self._rest(session.again_at(self._again_s))
             except NodeNotReady as error:
                 if self._stop.is_set():
                     return  # the listener is gone
@@ -184,10 +197,14 @@ class EventWatcher:
         self._failures += 1
         self._stop.wait(delay)
 
-    def _rest(self) -> None:
+    def _rest(self, again_at: float) -> None:
         """Until there are other GPUs, because none of these has events; or until a call that hung has returned."""
         self._failures = 0
-        while not self._stop.is_set() and not self._renew.wait(_LOOK_S if self._sessions else self._wait_s):
+        while (
+            not self._stop.is_set()
+            and not self._renew.wait(_LOOK_S if self._sessions else self._wait_s)
+            and time.monotonic() < again_at
+        ):
             if self._sessions:
                 self._give_back()
                 if not self._sessions:
@@ -227,8 +244,8 @@ class EventWatcher:
             self._gate.notify_all()
 
     def _hear(self, loop: asyncio.AbstractEventLoop, session: "_Session") -> None:
-        pace = _Pace(self._wait_s)
-        while not self._stop.is_set() and not self._renew.is_set():
+        pace, again_at = _Pace(self._wait_s), session.again_at(self._again_s)
+        while not self._stop.is_set() and not self._renew.is_set() and time.monotonic() < again_at:
             try:
                 event = session.wait(self._wait_s)
             except HardwareError as error:
@@ -274,8 +291,11 @@ class _Session:
     def __init__(self, open_nvml: OpenNvml, lost: frozenset[str], lanes: Lanes) -> None:
         self._lanes = lanes
         self._library: Any = open_nvml().library
+        self._call: Callable[..., Any] = partial(Calls(self._library).call, "events")
         self._left_out = lost
         self.coverage = Coverage()
+        self._failed_since: float | None = None
+        """When a GPU could not be registered that may have events."""
         self._set: Any = None
         self._begun = False
         self._registered: dict[int, tuple[str, Any, int]] = {}
@@ -296,6 +316,10 @@ class _Session:
         if self._begun:
             with suppress(HardwareError):
                 self._call(self._library.nvmlShutdown)
+
+    def again_at(self, again_s: float) -> float:
+        """When to try again what could not be registered, by the monotonic clock."""
+        return inf if self._failed_since is None else self._failed_since + again_s
 
     def wait(self, wait_s: float) -> GpuEvent | None:
         """The next event; None when there was none for a while."""
@@ -335,10 +359,13 @@ class _Session:
     def _register(self) -> Coverage:
         unmonitored: list[tuple[str, str]] = []
         for index in range(self._call(self._library.nvmlDeviceGetCount)):
-            with suppress(HardwareError):  # Discovery reports it
+            try:
                 refused = self._lanes.run(f"GPU at index {index}", partial(self._register_one, index), total_s=READ_S)
-                if refused is not None:
-                    unmonitored.append(refused)
+            except HardwareError:  # Discovery reports it
+                self._failed_since = time.monotonic()
+                continue
+            if refused is not None:
+                unmonitored.append(refused)
         monitored = frozenset(uuid for uuid, _, _ in self._registered.values())
         return Coverage(monitored, tuple(sorted(unmonitored)))
 
@@ -352,16 +379,11 @@ class _Session:
                 return uuid, "waiting for its events fails, as for those of a lost GPU"
             self._call(self._library.nvmlDeviceRegisterEvents, handle, types, self._set)
         except HardwareError as error:
+            if error.code not in NOT_THERE:
+                self._failed_since = time.monotonic()
             return uuid, error.message
         self._registered[_address(handle)] = (uuid, handle, types)
         return None
-
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            with calling():
-                return function(*args)
-        except self._library.NVMLError as error:
-            raise translated(error, "events") from error
 
 
 def _address(handle: Any) -> int:

@@ -51,9 +51,11 @@ class Listener:
 
     @asynccontextmanager
     async def listening(
-        self, *, wait_s: float = 0.05, retry_s: tuple[float, ...] = (0.0,)
+        self, *, wait_s: float = 0.05, retry_s: tuple[float, ...] = (0.0,), again_s: float = FOR_EVER_S
     ) -> AsyncIterator[EventWatcher]:
-        watcher = EventWatcher(self.open_nvml, self.events.append, self.coverage.append, wait_s=wait_s, retry_s=retry_s)
+        watcher = EventWatcher(
+            self.open_nvml, self.events.append, self.coverage.append, wait_s=wait_s, retry_s=retry_s, again_s=again_s
+        )
         async with background(watcher.run()):
             yield watcher
 
@@ -105,6 +107,51 @@ async def test_a_gpu_that_is_back_is_heard_again(listener: Listener) -> None:
         fail_call(listener.host, 2, WAIT, 0)
         watcher.renew()
         await until(lambda: len(listener.monitored) == 8)
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceRegisterEvents"])
+@pytest.mark.parametrize("failing", [1, 8])
+async def test_a_gpu_that_could_not_be_registered_is_tried_again(
+    listener: Listener, function: str, failing: int
+) -> None:
+    for index in range(failing):
+        fail_call(listener.host, index, function, pynvml.NVML_ERROR_UNKNOWN, times=1)
+    async with listener.listening(again_s=0.1):
+        await until(lambda: bool(listener.coverage))
+        assert len(listener.monitored) == 8 - failing
+        await until(lambda: len(listener.monitored) == 8)
+        assert await at_rest(lambda: len(listener.libraries)) == 2
+
+
+async def test_gpus_without_events_are_not_tried_again(listener: Listener) -> None:
+    fail_call(listener.host, 0, "nvmlDeviceRegisterEvents", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    async with listener.listening(again_s=0.1):
+        await until(lambda: len(listener.monitored) == 7)
+        assert await at_rest(lambda: len(listener.libraries)) == 1
+
+
+async def test_a_gpu_whose_uuid_is_no_text_is_left_out_and_the_others_are_heard(listener: Listener) -> None:
+    first: list[Any] = []
+
+    def uuid(handle: Any) -> Any:
+        if not first:
+            first.append(handle)
+            return b"\xff".decode()
+        return listener.libraries[-1].real("nvmlDeviceGetUUID")(handle)
+
+    listener.answers["nvmlDeviceGetUUID"] = uuid
+    async with listener.listening():
+        await until(lambda: len(listener.monitored) == 7)
+
+
+async def test_a_defect_ends_the_watcher_with_its_reason(listener: Listener) -> None:
+    def broken() -> Any:
+        raise AttributeError("defect")
+
+    listener.answers["nvmlEventSetCreate"] = broken
+    async with asyncio.timeout(20):
+        with pytest.raises(AttributeError, match="defect"):
+            await EventWatcher(listener.open_nvml, listener.events.append, listener.coverage.append).run()
 
 
 async def test_where_every_wait_fails_sessions_become_rare_and_the_gpus_are_named(listener: Listener) -> None:
