@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from dra_driver.allocation.world import World
+from dra_driver.allocation.world import World, claims_of
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.core import Event
+from dra_driver.api.core import Event, Pod
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import COMPUTE_DOMAINS, EVENTS, NODE_INVENTORIES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.cel.functions import Server
 from dra_driver.cli.reading.live import live_world
 from dra_driver.cli.reading.offline import deadline
 from dra_driver.cli.tables.following import Following
@@ -50,6 +53,10 @@ _DETAIL_S = 5.0
 _EXPLAINED_S = 30.0
 """How old an explanation may be: for each, all objects are read again, and every node is tried."""
 _SUGGESTIONS_S = 2.0
+_MOST_STEPS = 50_000_000
+"""Of the selectors of a pod's claims, by CEL's estimate: some seconds. Usual ones take 5 to 50 on a device. Kubernetes
+allows a million on each, so one user's pod could keep all others from being explained for hours."""
+_TOO_COMPLEX = "Its selectors are too complex to be evaluated on all devices here."
 _WIDTH = 110
 
 _KINDS = {**FOLLOWED, COMPUTE_DOMAINS: READ_AS[COMPUTE_DOMAINS]}
@@ -258,7 +265,28 @@ class WatchedCluster:
         self._changed()
 
 
+def steps_of_selectors(world: World, pod: Pod) -> int:
+    """The most that its claims' own selectors may take on all devices. Those of classes are an administrator's."""
+    claims = [entry.claim for entry in claims_of(world, pod) if entry.claim is not None]
+    ways = [way for claim in claims for request in claim.spec.devices.requests for _, way in request.ways]
+    expressions = [selector.cel.expression for way in ways for selector in way.selectors if selector.cel is not None]
+    devices = sum(len(slice_.spec.devices or ()) for slice_ in world.slices)
+    return devices * sum(_steps(expression, world.behavior.server) for expression in expressions)
+
+
+def _steps(expression: str, server: Server) -> int:
+    """A selector that does not compile is not evaluated."""
+    try:
+        return compile_selector(expression, server).cost
+    except CelError:
+        return 0
+
+
 def _reasons(world: World, namespace: str, name: str) -> WaitingReasons:
+    pod = world.pods.get((namespace, name))
+    if pod is not None and steps_of_selectors(world, pod) > _MOST_STEPS:
+        advice = f"dractl explain pod {name} -n {namespace} evaluates them on your machine."
+        return WaitingReasons(_TOO_COMPLEX, (f"Pod {namespace}/{name} waits. {_TOO_COMPLEX}", f"  {advice}"))
     try:
         explanation = explain_pod(world, (namespace, name), Scope(enough=deadline(_SUGGESTIONS_S)))
     except DriverError as error:

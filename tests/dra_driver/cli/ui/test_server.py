@@ -157,6 +157,26 @@ async def test_a_waiting_pod_is_explained_while_its_page_is_open(visitor: Visito
         assert "\n" in change["set"]["reasons"]
 
 
+async def test_a_pod_with_complex_selectors_keeps_no_other_from_being_explained(visitor: Visitor, kube: Kube) -> None:
+    """To evaluate them takes minutes here, and hours on the devices of a large cluster."""
+    ones = f"[{', '.join(['1'] * 300)}]"
+    slow = [
+        {"cel": {"expression": f"{ones}.all(a, {ones}.all(b, device.driver != string(a) + string(b) + '{number}'))"}}
+        for number in range(32)
+    ]
+    complex_claim = claim("complex")
+    complex_claim["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = slow
+    for made in (complex_claim, claim("later")):
+        await kube.create(RESOURCE_CLAIMS, made)
+        name = made["metadata"]["name"]
+        await kube.create(PODS, pod(f"{name}-pod", [name], node_name=None))
+    async with visitor.follows("/waiting/default/complex-pod") as changes:
+        change = await until(changes, "reasons", "too complex")
+        assert "dractl explain pod complex-pod -n default" in change["set"]["reasons"]
+    async with visitor.follows("/waiting/default/later-pod") as changes:
+        await until(changes, "reasons", "Pod default/later-pod waits")
+
+
 async def forgotten(visitor: Visitor) -> None:
     async with asyncio.timeout(60):
         while visitor.watched.following:  # noqa: ASYNC110 - nothing tells
