@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 import structlog
 
-from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
+from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable, UnreadableFile
 
 _log = structlog.get_logger(__name__)
 
@@ -130,6 +130,8 @@ def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None 
         return _in_pod()
     files = [kubeconfig] if isinstance(kubeconfig, Path) else list(kubeconfig)
     there = [file for file in files if file.exists()]
+    # As kubectl, which passes over empty files if there are others.
+    there = [file for file in there if not file.is_file() or file.stat().st_size] or there
     if not there:
         raise InvalidInput("does not exist; name another file", about=f"kubeconfig {_joined(files)}")
     plain = _plain_endpoint(there[0], context) if len(there) == 1 else None
@@ -207,7 +209,8 @@ def namespace_of(files: Sequence[Path], context: str | None) -> str:
     be read, which `endpoint_from` reports."""
     import yaml
 
-    there = [file for file in files if file.exists()]
+    # What can be read only once, as a pipe of the shell, is for `endpoint_from`.
+    there = [file for file in files if file.is_file()]
     try:
         return str(_first(there, "context", context or _current(there)).get("namespace") or "default")
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
@@ -235,9 +238,11 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
         raise InvalidInput(
             f"has certificate data that is not Base64: {error}", about=f"kubeconfig {_joined(files)}"
         ) from error
-    except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else _in_words(str(error))
-        raise InvalidInput(reason or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
+    except OSError as error:
+        raise UnreadableFile(error.strerror or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
+    except (ConfigException, yaml.YAMLError, ValueError) as error:
+        reason = " ".join(_in_words(str(error)).split())
+        raise InvalidInput(reason, about=f"kubeconfig {_joined(files)}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInput("is not a kubeconfig", about=f"kubeconfig {_joined(files)}") from error
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
+from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable, UnreadableFile
 from dra_driver.kube import endpoint
 from dra_driver.kube.client import Kube
 from dra_driver.kube.endpoint import _plain_endpoint, default_kubeconfigs, endpoint_from, namespace_of
@@ -188,7 +189,7 @@ def test_the_default_kubeconfig_is_kubectls(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_several_files_count_together_as_they_do_for_kubectl(tmp_path: Path) -> None:
-    """The first that says something says it; files that are not there are passed over."""
+    """The first that says something says it; files that are empty or not there are passed over."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         config = yaml.safe_load(kubeconfig(tmp_path / name, {"token": name}).read_text())
@@ -198,7 +199,8 @@ def test_several_files_count_together_as_they_do_for_kubectl(tmp_path: Path) -> 
                 config[kind][0][entry] = {"cluster": name, "user": name}
         config["current-context"] = name
         (tmp_path / name / "config").write_text(yaml.safe_dump(config))
-    files = [tmp_path / name / "config" for name in ("gone", "one", "two")]
+    (tmp_path / "empty").touch()
+    files = [tmp_path / "empty", *(tmp_path / name / "config" for name in ("gone", "one", "two"))]
     assert endpoint_from(files).token() == "Bearer one"
     assert endpoint_from(files, "two").token() == "Bearer two"
 
@@ -212,6 +214,8 @@ def test_the_namespace_is_that_of_the_context(tmp_path: Path) -> None:
     assert (namespace_of([path], None), namespace_of([tmp_path / "gone", path], "y")) == ("default", "team-a")
     path.write_text("- a")
     assert namespace_of([path], "y") == "default"
+    os.mkfifo(tmp_path / "pipe")
+    assert namespace_of([tmp_path / "pipe"], "y") == "default", "and it is not read"
 
 
 def test_a_kubeconfig_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> None:
@@ -486,7 +490,7 @@ def test_a_plain_kubeconfig_does_not_load_the_official_package(tmp_path: Path) -
 
 
 def test_a_folder_and_bytes_that_are_no_text_are_no_kubeconfig(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r": Is a directory$"):
+    with pytest.raises(UnreadableFile, match=r": Is a directory$"):
         endpoint_from(tmp_path)
     (tmp_path / "config").write_bytes(b"\xaf")
     with pytest.raises(InvalidInput, match=r": is not UTF-8 text, so it is not a kubeconfig$"):
@@ -494,8 +498,8 @@ def test_a_folder_and_bytes_that_are_no_text_are_no_kubeconfig(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{contexts: 3}", "clusters: []", "some text"])
-def test_what_is_no_kubeconfig_is_a_mistake_that_names_the_file(tmp_path: Path, text: str) -> None:
+def test_what_is_no_kubeconfig_is_a_mistake_that_names_the_file_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
-    with pytest.raises(InvalidInput, match=f"kubeconfig {path}"):
+    with pytest.raises(InvalidInput, match=f"^kubeconfig {path}: [^\n]+$"):
         endpoint_from(path)
