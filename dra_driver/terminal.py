@@ -332,6 +332,8 @@ def plain_errors() -> Iterator[None]:
     except DriverError as error:
         stop(str(error), Status.UNREACHABLE)
     except OSError as error:
+        if error.errno == errno.ENOENT and error.filename is None:
+            stop("the current folder no longer exists: change to another one", Status.UNREACHABLE)
         if error.errno not in _NO_ROOM or error.filename is not None:
             raise
         # What is left in its buffer would be tried once more at the end, and fail once more.

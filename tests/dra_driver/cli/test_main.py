@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import dra_driver
 from dra_driver.api.meta import NODES
 from dra_driver.cli.main import app, load
 from dra_driver.cli.overview import LazyCommand, commands, overview, quick_answer
@@ -209,3 +210,14 @@ def test_a_name_of_a_file_that_is_not_utf_8_is_printed_and_written_as_it_is(tmp_
     )  # fmt: skip
     assert manifest in done.stdout, done.stderr
     assert manifest in (tmp_path / "new" / "report.md").read_bytes()
+
+
+def test_a_current_folder_that_was_deleted_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'rmdir "$PWD"; "$0" -m dra_driver.cli migrate pod.yaml', sys.executable],
+        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path / "gone",
+        env={**os.environ, "PYTHONPATH": str(Path(dra_driver.__file__).parents[1])},
+    )  # fmt: skip
+    assert done.stderr.endswith("error: the current folder no longer exists: change to another one\n"), done.stderr
+    assert done.returncode == 3
