@@ -1,5 +1,6 @@
 """The first thing a newcomer runs works, in both publisher modes, and its exit status tells the truth."""
 
+import fcntl
 import json
 import re
 import socket
@@ -147,7 +148,7 @@ def test_a_mistake_is_answered_in_one_line_with_status_2(
         (["demo", "-f", "/nowhere"], "/nowhere: there is no such folder"),
         (["demo", "-f", "/etc/passwd"], "/etc/passwd: is a file: name the folder that contains it"),
         (["demo", "--nodes", "/nowhere"], "record /nowhere: does not exist"),
-        (["cluster", "--folder", "/dev/null"], "/dev/null: this folder cannot be made: File exists"),
+        (["cluster", "--folder", "/dev/null"], "/dev/null: this folder cannot be made: Not a directory"),
         (["cluster", "--policy", "/nowhere"], "policy /nowhere: cannot be read: No such file or directory"),
         (["inventory", "--policy", "/nowhere"], "policy /nowhere: cannot be read: No such file or directory"),
         (["inventory", "--host", "/nowhere"], "record /nowhere: does not exist"),
@@ -194,6 +195,25 @@ def test_manifests_that_cannot_be_sent_are_refused_before_anything_starts(
     (tmp_path / "wrong.yaml").write_bytes(manifest)
     with pytest.raises(InvalidInput, match=says):
         scenarios_in(tmp_path)
+
+
+def test_a_folder_has_one_cluster_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second one would overwrite the kubeconfig of the first."""
+    (tmp_path / "logs").mkdir()
+    with (tmp_path / "logs" / "simulation.log").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        printed = mistake(["cluster", "--folder", str(tmp_path)], monkeypatch, capsys)
+    assert "a simulated cluster is running in this folder; end it, or name another folder" in printed
+
+
+def test_a_folder_that_cannot_have_files_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").touch()
+    printed = mistake(["cluster", "--folder", str(tmp_path)], monkeypatch, capsys, status=3)
+    assert f"{tmp_path}: this folder cannot be made: File exists" in printed
 
 
 def test_a_port_that_is_taken_is_a_mistake_in_one_line(

@@ -1,6 +1,7 @@
 """`dractl demo` runs every example on a simulated cluster, and `dractl cluster` keeps that cluster running."""
 
 import asyncio
+import fcntl
 import signal
 import tempfile
 import time
@@ -25,7 +26,7 @@ from dra_driver.cli.reading.offline import objects_of_node
 from dra_driver.cli.simulated import scenario as scenarios
 from dra_driver.cli.simulated.scenario import ContainerResult, Scenario
 from dra_driver.cli.tables.usage import PublishedDevice, short_product
-from dra_driver.errors import DriverError, UnreadableFile
+from dra_driver.errors import DriverError, InvalidInput, UnreadableFile
 from dra_driver.features import Gates
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
 from dra_driver.phrases import how_many
@@ -370,7 +371,7 @@ def cluster(
     )
     if folder is not None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "logs").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UnreadableFile(f"this folder cannot be made: {error.strerror}", about=str(folder)) from error
         asyncio.run(_keep(folder.resolve(), running))
@@ -386,6 +387,11 @@ async def _keep(folder: Path, running: _Running) -> None:
     async with AsyncExitStack() as stack:
         (folder / "logs").mkdir(exist_ok=True)
         log = stack.enter_context((folder / "logs" / "simulation.log").open("a"))
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            reason = "a simulated cluster is running in this folder; end it, or name another folder with --folder"
+            raise InvalidInput(reason, about=str(folder)) from error
         configure_logging("info", "console", log)
         with messages.status("starting a simulated cluster") as status:
             cluster = await stack.enter_async_context(running(folder, progress=status.update))
