@@ -12,12 +12,13 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import structlog
 
@@ -135,21 +136,7 @@ def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None 
     if not there:
         raise InvalidInput("does not exist; name another file", about=f"kubeconfig {_joined(files)}")
     plain = _plain_endpoint(there[0], context) if len(there) == 1 else None
-    endpoint = plain or _from_kubeconfig(there, context)
-    if not _is_url(endpoint.server):
-        raise InvalidInput(
-            f"the server {endpoint.server!r} is not a URL; write it as https://HOST:PORT",
-            about=f"kubeconfig {_joined(there)}",
-        )
-    return endpoint
-
-
-def _is_url(server: str) -> bool:
-    try:
-        parts = urlsplit(server)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
+    return plain or _from_kubeconfig(there, context)
 
 
 def default_kubeconfigs() -> tuple[Path, ...]:
@@ -227,9 +214,10 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
         context = context or _current(files)
         with _failures_raised():
             config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
-        proxy = proxy_of(configuration.proxy)
+        chosen = _first(files, "context", context)
+        proxy = _proxy(_first(files, "cluster", chosen.get("cluster")), configuration.host)
         tls = _tls_of_package(configuration) if _uses_tls(configuration.host, proxy) else None
-        impersonation = _impersonation(_first(files, "user", _first(files, "context", context).get("user")))
+        impersonation = _impersonation(_first(files, "user", chosen.get("user")))
     except UnicodeDecodeError as error:
         raise InvalidInput(
             "is not UTF-8 text, so it is not a kubeconfig", about=f"kubeconfig {_joined(files)}"
@@ -332,7 +320,7 @@ def _plain_endpoint(path: Path, context: str | None) -> Endpoint | None:
             return None
         server = str(cluster["server"])
         files = [path.parent / entry[field] for entry in (cluster, user) for field in _FILES if entry.get(field)]
-        proxy, name = proxy_of(cluster.get("proxy-url")), cluster.get("tls-server-name") or None
+        proxy, name = _proxy(cluster, server), cluster.get("tls-server-name") or None
         impersonation = _impersonation(user)
         tls = TlsFiles(files, lambda: _tls(path.parent, cluster, user)) if _uses_tls(server, proxy) else None
         if "tokenFile" in user:
@@ -367,13 +355,47 @@ _IN_HEADER = "!#$&'*+^`|"
 """What a header's name may have besides letters, digits and what `quote` keeps."""
 
 
-def proxy_of(url: str | None) -> str | None:
-    """The proxy of a `proxy-url`. Raises ValueError if it is not supported."""
-    if not url:
+def _proxy(cluster: dict[str, Any], server: str) -> str | None:
+    """The proxy that kubectl uses: of the cluster, else of the environment. Raises ValueError if it is not supported,
+    or if the server's address is not valid."""
+    parts = _url(server)
+    url = cluster.get("proxy-url") or _proxy_of_environment(parts)
+    if url and not url.startswith(("http://", "https://")):
+        raise ValueError(f"the proxy {url!r} is not supported; name one with http:// or https://")
+    return url or None
+
+
+def _url(server: str) -> SplitResult:
+    """Raises ValueError if it is not one."""
+    with suppress(ValueError):
+        parts = urlsplit(server)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    raise ValueError(f"the server {server!r} is not a URL; write it as https://HOST:PORT")
+
+
+def _proxy_of_environment(server: SplitResult) -> str | None:
+    """Source: Go's http.ProxyFromEnvironment, which never uses a proxy for this machine."""
+    url, excepted = _variable(f"{server.scheme}_proxy"), _variable("no_proxy").lower()
+    here = "localhost,127.0.0.0/8,::1"
+    if not url or any(_excepts(entry.strip(), server) for entry in f"{here},{excepted}".split(",")):
         return None
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(f"proxy-url {url!r} is not supported; name a proxy with http:// or https://")
-    return url
+    return url if "://" in url else f"http://{url}"
+
+
+def _variable(name: str) -> str:
+    return os.environ.get(name.upper()) or os.environ.get(name) or ""
+
+
+def _excepts(entry: str, server: SplitResult) -> bool:
+    """Whether an entry of NO_PROXY is for the server: `*`, a network, an address or a domain, of one port or all."""
+    host, port = server.hostname or "", server.port
+    with suppress(ValueError):
+        return ip_address(host) in ip_network(entry)
+    name, _, of_port = entry.removeprefix("*").partition(":")
+    if not entry or (of_port and of_port != str(port or "")):
+        return False
+    return entry == "*" or host == name or host.endswith(name if name.startswith(".") else f".{name}")
 
 
 def _uses_tls(server: str, proxy: str | None) -> bool:

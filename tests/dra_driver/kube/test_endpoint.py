@@ -139,7 +139,7 @@ def test_an_impersonation_that_cannot_be_sent_is_refused(tmp_path: Path, user: d
 
 @pytest.mark.parametrize("server", ["", "127.0.0.1:6443", "https://127.0.0.1:99999", "https://[::1"])
 def test_a_server_that_is_no_url_is_a_mistake_that_is_named(tmp_path: Path, server: str) -> None:
-    with pytest.raises(InvalidInput, match=r"is not a URL; write it as https://HOST:PORT"):
+    with pytest.raises(InvalidInput, match=r"is not a URL; write it as https://HOST:PORT|Invalid IPv6 URL"):
         endpoint_from(kubeconfig(tmp_path, {}, server=server))
 
 
@@ -460,8 +460,50 @@ async def test_a_proxy_that_refuses_is_named(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_cannot_be_used_is_a_mistake_that_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"proxy-url 'socks5://proxy' is not supported"):
+    with pytest.raises(InvalidInput, match=r"the proxy 'socks5://proxy' is not supported"):
         endpoint_from(kubeconfig(tmp_path, {}, **{"proxy-url": "socks5://proxy"}))
+
+
+SERVER = "https://api.example.com:6443"
+
+
+@pytest.mark.parametrize("user", [{}, PASSWORD], ids=["read here", "read by the official package"])
+@pytest.mark.parametrize(
+    ("server", "environment", "proxy"),
+    [
+        (SERVER, {"HTTPS_PROXY": "http://proxy:3128"}, "http://proxy:3128"),
+        (SERVER, {"https_proxy": "proxy:3128"}, "http://proxy:3128"),
+        (SERVER, {"HTTP_PROXY": "http://proxy:3128", "ALL_PROXY": "http://proxy:3128"}, None),
+        ("http://api.example.com", {"HTTP_PROXY": "http://proxy:3128"}, "http://proxy:3128"),
+        (SERVER, {"HTTPS_PROXY": "http://proxy", "NO_PROXY": "other.com, .example.com"}, None),
+        (SERVER, {"HTTPS_PROXY": "http://proxy", "NO_PROXY": "Example.com"}, None),
+        (SERVER, {"HTTPS_PROXY": "http://proxy", "NO_PROXY": "*.example.com:6443"}, None),
+        (SERVER, {"HTTPS_PROXY": "http://proxy", "NO_PROXY": "*"}, None),
+        (SERVER, {"HTTPS_PROXY": "http://proxy", "NO_PROXY": "example.com:443,ple.com,"}, "http://proxy"),
+        ("https://10.1.2.3", {"HTTPS_PROXY": "http://proxy", "no_proxy": "10.0.0.0/8"}, None),
+        ("https://10.1.2.3", {"HTTPS_PROXY": "http://proxy", "no_proxy": "10.1.2.3"}, None),
+        ("https://10.1.2.3", {"HTTPS_PROXY": "http://proxy", "no_proxy": "10.2.0.0/16"}, "http://proxy"),
+        ("https://127.0.0.1:6443", {"HTTPS_PROXY": "http://proxy"}, None),
+        ("https://[::1]:6443", {"HTTPS_PROXY": "http://proxy"}, None),
+        ("https://localhost:6443", {"HTTPS_PROXY": "http://proxy"}, None),
+    ],
+)
+def test_the_proxy_of_the_environment_is_used_as_by_kubectl(
+    user: dict[str, Any],
+    server: str,
+    environment: dict[str, str],
+    proxy: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert endpoint_from(kubeconfig(tmp_path, user, server=server)).proxy == proxy
+    own = kubeconfig(tmp_path, user, **{"server": server, "proxy-url": "http://own"})
+    assert endpoint_from(own).proxy == "http://own"
 
 
 @pytest.mark.parametrize(
