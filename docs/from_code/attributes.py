@@ -27,6 +27,7 @@ from dra_driver.names import (
     STANDARD_DOMAIN,
     VFIO_ATTRIBUTES,
 )
+from dra_driver.phrases import how_many
 from dra_driver.slices import domains
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.features import ALL_FEATURES
@@ -48,8 +49,8 @@ MEANINGS = {
     f"{STANDARD_DOMAIN}/pcieRoot": "PCIe root of the GPU, for `matchAttribute` with network devices.",
     f"{STANDARD_DOMAIN}/numaNode": "NUMA node of the GPU; absent if the machine has none.",
     **{
-        f"partition{size}": f"Fabric partition of {size} GPUs that contains this GPU, for `matchAttribute`; only where"
-        " NVSwitches are shared."
+        f"partition{size}": f"Fabric partition of {how_many(size, 'GPU')} that contains this GPU, for `matchAttribute`;"
+        " only where NVSwitches are shared."
         for size in PARTITION_SIZES
     },
     "gpuModuleID": "Place of the GPU on its base board, as NVML reports it; only where NVSwitches are shared.",

@@ -16,7 +16,7 @@ from dra_driver.api.computedomain import ComputeDomainStatus, DomainNode
 from dra_driver.api.meta import Condition, dated
 from dra_driver.domains.names import DomainReason
 from dra_driver.domains.observed import ObjectState, ObservedDomain, ObservedNode
-from dra_driver.phrases import and_more
+from dra_driver.phrases import and_more, how_many
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def _joined(observed: ObservedDomain, members: Membership) -> _Statement:
         named = ", ".join(clique or "none" for clique in cliques[:_NAMED])
         message = f"its nodes are in {len(cliques)} NVLink cliques, and share memory only within each: {named}"
         return NODES_JOINED, "True", DomainReason.SEVERAL_CLIQUES, message
-    return NODES_JOINED, "True", DomainReason.NODES_JOINED, f"{len(observed.wanted_nodes)} nodes"
+    return NODES_JOINED, "True", DomainReason.NODES_JOINED, how_many(len(observed.wanted_nodes), "node")
 
 
 _SEVERITY = (
@@ -254,14 +254,14 @@ def _ready(observed: ObservedDomain, members: Membership, nodes: Sequence[Domain
     wanted = observed.wanted_nodes
     waiting = [f"{node.name} ({node.message})" for node in nodes if node.status != "Ready" and node.name in wanted]
     if waiting:
-        message = f"{len(waiting)} of {len(wanted)} nodes: {_listed(waiting)}"
+        message = f"{len(waiting)} of {how_many(len(wanted), 'node')}: {_listed(waiting)}"
         return READY, "False", DomainReason.DAEMONS_NOT_READY, message
     if not wanted:
         return READY, "False", DomainReason.NO_NODES, _no_nodes(observed)
     if len(wanted) < observed.domain.spec.num_nodes:
-        missing = f"pods are on {len(wanted)} nodes, numNodes is {observed.domain.spec.num_nodes}"
+        missing = f"pods are on {how_many(len(wanted), 'node')}, numNodes is {observed.domain.spec.num_nodes}"
         return READY, "False", DomainReason.NODES_MISSING, missing
-    return READY, "True", DomainReason.ALL_NODES_READY, f"{len(wanted)} nodes"
+    return READY, "True", DomainReason.ALL_NODES_READY, how_many(len(wanted), "node")
 
 
 def _no_nodes(observed: ObservedDomain) -> str:

@@ -24,7 +24,7 @@ from dra_driver.errors import DomainNotReady, DriverError, Gone, InvalidInput, N
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror
 from dra_driver.names import ClaimRef
-from dra_driver.phrases import and_more
+from dra_driver.phrases import and_more, how_many
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.domains.wanted import is_channel
 from kubelet_plugin.prepare.journal import DomainClaim, DomainName
@@ -94,7 +94,7 @@ class DomainReader:
         if entry.status != "Ready":
             return f"{name} is not ready on node {self._node}: {entry.message or why}"
         if self._waits_for_others(domain):
-            return f"{name} waits for {domain.spec.num_nodes} nodes: {why}"
+            return f"{name} waits for {how_many(domain.spec.num_nodes, 'node')}: {why}"
         return None
 
     def _waits_for_others(self, domain: ComputeDomain) -> bool:

@@ -78,9 +78,9 @@ REFUSED = [
         {}, (node("a"), ours("gpu.example.com")), "another DRA driver for the same GPUs", id="ours, the same node"
     ),
     pytest.param({}, (nvidias(DOMAINS),), "featureGates.ComputeDomains=false", id="domains"),
-    pytest.param({}, (claim("gpu-0"),), r"1 claims hold GPUs .* \(default/train\)", id="what NVIDIA's own gave"),
-    pytest.param({}, (claim("gpu-1-mig-1g10gb-19-0"),), "1 claims hold GPUs", id="a MIG device"),
-    pytest.param({}, (claim("gpu-vfio-3"),), "1 claims hold GPUs", id="a GPU for a virtual machine"),
+    pytest.param({}, (claim("gpu-0"),), r"1 claim holds GPUs .* \(default/train\)", id="what NVIDIA's own gave"),
+    pytest.param({}, (claim("gpu-1-mig-1g10gb-19-0"),), "1 claim holds GPUs", id="a MIG device"),
+    pytest.param({}, (claim("gpu-vfio-3"),), "1 claim holds GPUs", id="a GPU for a virtual machine"),
 ]
 INSTALLED = [
     pytest.param(OFF, (nvidias(DOMAINS),), id="domains are left to it"),

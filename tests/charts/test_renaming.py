@@ -105,7 +105,7 @@ def test_a_driver_keeps_its_name_while_somebody_has_its_devices(cluster: Cluster
     for asking in claims:
         cluster.create(asking)
     before = written(cluster)
-    with pytest.raises(HelmError, match=r"1 claims have devices of driver gpu.nvidia.com \(default/of-nvidia.com\)"):
+    with pytest.raises(HelmError, match=r"1 claim has devices of driver gpu.nvidia.com \(default/of-nvidia.com\)"):
         helm.upgrade({**without, "driverName": "gpu.example.com"})
     assert written(cluster) == before
     helm.upgrade({**without, "logLevel": "debug"})

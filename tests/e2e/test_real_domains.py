@@ -39,6 +39,7 @@ from support.real_domains import (
     use_domain,
 )
 
+from dra_driver.api.binding import BINDING_READY
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 pytestmark = pytest.mark.skipif(not CHART_IS_THERE, reason=CHART_WHY_NOT)
@@ -132,20 +133,15 @@ def test_a_domain_of_two_pods_comes_up_with_a_real_daemon_and_leaves_nothing() -
 
 
 def true_conditions() -> list[tuple[str, ...]]:
-    """What is true of each device of the second driver, by its kind, as `status.devices` of its claim says."""
+    """What is true of each device of the second driver, by its kind, as `status.devices` of its claim says. Without
+    what the scheduler waits for: that is there only where the API server has binding conditions."""
     true_by_kind = []
     for claim in get("resourceclaims", "-A")["items"]:
         for device in claim.get("status", {}).get("devices") or ():
             if device["driver"] == COMPUTE_DOMAIN_DRIVER:
                 kind = device["device"].partition("-")[0]
-                true_by_kind.append(
-                    (
-                        kind,
-                        *sorted(
-                            condition["type"] for condition in device["conditions"] if condition["status"] == "True"
-                        ),
-                    )
-                )
+                true = {condition["type"] for condition in device["conditions"] if condition["status"] == "True"}
+                true_by_kind.append((kind, *sorted(true - {BINDING_READY})))
     return sorted(true_by_kind)
 
 
@@ -201,7 +197,9 @@ def test_two_domains_that_race_for_a_node_have_it_one_after_the_other() -> None:
     runs(pods[winner])
     becomes(winner, "AllNodesReady")
     assert (phase(pods[loser]), f"default/{winner}" in message(loser)) == ("Pending", True)
-    until(lambda: f"default/{winner}" in kubectl("describe", "pod", pods[loser]), "kubelet says whose the node is", 90)
+    until(
+        lambda: f"default/{winner}" in kubectl("describe", "pod", pods[loser]), "an Event says whose the node is", 150
+    )
     end(pods[winner])
     runs(pods[loser])
     becomes(loser, "AllNodesReady")
@@ -209,7 +207,9 @@ def test_two_domains_that_race_for_a_node_have_it_one_after_the_other() -> None:
 
 
 def has_a_node(pod: str) -> bool:
-    return bool(get("pod", pod)["spec"].get("nodeName"))
+    """Or will have, once its claim is prepared (binding conditions)."""
+    obj = get("pod", pod)
+    return bool(obj["spec"].get("nodeName") or obj["status"].get("nominatedNodeName"))
 
 
 def test_a_domain_that_is_deleted_while_a_program_runs_goes_after_it() -> None:
@@ -258,7 +258,7 @@ def test_with_num_nodes_no_pod_starts_before_there_are_so_many() -> None:
     use_domain("pair", "one")
     becomes("pair", "NodesMissing")
     assert domain("pair").status.ready_nodes == "1/2"
-    until(lambda: "waits for 2 nodes" in kubectl("describe", "pod", "one"), "kubelet says why", 90)
+    until(lambda: "waits for 2 nodes" in kubectl("describe", "pod", "one"), "an Event says why", 150)
     assert phase("one") == "Pending"
 
 

@@ -96,12 +96,12 @@ async def test_a_channel_waits_until_its_node_is_ready(node: Node) -> None:
                         "type": "Ready",
                         "status": "False",
                         "reason": "NodesMissing",
-                        "message": "pods are on 1 nodes, numNodes is 2",
+                        "message": "pods are on 1 node, numNodes is 2",
                         "lastTransitionTime": "t",
                     }
                 ],
             },
-            "waits for 2 nodes: pods are on 1 nodes, numNodes is 2",
+            "waits for 2 nodes: pods are on 1 node, numNodes is 2",
         ),
     ],
 )
