@@ -5,9 +5,11 @@ loaded before any other (LD_PRELOAD), as it would find it on the host. What a pr
 `HardwareError` in one place. Calls block.
 """
 
+import fcntl
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -34,6 +36,7 @@ _ADVICE = {
 _HOST_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 _NOISE = "from LD_PRELOAD cannot be preloaded"
+_MOST_OUTPUT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +128,18 @@ def run_program(
     spoken = " ".join((program.name, *words))
     env = {"PATH": os.defpath, "LD_PRELOAD": str(program.nvml_library), **(environment or {})}
     try:
-        done = subprocess.run(
-            [program.file, *words],
-            input=asked,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=env,
-            pass_fds=passed,
-            timeout=timeout_s,
-            check=False,
-        )
+        with _limited_file() as stdout, _limited_file() as stderr:
+            done = subprocess.run(
+                [program.file, *words],
+                input=asked.encode(),
+                stdout=stdout,
+                stderr=stderr,
+                env=env,
+                pass_fds=passed,
+                timeout=timeout_s,
+                check=False,
+            )
+            printed, complaint = _written(stdout), _written(stderr)
     except subprocess.TimeoutExpired as error:
         raise HardwareError(
             f"`{spoken}` has not ended for {timeout_s:g} s; see the kernel log for what the driver waits for",
@@ -148,11 +152,29 @@ def run_program(
             about=about,
         ) from error
     if done.returncode:
-        output = said_by(done.stdout, done.stderr) or "it says nothing"
+        output = said_by(printed, complaint) or "it says nothing"
         advice = _ADVICE.get(done.returncode) if program.name == "nvidia-smi" else None
         message = f"`{spoken}` failed ({done.returncode}): {output}"
         raise HardwareError(f"{message}; {advice}" if advice else message, about=about, code=done.returncode)
-    return done.stdout
+    return printed
+
+
+@contextmanager
+def _limited_file() -> Iterator[int]:
+    """A file in memory that cannot grow: a program that prints without end gets an error when it is full. What a
+    program prints may come from a container, which can answer in place of its MPS daemon. Source: memfd_create(2)."""
+    file = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(file, _MOST_OUTPUT_BYTES)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _written(file: int) -> str:
+    """The program shares this process' position in the file, so that is how much it wrote."""
+    return os.pread(file, os.lseek(file, 0, os.SEEK_CUR), 0).decode(errors="replace")
 
 
 def said_by(*outputs: str) -> str:
