@@ -2,10 +2,12 @@
 
 import fcntl
 import json
+import os
 import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.pages import ROOT
+from support.plugin import short_folder
 from support.rows import slow_but
 
 from dra_driver import bundled
@@ -195,6 +198,24 @@ def test_manifests_that_cannot_be_sent_are_refused_before_anything_starts(
     (tmp_path / "wrong.yaml").write_bytes(manifest)
     with pytest.raises(InvalidInput, match=says):
         scenarios_in(tmp_path)
+
+
+@pytest.mark.parametrize("command", slow_but(["demo", "tour"], "demo"))
+def test_sigterm_leaves_nothing(command: str) -> None:
+    with short_folder() as folder:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "dra_driver.cli", command],
+            env={**os.environ, "TMPDIR": str(folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        deadline = time.monotonic() + 60
+        while not list(folder.glob("dractl-*/nodes")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        running.terminate()
+        running.communicate(timeout=60)
+        assert running.returncode == (143 if command == "demo" else 0)
+        assert list(folder.iterdir()) == []
 
 
 def test_a_folder_has_one_cluster_at_a_time(

@@ -117,7 +117,10 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "simulation.log").open("w") as log:
         configure_logging("info", "console", log)
         running = partial(SimulatedCluster.running, Path(place), wanted, publisher=publisher, version=SEEN[minor])
-        outcomes = asyncio.run(_run(running, results, skipped, timeout))
+        try:
+            outcomes = asyncio.run(_run(running, results, skipped, timeout))
+        except asyncio.CancelledError:
+            raise SystemExit(128 + signal.SIGTERM) from None
     if output is Format.TABLE:
         _show(outcomes, time.monotonic() - started)
     else:
@@ -197,6 +200,7 @@ async def _run(
     running: _Running, results: Sequence[Scenario], skipped: Mapping[str, str], timeout_s: float
 ) -> list[ExampleOutcome]:
     outcomes = []
+    scenarios.cancel_on_sigterm()
     with messages.status("starting a simulated cluster") as status:
         async with running(progress=status.update) as cluster:
             for scenario in results:

@@ -191,7 +191,7 @@ def tour(
         configure_logging("info", "console", log)
         try:
             ended = asyncio.run(_lead(Path(place), screen, wait=not yes and sys.stdin.isatty()))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):
             ended = False
     screen.print(
         f"\n{_NEXT}" if ended else "\nThe tour ended early. The cluster is stopped, and its files are removed."
@@ -202,6 +202,7 @@ async def _lead(place: Path, screen: Console, *, wait: bool) -> bool:
     """Whether all steps were taken."""
     (place / "examples").symlink_to(bundled.FEATURES_FOLDER.parent.resolve())
     (place / "all-gpus").mkdir()
+    scenarios.cancel_on_sigterm()
     async with AsyncExitStack() as stack:
         with messages.status("starting a simulated cluster") as status:
             running = SimulatedCluster.running(place, _NODES, progress=status.update)
