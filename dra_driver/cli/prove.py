@@ -51,7 +51,7 @@ from dra_driver.doctor.proofs import (
     request_for,
     summary,
 )
-from dra_driver.errors import ClusterError, DriverError, InvalidInput, NotFound, Rejected
+from dra_driver.errors import ClusterError, DriverError, InvalidInput, NoSuchObject, NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.terminal import Format, Status, echo, messages, print_data, stop
 
@@ -152,6 +152,10 @@ def _in_pods(options: PodOptions, kubeconfig: Path | None, context: str | None, 
         return ask(kubeconfig, context, lambda kube: proven_in_pods(kube, options))
     except asyncio.CancelledError:
         stop("ended by a signal; deleted the pods and claims of the proofs", Status.NO)
+    except NoSuchObject as error:
+        if required:
+            raise
+        return _all(not_tried(str(error)))
     except (ClusterError, InvalidInput) as error:
         if required:
             raise
@@ -164,7 +168,8 @@ def _all(proof: Proof) -> tuple[Proof, ...]:
 
 
 async def proven_in_pods(kube: Kube, options: PodOptions) -> tuple[Proof, ...]:
-    """In the order of `SHAPES`. Raises ClusterError if the cluster does not answer at all."""
+    """In the order of `SHAPES`. Raises ClusterError if the cluster does not answer at all, and NoSuchObject if it does
+    not have the node."""
     task = asyncio.current_task()
     if task is not None:
         # A SIGTERM must delete the pods, too; a SIGINT cancels by itself.
@@ -174,7 +179,7 @@ async def proven_in_pods(kube: Kube, options: PodOptions) -> tuple[Proof, ...]:
     node = options.node
     known = any(inventory.metadata.name == node for inventory in cluster.inventories)
     if not known and not await _has_inventory(kube, node):
-        return _all(not_tried(f"the driver reports no node {node} to this cluster", "dractl get nodes"))
+        raise NoSuchObject("the driver reports no such node to this cluster; dractl get nodes lists them", about=node)
     place = await place_of(kube, node, options.image)
     if isinstance(place, Proof):
         return _all(place)
@@ -226,7 +231,9 @@ async def place_of(kube: Kube, node: str, image: str | None) -> "ProofPlace | Pr
             secrets = tuple(secret.name for secret in pod.spec.image_pull_secrets)
             return ProofPlace(kube, node, pod.namespace, image or pod.spec.ours.image, secrets)
     if image is None:
-        return not_tried(f"node {node} has no pod of the plugin, whose image the pods would have", "--image IMAGE")
+        return not_tried(
+            f"node {node} has no pod of the plugin, whose image the pods would have", "name one with --image IMAGE"
+        )
     return ProofPlace(kube, node, "default", image)
 
 

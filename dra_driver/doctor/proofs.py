@@ -96,10 +96,10 @@ def summary(proofs: Sequence[Proof]) -> str:
 
 
 def lines(proofs: Iterable[Proof], width: int) -> Iterator[str]:
-    """A line for each. Only failures have all of their reason, and their fix; the archive has the others' reasons."""
+    """A line for each. Those with a fix, as failures, have it and all of their reason; the archive has the others'."""
     for proof in proofs:
         head = f"{proof.outcome.value:<10}{proof.name:<{_NAME_WIDTH}}"
-        if proof.outcome is ProofResult.FAIL:
+        if proof.outcome is ProofResult.FAIL or proof.fix:
             yield from folded(head, proof.reason, width)
             if proof.fix:
                 yield from folded(f"{'':{len(head)}}fix: ", proof.fix, width)

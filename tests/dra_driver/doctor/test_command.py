@@ -22,6 +22,7 @@ from dra_driver.cli.doctor import shipped_checks
 from dra_driver.cli.main import app
 from dra_driver.doctor.api_server import OF_THE_CONTROLLER, OF_THE_PLUGIN
 from dra_driver.doctor.findings import Diagnosis, DoctorReport, Verdict, rendered, summary
+from dra_driver.errors import NoSuchObject
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 from dra_driver.terminal import Status, plain_errors
@@ -109,6 +110,14 @@ def granted(release: Release, account: str) -> set[tuple[str, str, str]]:
                 names = (rule["verbs"], rule["apiGroups"], rule["resources"])
                 rights |= {(verb, group, resource) for verb in names[0] for group in names[1] for resource in names[2]}
     return rights
+
+
+async def test_a_proof_on_a_node_that_does_not_exist_is_refused(api_server: SimulatedApiServer, tmp_path: Path) -> None:
+    kubeconfig = api_server.kubeconfig(tmp_path / "kubeconfig")
+    words = ("doctor", "--prove", "--on", "nosuch", "--archive", str(tmp_path / "a.tgz"))
+    with pytest.raises(NoSuchObject, match="nosuch: the driver reports no such node to this cluster"):
+        await dractl(*words, "--kubeconfig", str(kubeconfig))
+    assert not (tmp_path / "a.tgz").exists()
 
 
 async def test_on_an_empty_cluster_it_says_how_to_install(api_server: SimulatedApiServer, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a proof's pods ask for, and how what came of them is judged."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from support.rows import rows
@@ -17,6 +18,7 @@ from dra_driver.doctor.proofs import (
     ProofRequest,
     claim_of,
     judged,
+    lines,
     pod_of,
     reported_uuids,
     request_for,
@@ -38,6 +40,15 @@ def asked(
     what: Any, *devices: Device, also: tuple[ProofChange, ...] = (), why: str | None = None
 ) -> ProofRequest | Proof:
     return request_for(what, [ProofDevice(name, why) for name in devices], also, GPU_DRIVER)
+
+
+def test_what_was_not_tried_is_shown_with_all_of_its_reason_if_there_is_a_fix() -> None:
+    why = "the node has no pod of the plugin, whose image the pods would have"
+    fixed = Proof("pod-gpu", Verdict.NOT_TRIED, why, "name one with --image IMAGE")
+    shown = [*lines([fixed], 60)]
+    assert " ".join(" ".join(shown).split()) == f"not tried pod-gpu {why} fix: name one with --image IMAGE"
+    (line,) = lines([replace(fixed, fix="")], 60)
+    assert line.endswith("…")
 
 
 def test_each_shape_asks_for_what_the_node_has() -> None:
