@@ -279,8 +279,13 @@ def _cached_folders(files: DriverFiles) -> Iterator[str]:
         yield from (text for text in (folder, posixpath.join(folder, "vdpau")) if text in used)
 
 
+_HOOK_ENVIRONMENT = ("NVIDIA_CTK_DEBUG=false",)
+"""Never empty: without variables of its own, runc gives a hook those of the container, so that an image with LD_PRELOAD
+runs its code as root on the host (CVE-2025-23266; seen with runc 1.1)."""
+
+
 def _hook(hook: HookProgram, sub_command: str, *arguments: str) -> Hook:
-    return Hook("createContainer", hook.path, (*hook.arguments, sub_command, *arguments), ("NVIDIA_CTK_DEBUG=false",))
+    return Hook("createContainer", hook.path, (*hook.arguments, sub_command, *arguments), _HOOK_ENVIRONMENT)
 
 
 def _link_arguments(links: Sequence[Link]) -> tuple[str, ...]:
