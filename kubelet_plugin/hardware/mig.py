@@ -290,6 +290,7 @@ class MigGpu:
         if not self._profiles:
             try:
                 self._profiles = tuple(self._all_profiles())
+                self.denied = False
             except HardwareError as error:
                 if needed or error.code != NvmlCode.NO_PERMISSION:
                     raise

@@ -205,6 +205,13 @@ class TestProfiles:
         (problem,) = readings.problems
         assert (problem.subject, problem.reason) == (f"MIG of GPU {gpu.pci_bus_id}", "NoPermission")
 
+    def test_a_refusal_is_no_problem_any_more_when_the_driver_answers(self, node: Node, library: Library) -> None:
+        nvml = session(library)
+        set_privileged(node.host, privileged=False)
+        assert nvml.gpus().problems != ()
+        set_privileged(node.host, privileged=True)
+        assert nvml.gpus().problems == ()
+
     def test_a_divided_gpu_whose_instances_only_root_may_know_is_not_guessed(self, node: Node) -> None:
         node.host.set_mig(0, 1)
         set_privileged(node.host, privileged=False)
