@@ -226,7 +226,10 @@ class HookPrograms:
     def _answered(self, path: str, file: Path, seen: Seen) -> tuple[HookProgram | None, str | None]:
         """What the program at `path` can do, or why it cannot be used; `file` is where it lies for this process."""
         ldconfig = next((place for place in _LDCONFIG if self._file(place, seen) is not None), None)
-        state = file.stat()
+        try:
+            state = file.stat()
+        except OSError as error:
+            return None, f"{path} cannot be read: {error.strerror}"  # it is just being replaced, perhaps
         identity = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size, ldconfig)
         known = self._asked.get(path)
         if known is None or known[0] != identity or _is_doubtful(known):

@@ -51,6 +51,16 @@ WITHOUT_LDCONFIG_PATH = ("1.11", "1.12", "1.14")
 # What a program can do
 
 
+def test_a_program_that_vanishes_while_it_is_looked_at_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is being replaced."""
+    monkeypatch.setattr(HookPrograms, "_file", lambda *_: tmp_path / "gone")
+    choice = HookPrograms(DriverTree(tmp_path).host).find(Seen())
+    assert choice.mode is HookMode.NONE
+    assert "cannot be read: No such file" in (choice.problem or "")
+
+
 @rows("name", RELEASES)
 def test_each_release_is_used_for_what_it_has(name: str) -> None:
     release, program = name.split("/")
