@@ -25,7 +25,7 @@ Adapters translate foreign exceptions into these in one place each and keep the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import ClassVar
 
 
@@ -192,9 +192,16 @@ class NodeNotReady(DriverError):
     )
 
 
+class DomainLack(Enum):
+    """What a ComputeDomain lacks on the node of a claim."""
+
+    READY_DAEMON = "the node is not ready in the domain, so another node may be the better choice"
+    OTHER_NODES = "the node is ready, and waits for others"
+    FREE_NODE = "the node is in another domain, so only another node can be chosen"
+
+
 class DomainNotReady(NodeNotReady):
-    """A claim of a ComputeDomain waits for its domain; no fault while pods of the domain still start. `of_node`:
-    whether the claim's own node is not ready, so that another node may be the better choice."""
+    """A claim of a ComputeDomain waits for its domain; no fault while pods of the domain still start."""
 
     help = Help(
         Move.NO_ONE,
@@ -206,8 +213,8 @@ class DomainNotReady(NodeNotReady):
         "claim.",
     )
 
-    def __init__(self, message: str, *, about: str | None = None, of_node: bool = True) -> None:
-        self.of_node = of_node
+    def __init__(self, message: str, *, about: str | None = None, lack: DomainLack = DomainLack.READY_DAEMON) -> None:
+        self.lack = lack
         super().__init__(message, about=about)
 
 

@@ -20,7 +20,7 @@ import structlog
 from dra_driver.api.computedomain import ComputeDomain, DomainNode
 from dra_driver.api.meta import COMPUTE_DOMAINS
 from dra_driver.domains.status import READY
-from dra_driver.errors import DomainNotReady, DriverError, Gone, InvalidInput, NodeNotReady, Unreachable
+from dra_driver.errors import DomainLack, DomainNotReady, DriverError, Gone, InvalidInput, NodeNotReady, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror
 from dra_driver.names import ClaimRef
@@ -61,13 +61,14 @@ class DomainReader:
         domain, _ = await self._look(uid, claim, namespace)
         return domain
 
-    async def ready(self, uid: str, claim: ClaimRef) -> ComputeDomain:
-        """The domain of the claim's namespace, once it is ready on this node.
+    async def ready(self, uid: str, claim: ClaimRef, has_other_domain: Callable[[], bool]) -> ComputeDomain:
+        """The domain of the claim's namespace, once it is ready on this node. `has_other_domain`: whether claims of
+        another one are prepared here.
 
         Raises DomainNotReady that says what is missing when the patience is over, InvalidInput when there is no such
         domain or it is being deleted, ClusterError when the API server cannot be asked.
         """
-        state, of_node = "its ComputeDomain has not been read yet", False
+        state, lack = "its ComputeDomain has not been read yet", DomainLack.OTHER_NODES
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
                 while True:
@@ -76,9 +77,9 @@ class DomainReader:
                         missing = self.missing(seen, claim)
                         if missing is None:
                             return seen
-                        state, of_node = missing, not self._waits_for_others(seen)
+                        state, lack = missing, self._lack(seen, has_other_domain)
                     await asyncio.sleep(_PAUSE_S)
-        raise DomainNotReady(f"{state}; the kubelet tries again", about=str(claim), of_node=of_node)
+        raise DomainNotReady(f"{state}; it is tried again", about=str(claim), lack=lack)
 
     def missing(self, domain: ComputeDomain, claim: ClaimRef) -> str | None:
         """What keeps this node's containers of the domain from starting; None when nothing does."""
@@ -96,6 +97,12 @@ class DomainReader:
         if self._waits_for_others(domain):
             return f"{name} waits for {how_many(domain.spec.num_nodes, 'node')}: {why}"
         return None
+
+    def _lack(self, domain: ComputeDomain, has_other_domain: Callable[[], bool]) -> DomainLack:
+        if self._waits_for_others(domain):
+            return DomainLack.OTHER_NODES
+        joined = any(node.name == self._node for node in domain.status.nodes)
+        return DomainLack.FREE_NODE if not joined and has_other_domain() else DomainLack.READY_DAEMON
 
     def _waits_for_others(self, domain: ComputeDomain) -> bool:
         """Whether this node is ready in the domain, and other nodes are missing."""

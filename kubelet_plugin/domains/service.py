@@ -266,8 +266,12 @@ class DomainClaims:
             if problem is not None:
                 raise NodeNotReady(f"{problem}; the kubelet tries again", about=str(ref))
         else:
-            domain = await self._domains.ready(uid, ref)
+            domain = await self._domains.ready(uid, ref, lambda: self._has_other_domain(uid))
         return _named(domain, self._node.name)
+
+    def _has_other_domain(self, uid: str) -> bool:
+        claims = self._journal.current.domains.values()
+        return any(claim.domain is not None and claim.domain.uid != uid for claim in claims)
 
     async def _forget_released(self, files: Collection[str], *, but: str) -> None:
         """A journal that lost its end has claims that were released since: without one of `files`, and no longer

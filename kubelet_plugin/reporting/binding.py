@@ -9,6 +9,8 @@ A claim that is named still is looked at again.
 * A failure is tried again, because most end by themselves: the GPU is in use for a moment, or the claim before is still
   being released. After `patience_s` the node gives the claim up. One attempt before, its devices get a taint, because
   the scheduler acts on the answer at once, and must not choose them again.
+* A channel on a node that is meanwhile in another domain is given up at once. Nothing is wrong with the node, and its
+  slices keep the scheduler from it.
 * What only the author of the claim can correct would fail on every node. The pod is bound, and the kubelet reports it.
 * If the scheduler gives the claim up, what was prepared is released at once, unless the kubelet has asked meanwhile.
 """
@@ -25,7 +27,7 @@ from dra_driver.api.inventory import NodeInventoryStatus
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Allocation
 from dra_driver.devices.model import Offer
-from dra_driver.errors import ClusterError, DomainNotReady, DriverError, InvalidInput, NodeNotReady
+from dra_driver.errors import ClusterError, DomainLack, DomainNotReady, DriverError, InvalidInput, NodeNotReady
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.node_watch import NodeWatch
@@ -191,7 +193,7 @@ class NodeBinding:
         answer = self._answer(error, wait)
         if answer is not BindingAnswer.WAIT and await self._allocation(ref) != wait.allocation:
             return  # The error may be about the next allocation, which the next attempt finds.
-        if answer is BindingAnswer.GIVE_UP and not wait.blamed:
+        if answer is BindingAnswer.GIVE_UP and not wait.blamed and not _is_taken(error):
             wait.blamed, answer = True, BindingAnswer.WAIT
             self._outcome(names, error)
         if answer is BindingAnswer.GIVE_UP:
@@ -202,9 +204,17 @@ class NodeBinding:
     def _answer(self, error: DriverError, wait: _Wait) -> BindingAnswer:
         if isinstance(error, InvalidInput):
             return BindingAnswer.BIND
-        others = isinstance(error, ClusterError) or (isinstance(error, DomainNotReady) and not error.of_node)
+        if _is_taken(error):
+            return BindingAnswer.GIVE_UP
+        waits = isinstance(error, DomainNotReady) and error.lack is DomainLack.OTHER_NODES
+        others = isinstance(error, ClusterError) or waits
         over = asyncio.get_running_loop().time() >= wait.deadline
         return BindingAnswer.GIVE_UP if over and not others else BindingAnswer.WAIT
+
+
+def _is_taken(error: DriverError) -> bool:
+    """Whether two domains raced for the node, and the other one has it."""
+    return isinstance(error, DomainNotReady) and error.lack is DomainLack.FREE_NODE
 
 
 def binding_of_gpus(

@@ -15,7 +15,16 @@ from support.domain_claims import HARDWARE, NODE, Node
 from support.plugin import eventually
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotReady, Rejected, Unreachable
+from dra_driver.errors import (
+    DeviceInUse,
+    DomainLack,
+    DomainNotReady,
+    DriverError,
+    InvalidInput,
+    NodeNotReady,
+    Rejected,
+    Unreachable,
+)
 from dra_driver.kube.client import Listing
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.domains.service import DomainClaims
@@ -108,6 +117,24 @@ async def test_a_channel_waits_until_its_node_is_ready(node: Node) -> None:
 async def test_who_waited_too_long_is_told_what_is_missing(node: Node, status: JsonObject, says: str) -> None:
     node.domains.put("d", **status)
     refused(await prepared(node.plugin(patience_s=0.01), node.claim("one", "d")), NodeNotReady, says)
+
+
+async def test_whether_another_domain_has_the_node_is_known(node: Node) -> None:
+    node.ready("d")
+    node.domains.put("e")
+    plugin = node.plugin(patience_s=0.01)
+    first, second = node.claim("one", "d"), node.claim("two", "e", "channel-1")
+
+    async def lack() -> DomainLack:
+        error = await prepared(plugin, second)
+        assert isinstance(error, DomainNotReady)
+        return error.lack
+
+    assert await lack() is DomainLack.READY_DAEMON
+    await prepared(plugin, first)
+    assert await lack() is DomainLack.FREE_NODE
+    node.domains.put("e", nodes=[{"name": NODE, "index": 0, "status": "NotReady", "message": "its daemon starts"}])
+    assert await lack() is DomainLack.READY_DAEMON
 
 
 async def test_a_domain_of_another_namespace_is_nobodys_here(node: Node) -> None:
@@ -613,9 +640,7 @@ async def test_each_operation_is_told_with_the_driver_its_devices_and_how_it_end
     devices = [[device.device for device in operation.devices] for operation in node.heard.operations]
     assert devices == [["channel-0"], ["channel-0"], ["channel-0"], ["channel-0"], []]
     news = claim_news(node.heard.operations[2], 0)
-    assert news is not None and news.note.endswith(
-        "; the kubelet tries again. Its ComputeDomain must become ready first."
-    )
+    assert news is not None and news.note.endswith("; it is tried again. Its ComputeDomain must become ready first.")
 
 
 async def test_one_claims_trouble_is_not_the_others(node: Node) -> None:

@@ -11,7 +11,7 @@ from support.claims import a_claim
 from support.domain_claims import NODE, Node
 
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
-from dra_driver.errors import DomainNotReady, InvalidInput, NodeNotReady, Unreachable
+from dra_driver.errors import DomainLack, DomainNotReady, InvalidInput, NodeNotReady, Unreachable
 from dra_driver.names import ClaimRef
 from kubelet_plugin.domains.service import DomainClaims
 from kubelet_plugin.domains.wanted import with_domain_claim
@@ -221,9 +221,9 @@ async def test_a_domain_that_waits_for_other_nodes_is_no_fault_of_this_one(node:
     node.domains.put("d", nodes=[entry], num_nodes=2)
     node.domains.put("e", nodes=[{**entry, "status": "Ready"}], num_nodes=2)
     plugin = node.plugin(patience_s=0.01)
-    for domain, of_node in (("d", True), ("e", False)):
+    for domain, lack in (("d", DomainLack.READY_DAEMON), ("e", DomainLack.OTHER_NODES)):
         error = await plugin.prepare_ahead(waits(node, domain, domain))
-        assert isinstance(error, DomainNotReady) and error.of_node is of_node
+        assert isinstance(error, DomainNotReady) and error.lack is lack
 
 
 async def test_a_domain_that_is_not_there_is_the_authors_to_correct(node: Node) -> None:

@@ -14,7 +14,15 @@ from support.plugin import eventually
 
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.meta import JsonObject
-from dra_driver.errors import DomainNotReady, DriverError, HardwareError, InvalidConfig, NodeNotReady, Unreachable
+from dra_driver.errors import (
+    DomainLack,
+    DomainNotReady,
+    DriverError,
+    HardwareError,
+    InvalidConfig,
+    NodeNotReady,
+    Unreachable,
+)
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
@@ -282,14 +290,24 @@ async def test_of_a_claim_that_is_named_no_more_nothing_is_said(scene: Scene) ->
         await eventually(lambda: len(scene.prepared) > count)
 
 
-@pytest.mark.parametrize("of_node", [True, False])
-async def test_a_domain_is_given_up_only_for_what_is_wrong_with_this_node(scene: Scene, of_node: bool) -> None:
-    scene.error = DomainNotReady("not ready", of_node=of_node)
+@pytest.mark.parametrize("lack", [DomainLack.READY_DAEMON, DomainLack.OTHER_NODES])
+async def test_a_domain_is_given_up_only_for_what_is_wrong_with_this_node(scene: Scene, lack: DomainLack) -> None:
+    of_node = lack is DomainLack.READY_DAEMON
+    scene.error = DomainNotReady("not ready", lack=lack)
     async with scene.at_work(patience_s=0.0) as binding:
         binding.saw(inventory(scene.claim()))
         # The attempt before the last one only blames the devices.
         await eventually(lambda: BindingAnswer.GIVE_UP in scene.answers if of_node else len(scene.prepared) > 3)
     assert (BindingAnswer.GIVE_UP in scene.answers) is of_node
+
+
+async def test_a_node_that_another_domain_has_is_given_up_at_once_and_its_channels_get_no_taint(scene: Scene) -> None:
+    """They are those of the other domain's next pods, and nothing is wrong with them."""
+    scene.error = DomainNotReady("not ready", lack=DomainLack.FREE_NODE)
+    async with scene.at_work() as binding:
+        binding.saw(inventory(scene.claim()))
+        await eventually(lambda: len(scene.again) > 2)
+    assert (scene.answers, scene.outcomes) == ([BindingAnswer.GIVE_UP], [])
 
 
 async def test_a_node_that_has_seen_no_hardware_yet_can_give_up_too(scene: Scene) -> None:
