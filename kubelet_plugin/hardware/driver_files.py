@@ -8,6 +8,7 @@ was looked at is remembered in a `Seen`. Nothing here decides whether a driver i
 import ctypes
 import posixpath
 import re
+import stat
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
@@ -174,7 +175,8 @@ class DriverTree:
                 path = PurePosixPath(folder) / daemon / "socket"
                 self._look(path.parent)
                 resolved = self._files.resolve(path)
-                if resolved is not None and not self._files.path(resolved).is_dir():
+                mode = self._files.mode(resolved) if resolved is not None else None
+                if resolved is not None and mode is not None and not stat.S_ISDIR(mode):
                     driver_files.append(self._driver_file(path, resolved))
                     break
         return _sorted(driver_files)
@@ -260,9 +262,9 @@ class DriverTree:
         if self._look(path.parent) is None:
             return None
         resolved = self._files.resolve(path)
-        return (
-            self._driver_file(path, resolved) if resolved is not None and self._files.path(resolved).is_file() else None
-        )
+        if resolved is None or not stat.S_ISREG(self._files.mode(resolved) or 0):
+            return None
+        return self._driver_file(path, resolved)
 
     def _driver_file(self, path: PurePosixPath, resolved: PurePosixPath) -> DriverFile:
         return DriverFile(str(self._prefix / resolved.relative_to("/")), str(path))

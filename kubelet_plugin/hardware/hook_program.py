@@ -13,6 +13,7 @@ and their containers may start again.
 """
 
 import re
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -220,8 +221,9 @@ class HookPrograms:
 
     def _file(self, path: str, seen: Seen) -> Path | None:
         resolved = seen.look(self._host, path)
-        file = self._host.path(resolved) if resolved is not None else None
-        return file if file is not None and file.is_file() else None
+        if resolved is None or not stat.S_ISREG(self._host.mode(resolved) or 0):
+            return None
+        return self._host.path(resolved)
 
     def _answered(self, path: str, file: Path, seen: Seen) -> tuple[HookProgram | None, str | None]:
         """What the program at `path` can do, or why it cannot be used; `file` is where it lies for this process."""

@@ -234,6 +234,13 @@ class HostFiles:
             gid=int(match["gid"] or 0),
         )
 
+    def mode(self, resolved: PurePosixPath) -> int | None:
+        """Type and permissions of what is at a path that `resolve` answered; None when that cannot be read."""
+        try:
+            return self.path(resolved).stat().st_mode
+        except OSError:
+            return None
+
     def names(self, folder: str) -> list[str]:
         """What is in a folder, in no order; empty when there is none, or when it cannot be read."""
         resolved = self._resolved(folder)

@@ -1,4 +1,6 @@
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.driver_tree import VERSION, DriverTree, elf_library, linker_cache
@@ -7,6 +9,7 @@ from dra_driver.cdi.edits import DriverFile
 from kubelet_plugin.hardware import driver_files
 from kubelet_plugin.hardware.driver_files import cached_libraries
 from kubelet_plugin.hardware.driver_root import find_driver_root
+from kubelet_plugin.hardware.hook_program import HookMode, HookPrograms
 from kubelet_plugin.hardware.sysfs import Seen
 
 LIB64 = "/usr/lib64"
@@ -121,6 +124,24 @@ def test_links_are_followed_inside_the_root_only(tree: DriverTree) -> None:
     tree.link(f"{root}{LIB64}/libcuda.so.{VERSION}", f"/outside/libcuda.so.{VERSION}")
     tree.link(f"{root}{LIB64}/libnvidia-ml.so.{VERSION}", f"/opt/libnvidia-ml.so.{VERSION}")
     assert libraries(tree, root) == {f"{LIB64}/libnvidia-ml.so.{VERSION}": f"{root}/opt/libnvidia-ml.so.{VERSION}"}
+
+
+def test_a_file_that_cannot_be_read_is_none(tree: DriverTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a broken disk, or in the root of a driver container that has just ended."""
+    tree.libraries(LIB64)
+    tree.file("/run/nvidia-persistenced/socket")
+    tree.file("/usr/bin/nvidia-cdi-hook")
+    readable = Path.stat
+
+    def stat(path: Path, **options: Any) -> Any:
+        if path.name in (f"libcuda.so.{VERSION}", "socket", "nvidia-cdi-hook"):
+            raise OSError(errno.EIO, "Input/output error")
+        return readable(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert list(libraries(tree)) == [f"{LIB64}/libnvidia-ml.so.{VERSION}"]
+    assert below(tree).sockets() == ()
+    assert HookPrograms(tree.host).find(Seen()).mode is HookMode.NONE
 
 
 def test_a_folder_of_that_name_is_no_library(tree: DriverTree) -> None:
