@@ -178,6 +178,8 @@ def stored(path: Path) -> Stored:
             f"is not a bundle of `dractl bundle`, or is damaged: {error}", about=f"file {path}"
         ) from error
     description = data.get(DESCRIPTION)
+    if description is None:
+        raise InvalidInput("is not a bundle of `dractl bundle`: it has no description of one", about=f"file {path}")
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise InvalidInput(
             f"is not a bundle of format {FORMAT}; use the dractl of the release that made it", about=f"file {path}"

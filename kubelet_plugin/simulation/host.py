@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidInput, UnreadableFile
 from dra_driver.names import model_label, names_record
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -261,14 +261,20 @@ def create_host(
     one rack share the cluster UUID and clique. Neither do two machines, whose names tell apart nodes of one index.
     With `gpus` the node has that many of the profile's GPUs, the first ones. `profile` may be the file of a record,
     which says all else.
-    Raises InvalidInput for an unknown profile and for a file that is no record.
+    Raises InvalidInput for an unknown profile and for a file that is no record, UnreadableFile if the folder cannot be
+    made.
     """
     if names_record(profile):
         return _recorded_host(root, Path(profile), node_index, machine)
     state = _initial_state(profile, load_profile(profile), node_index, machine, layout)
     state.gpus = state.gpus[:gpus]
     without_missing(state)
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot be made: {error.strerror}; name another folder", about=f"folder {root}"
+        ) from error
     _write_files(root, state)
     host = SimulatedHost(root)
     host._file.write(state)

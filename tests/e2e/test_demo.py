@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -157,6 +158,7 @@ def test_a_mistake_is_answered_in_one_line_with_status_2(
         (["inventory", "--host", "/nowhere"], "record /nowhere: does not exist"),
         (["doctor", "--from", "/nowhere"], "file /nowhere: cannot be read: No such file or directory"),
         (["record", "--archive", "/nowhere/x"], "file /nowhere/x: cannot be made"),
+        (["record", "--simulate", "t4", "--host-root", "/dev/null"], "/dev/null: cannot be made: File exists"),
         (["gpus", "status", "--kubelet-root", "/nowhere"], "/nowhere/plugins/gpu.nvidia.com: does not exist"),
     ],
 )
@@ -216,6 +218,15 @@ def test_sigterm_leaves_nothing(command: str) -> None:
         running.communicate(timeout=60)
         assert running.returncode == (143 if command == "demo" else 0)
         assert list(folder.iterdir()) == []
+
+
+def test_an_archive_of_something_else_is_no_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tarfile.open(tmp_path / "record.tar.gz", "w:gz") as tar:
+        tar.add(__file__, "record/something")
+    printed = mistake(["doctor", "--from", str(tmp_path / "record.tar.gz")], monkeypatch, capsys)
+    assert "is not a bundle of `dractl bundle`: it has no description of one" in printed
 
 
 def test_a_folder_has_one_cluster_at_a_time(
