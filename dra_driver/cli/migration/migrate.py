@@ -193,6 +193,8 @@ def migrate(
       dractl migrate pod.yaml --strategy claims --diff
     """
     _refuse_several(diff_only, in_place, target, report)
+    if target == "":
+        raise InvalidInput("the name of the folder is empty; the current folder is .", about="--to")
     if namespace is not None and (paths or not cluster):
         raise InvalidInput("is for --cluster without PATHS", about="--namespace")
     read = read_cluster(kubeconfig, context, namespace) if cluster else None

@@ -212,6 +212,8 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
     for words in (("check", ""), ("migrate", "", "--in-place"), ("allocate", "--nodes", "t4", "-f", "")):
         with pytest.raises(InvalidInput, match="the name of a file or folder is empty"):
             run_raising(*words)
+    with pytest.raises(InvalidInput, match="--to: the name of the folder is empty"):
+        run_raising("migrate", "pod.yaml", "--to", "")
 
 
 def test_a_file_that_cannot_be_read_ends_with_another_status(
