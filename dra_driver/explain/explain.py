@@ -226,9 +226,11 @@ def _explained(world: World, key: Key, pod: Pod | None, entries: tuple[PodClaim,
     hopeless = any(finding.code in _HOPELESS for finding in findings)
     changes: tuple[Suggestion, ...] = ()
     if answer is None:
-        stopped = any(finding.stops for finding in findings)
-        answer = Answer.FITS if any(verdict.fits for verdict in verdicts) and not stopped else Answer.WAITS
-        if answer is Answer.WAITS and verdicts and not hopeless:
+        stopped, fits = any(finding.stops for finding in findings), any(verdict.fits for verdict in verdicts)
+        answer = Answer.FITS if fits and not stopped else Answer.WAITS
+        # Where the devices fit, no other devices help against what stops it, except a selector that fails elsewhere.
+        may_help = not fits or any(verdict.code is ReasonCode.ERROR for verdict in verdicts)
+        if answer is Answer.WAITS and verdicts and may_help and not hopeless:
             changes = suggestions(world, pod, entries, verdicts, replace(scope.limit, enough=scope.enough))
     return Explanation(
         "Pod" if pod is not None else "ResourceClaim",

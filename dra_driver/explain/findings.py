@@ -281,12 +281,17 @@ def _of_errors(world: World, claims: Sequence[ResourceClaim], verdicts: Sequence
     )
     for failing in errors.values():
         about, text = _split_about(failing[0].text)
+        what = "claim"
+        if about.endswith("/"):  # without a name: the one that the scheduler would make
+            about, what = "the pod's extended resources", "pod"
         cause = failing[0].error.__cause__ if failing[0].error is not None else None
         if isinstance(cause, CelError):
             where = f"This stops the pod on every node, not only on {some([verdict.node for verdict in failing])}."
             yield WaitFinding("selector-error", about, text, f"{where} {_mending(cause)}", stops=True)
         else:
-            yield WaitFinding("invalid-claim", about, text, "Change the claim; trying again will not help.", stops=True)
+            yield WaitFinding(
+                "invalid-claim", about, text, f"Change the {what}; trying again will not help.", stops=True
+            )
 
 
 _ON_DEVICE = re.compile(r"on device \S+(?=: )")

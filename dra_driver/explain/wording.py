@@ -44,7 +44,7 @@ def headline(explanation: Explanation) -> str:
         case Answer.ALLOCATED:
             return f"{who} has its devices: {', '.join(d for claim in explanation.claims for d in claim.devices)}."
         case Answer.FITS:
-            return f"{who} fits on {_these(explanation.fitting)} of {len(explanation.nodes)} now."
+            return f"{who} fits on {_these(explanation.fitting)} of {how_many(len(explanation.nodes), 'node')} now."
     nodes = len(explanation.nodes)
     if explanation.stops:
         first = explanation.stops[0]

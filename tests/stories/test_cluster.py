@@ -245,11 +245,23 @@ def test_an_extended_resource_whose_devices_are_in_use() -> None:
     assert cluster.would_fit() == ["It fits when team-a/a (pod a) ends."]
 
 
+def test_more_extended_resources_than_a_claim_can_have_are_of_the_pod() -> None:
+    cluster = Cluster()
+    cluster.device_class("plain", "true", extendedResourceName="nvidia.com/gpu")
+    cluster.node("node-1", gpu("gpu-0"))
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "99"}}}
+    cluster.add("Pod", "train", "team-a", spec={"containers": [container]})
+    assert cluster.why() == "the pod's extended resources: asks for 99 devices; a claim can have 32"
+    assert cluster.explained().findings[0].fix == "Change the pod; trying again will not help."
+
+
 def test_the_pod_has_a_scheduling_gate() -> None:
     cluster = Cluster()
+    cluster.device_class("plain", "true")
     cluster.node("node-1", gpu("gpu-0"))
     cluster.pod(schedulingGates=[{"name": "example.com/wait"}])
     assert _finding(cluster, "scheduling-gates").startswith("pod team-a/train: has scheduling gates (example.com/wait)")
+    assert cluster.would_fit() == [], "other devices do not help"
 
 
 def test_there_are_no_nodes() -> None:
@@ -264,7 +276,7 @@ def test_a_pod_that_fits_is_told_where() -> None:
     cluster.pod()
     explained = cluster.explained()
     assert (explained.answer, explained.fitting) == (Answer.FITS, ("node-1",))
-    assert sentences(explained)[0] == "Pod team-a/train fits on node-1 of 1 now."
+    assert sentences(explained)[0] == "Pod team-a/train fits on node-1 of 1 node now."
 
 
 def test_a_pod_that_fits_and_waits_is_told_what_the_scheduler_says() -> None:

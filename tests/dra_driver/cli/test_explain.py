@@ -106,7 +106,7 @@ def test_slices_may_lie_in_files_of_their_own(tmp_path: Path) -> None:
     slices.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [NODE_1]}))
     outcome = _run("-f", _files(tmp_path, _large("40Gi")), "--slices", str(slices))
     assert outcome.exit_code == Status.DONE
-    assert outcome.stdout.startswith("Claim default/large fits on node-1 of 1 now.")
+    assert outcome.stdout.startswith("Claim default/large fits on node-1 of 1 node now.")
 
 
 def _wants_mig(tmp_path: Path, **rule: Any) -> str:
@@ -200,7 +200,7 @@ def test_everything_that_waits_in_the_files_is_explained_once(tmp_path: Path) ->
 def test_nodes_may_be_of_a_model_that_the_driver_knows(tmp_path: Path) -> None:
     fits = _run("-f", _files(tmp_path, _large("80Gi")), "--nodes", "t4,gb200:2")
     assert fits.exit_code == Status.DONE
-    assert fits.stdout.startswith("Claim default/large fits on gb200-1, gb200-2 of 3 now.")
+    assert fits.stdout.startswith("Claim default/large fits on gb200-1, gb200-2 of 3 nodes now.")
     unknown = _run("-f", _files(tmp_path, _large()), "--nodes", "gb2000")
     assert isinstance(unknown.exception, InvalidInput)
     assert "gb2000" in str(unknown.exception)
