@@ -38,7 +38,8 @@ def headline(explanation: Explanation) -> str:
             first = explanation.stops[0]
             return f"{who} is on node {explanation.node}, but {first.about}: {_first_line(first.text)}."
         case Answer.SCHEDULED:
-            return f"{who} {'runs' if explanation.ready else 'is'} on node {explanation.node}, with all its devices."
+            has = ", with all its devices" if explanation.claims else "; it has no claims"
+            return f"{who} {'runs' if explanation.ready else 'is'} on node {explanation.node}{has}."
         case Answer.BINDING:
             return f"{who} gets node {explanation.node} when the node has prepared its devices."
         case Answer.ALLOCATED:

@@ -301,7 +301,7 @@ def test_a_pod_that_runs_has_nothing_to_explain_but_where() -> None:
     cluster = Cluster()
     cluster.node("node-1", gpu("gpu-0"))
     cluster.holding("a", "node-1", "gpu-0")
-    assert cluster.why("a") == "Pod team-a/a is on node node-1, with all its devices."
+    assert cluster.why("a") == "Pod team-a/a is on node node-1; it has no claims."
 
 
 def test_what_may_not_be_read_is_said() -> None:
