@@ -177,7 +177,7 @@ def stored(path: Path) -> Stored:
         raise InvalidInput(
             f"is not a bundle of `dractl bundle`, or is damaged: {error}", about=f"file {path}"
         ) from error
-    description = data.get(DESCRIPTION)
+    description: object = data.get(DESCRIPTION)
     if description is None:
         raise InvalidInput("is not a bundle of `dractl bundle`: it has no description of one", about=f"file {path}")
     if not isinstance(description, dict) or description.get("format") != FORMAT:
