@@ -18,7 +18,7 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import DEFAULT_NAMESPACE, Key, ObjectCondition, Pod
 from dra_driver.api.gpu_settings import HealthPolicy, WaitingGpu
 from dra_driver.api.inventory import GpuFacts, Limitation
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.api.resource import (
     Allocation,
     Device,
@@ -99,6 +99,10 @@ class World:
     unread: tuple[UnreadKind, ...] = ()
     live: bool = False
     """Whether it is a cluster, in which what is missing is missing; of files one may have left something out."""
+
+    def is_unread(self, kind: Resource) -> bool:
+        """Whether its objects could not be listed, so that nothing is known of one that is missing."""
+        return any(unread.kind == kind.kind and not unread.in_part for unread in self.unread)
 
     @cached_property
     def catalog(self) -> Catalog:

@@ -179,7 +179,10 @@ def get(
     printer = Printer(
         chosen, form, lambda data: filled(template, data), asks_names=bool(asked.names), filters=_filters(asked)
     )
-    question = Question(chosen, chosen.read_for(form), asked, {chosen.subject: (namespace, labels)})
+    reads = chosen.read_for(form)
+    # Pods that use claims are in their namespace, which may be the only one that the user may read.
+    selected: dict[Resource, Selection] = {kind: (namespace, None) for kind in reads if kind.namespaced}
+    question = Question(chosen, reads, asked, {**selected, chosen.subject: (namespace, labels)})
     if watch:
         try:
             ask(kubeconfig, context, lambda kube: question.followed(kube, printer))

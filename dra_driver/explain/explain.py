@@ -207,8 +207,8 @@ def explain_claim(world: World, key: Key, scope: Scope = BRIEF) -> Explanation:
 
 
 def refuse_unread(world: World, kind: Resource, about: str) -> None:
-    """Raises Rejected if objects of this kind could not be listed, so that nothing is known of one that is missing."""
-    if any(unread.kind == kind.kind and not unread.in_part for unread in world.unread):
+    """Raises Rejected if objects of this kind could not be listed."""
+    if world.is_unread(kind):
         raise Rejected(f"cannot be read: you may not list {kind.plural}", about=about)
 
 
@@ -274,7 +274,7 @@ def _findings(
     yield from domain_findings(world, pod, entries, verdicts)
 
 
-_HOPELESS = frozenset(("missing-class", "missing-claim", "missing-template", "invalid-claim"))
+_HOPELESS = frozenset(("missing-class", "missing-claim", "missing-template", "invalid-claim", "not-readable"))
 """Findings that make it useless to ask the allocator."""
 
 

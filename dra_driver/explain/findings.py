@@ -15,6 +15,7 @@ from dra_driver.allocation.placement import class_by_resource, extended_resource
 from dra_driver.allocation.prospects import Site
 from dra_driver.allocation.world import PodClaim, World, claim_key, claims_of
 from dra_driver.api.core import Pod
+from dra_driver.api.meta import DEVICE_CLASSES, RESOURCE_SLICES
 from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
 from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError, CelUnreadableDevice
 from dra_driver.explain.verdicts import NodeVerdict, ReasonCode, holder_of
@@ -143,7 +144,7 @@ def _requests(claim: ResourceClaim) -> Iterator[tuple[RequestName, ExactRequest 
 def _of_request(
     world: World, claim: ResourceClaim, about: str, spec: ExactRequest | SubRequest
 ) -> Iterator[WaitFinding]:
-    if spec.device_class_name not in world.classes:
+    if spec.device_class_name not in world.classes and not world.is_unread(DEVICE_CLASSES):
         classes = ", ".join(sorted(world.classes)) or "none"
         text = f"there is no DeviceClass {spec.device_class_name}"
         fix = f"create it, or use an existing class: {classes}"
@@ -422,7 +423,11 @@ def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Wai
 
 def _of_nodes(world: World) -> Iterator[WaitFinding]:
     about = "the cluster" if world.live else "the files"
-    if not world.nodes:
+    if unread := [kind.plural for kind in (DEVICE_CLASSES, RESOURCE_SLICES) if world.is_unread(kind)]:
+        text = f"you may not list {' and '.join(unread)}, so it is not known which devices there are for it"
+        fix = "Ask an administrator for the right to list them, or to run dractl explain."
+        yield WaitFinding("not-readable", about, text, fix, stops=True)
+    elif not world.nodes:
         fix = (
             "Give ResourceSlices or Nodes with --slices, or simulated nodes with --nodes."
             if not world.live

@@ -85,7 +85,8 @@ async def live_world(kube: Kube, namespace: str) -> World:
         _read_namespace(kube, namespace),
     )
     objects = _each_once(obj for results, _ in readings for obj in results)
-    unread = tuple(item for _, item in readings if item is not None)
+    # Taint rules are of two versions.
+    unread = tuple(dict.fromkeys(item for _, item in readings if item is not None))
     loaded = world_of(objects, unread=unread, live=True)
     # The server has accepted them, so what we cannot read is new to us: better said than guessed.
     strange = tuple(UnreadKind(problem.about or "object", problem.message) for problem in loaded.problems)

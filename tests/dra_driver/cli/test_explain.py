@@ -19,6 +19,7 @@ from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CRDS,
     DEPLOYMENTS,
+    DEVICE_CLASSES,
     NODE_INVENTORIES,
     NODES,
     PODS,
@@ -32,7 +33,7 @@ from dra_driver.cli.main import app
 from dra_driver.cli.reading.live import _behavior, live_world
 from dra_driver.errors import InvalidInput, NoSuchObject, Rejected
 from dra_driver.explain import driver_findings, findings, running, subjects, workloads
-from dra_driver.explain.explain import Scope
+from dra_driver.explain.explain import Explanation, Scope
 from dra_driver.explain.subjects import explained, subject_of
 from dra_driver.explain.suggest import SuggestionKind
 from dra_driver.explain.verdicts import ReasonCode
@@ -462,6 +463,35 @@ async def test_what_may_not_be_listed_is_not_said_to_be_missing(
         world = await live_world(refusing, "default")
     with pytest.raises(Rejected, match=what):
         explained(world, (), subject_of(subject), None, Scope())
+
+
+@pytest.mark.parametrize(
+    ("unread", "kinds"),
+    [
+        ((DEVICE_CLASSES,), "deviceclasses"),
+        ((RESOURCE_SLICES, NODES), "resourceslices"),
+        ((DEVICE_CLASSES, RESOURCE_SLICES, NODES), "deviceclasses and resourceslices"),
+    ],
+)
+async def test_a_class_or_node_that_may_not_be_listed_is_not_said_to_be_missing(
+    api_server: SimulatedApiServer, kube: Kube, kubeconfig: str, unread: tuple[Resource, ...], kinds: str
+) -> None:
+    """As for most users who may see the objects of their namespace only."""
+
+    async def refused(self: Kube, resource: Resource, **options: Any) -> Listing:
+        if resource in unread:
+            raise Rejected("forbidden", status=403)
+        return await Kube.list(self, resource, **options)
+
+    async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
+        world = await live_world(refusing, "default")
+    (answer,) = explained(world, (), subject_of("claim/gpu"), None, Scope())
+    assert isinstance(answer, Explanation)
+    stops = [finding for finding in answer.findings if finding.stops]
+    assert [(finding.code, finding.text) for finding in stops] == [
+        ("not-readable", f"you may not list {kinds}, so it is not known which devices there are for it")
+    ]
+    assert answer.suggestions == ()
 
 
 _MODULES = (findings, driver_findings, running, subjects, workloads)

@@ -193,6 +193,25 @@ async def test_what_may_not_be_read_is_left_out_with_a_message(
     assert json.loads(text)[0]["devices"][0]["containers"] == []
 
 
+async def test_of_one_namespace_only_its_claims_and_pods_are_read(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Kube.list
+
+    async def forbidding(self: Kube, resource: Resource, **how: Any) -> Any:
+        if resource in (PODS, RESOURCE_CLAIMS) and how.get("namespace") != "default":
+            raise Rejected(f"{resource.plural} is forbidden", status=403)
+        return await listed(self, resource, **how)
+
+    monkeypatch.setattr(Kube, "list", forbidding)
+    done = await asyncio.to_thread(run, "get", "claims", "-n", "default", "--kubeconfig", str(kubeconfig), "-o", "json")
+    assert [(row["claim"], row["pods"]) for row in json.loads(done.stdout)] == [
+        ("gpu", ["train/main"]),
+        ("waiting", []),
+    ]
+    assert done.stderr == ""
+
+
 @rows("form, pods", [("table", False), ("json", False), ("html", True)])
 async def test_of_nodes_only_the_map_asks_for_pods(
     form: str, pods: bool, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
