@@ -99,7 +99,7 @@ class MigModes:
                 return
             if record.boot_id != boot_id and gpu.switchable():
                 return  # the driver's mode ended with its boot; an administrator switched this one on
-            left = gpu.instances() if mode.on else ()
+            left = gpu.instances(sure=True) if mode.on else ()
             if left:
                 _log.warning("MIG mode stays on", gpu=hold.gpu.uuid, because=_listed(left))
                 return

@@ -62,8 +62,13 @@ class ModeResets:
         return self._host.resolve(_GRAPHICS) is not None
 
     def instances(self, gpu: GpuIdentity) -> tuple[str, ...]:
-        """GPU instances on it. Raises HardwareError."""
-        return self._nvml.use(gpu, lambda nvml: tuple(map(str, nvml.mig(gpu.uuid).instances_if_on())))
+        """GPU instances on it, which a reset would destroy. Raises HardwareError, also if NVML does not list all."""
+
+        def look(nvml: Nvml) -> tuple[str, ...]:
+            mig = nvml.mig(gpu.uuid)
+            return tuple(map(str, mig.instances(sure=True))) if _known(mig.mode(), gpu).on else ()
+
+        return self._nvml.use(gpu, look)
 
     def switch(self, gpu: GpuIdentity, *, on: bool) -> None:
         """Switch the mode, or find it switched. Raises HardwareError; then the change may be pending.

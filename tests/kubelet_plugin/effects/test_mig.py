@@ -464,6 +464,17 @@ class TestWhatIsNotOurs:
         assert gpu.mig is not None
         assert gpu.mig.enabled
 
+    def test_mode_stays_on_while_instances_may_be_there_that_nvml_does_not_list(
+        self, plugin: Plugin, node: Node
+    ) -> None:
+        mode, parent, device = holds_at(node, 3)
+        plugin.make(mode, parent, device)
+        node.host.make_instance(0, "2g.20gb", 0)
+        plugin.undo(parent, device)
+        fail_call(node.host, 0, "nvmlDeviceGetGpuInstances", NvmlCode.NOT_SUPPORTED)
+        with pytest.raises(HardwareError, match="Not Supported"):
+            plugin.undo(mode)
+
     def test_a_mig_device_that_somebody_put_into_our_instance_is_in_the_way(self, plugin: Plugin, node: Node) -> None:
         mode, parent, device = holds_at(node, 4, "3g.40gb")
         plugin.make(mode, parent)

@@ -11,7 +11,7 @@ import pytest
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.hardware.calls import NvmlCode
-from kubelet_plugin.hardware.mig import MigGpu, Mode
+from kubelet_plugin.hardware.mig import Mode
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity
 
@@ -43,10 +43,8 @@ class OneGpu:
         self.done.append(f"set {on}")
         self.now = Mode(on if self.nvml_resets else self.now.on, on)
 
-    is_on = MigGpu.is_on
-    instances_if_on = MigGpu.instances_if_on
-
-    def instances(self) -> list[str]:
+    def instances(self, *, sure: bool) -> list[str]:
+        assert sure
         return ["1g.5gb"]
 
     def without_nvml(self, work: Callable[[], None]) -> None:
@@ -104,10 +102,13 @@ def test_a_reset_that_changes_nothing_is_an_error(now: Mode, on: bool, word: str
 def test_nothing_is_switched_while_the_mode_is_not_known(tmp_path: Path) -> None:
     gpu = OneGpu(now=None)
     changes = resets(gpu, tmp_path)
-    for act in (lambda: changes.switch(GPU, on=True), lambda: changes.cancel(GPU)):
+    for act in (
+        lambda: changes.switch(GPU, on=True),
+        lambda: changes.cancel(GPU),
+        lambda: changes.instances(GPU),
+    ):
         with pytest.raises(HardwareError, match="NVML does not say now"):
             act()
-    assert changes.instances(GPU) == ()
     assert gpu.done == []
 
 
