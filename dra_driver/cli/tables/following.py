@@ -11,7 +11,7 @@ from dra_driver.api.core import Key
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.cli.reading.session import FORBIDDEN
 from dra_driver.cli.tables.seen import READ_AS, Objects, Selection
-from dra_driver.errors import ClusterError, NotFound
+from dra_driver.errors import ClusterError, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.terminal import messages
@@ -96,7 +96,8 @@ class Following:
         """What is still read, which required kinds cannot be read, and which no longer follow the cluster."""
         reading = self.reading()
         failing = {kind: mirror for kind, mirror in self.mirrors.items() if mirror.failure is not None}
-        stopped = sorted({kind.plural for kind, mirror in failing.items() if mirror.synced.is_set()})
+        lost = {kind.plural: mirror.failure for kind, mirror in failing.items() if mirror.synced.is_set()}
+        stopped = sorted(kind for kind, failure in lost.items() if isinstance(failure, Unreachable))
         return [
             *([f"reading {', '.join(reading)}"] if reading else []),
             *(
@@ -105,6 +106,11 @@ class Following:
                 if kind in required and not mirror.synced.is_set()
             ),
             *([f"no news of {', '.join(stopped)}: the API server does not answer"] if stopped else []),
+            *(
+                f"no news of {kind}: {failure.message}"
+                for kind, failure in sorted(lost.items())
+                if failure is not None and kind not in stopped
+            ),
         ]
 
     async def until_read(self, required: Collection[Resource]) -> None:

@@ -341,6 +341,16 @@ async def test_a_watch_prints_the_table_and_then_rows_that_change(kubeconfig: Pa
             watch.kill()
 
 
+def test_a_kind_that_may_be_listed_and_not_watched_is_no_server_that_does_not_answer(
+    kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = Following(kube, {NODES: READ_AS[NODES]})
+    mirror = following.mirrors[NODES]
+    mirror.synced.set()
+    monkeypatch.setattr(type(mirror), "failure", Rejected("you cannot watch nodes", status=403))
+    assert following.notes(()) == ["no news of nodes: you cannot watch nodes"]
+
+
 async def test_a_watch_reports_that_the_api_server_does_not_answer_and_that_it_does_again(
     kube: Kube, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
