@@ -279,8 +279,8 @@ class Executor:
 
         @contextmanager
         def removed() -> Iterator[None]:
-            if entry.cdi_digest is not None:
-                self._cdi.remove(entry.claim.uid)
+            # Even without a digest: a journal that lost its end may have the entry as it was before the file.
+            self._cdi.remove(entry.claim.uid)
             yield
 
         return removed()

@@ -167,6 +167,18 @@ async def test_a_claim_with_a_hold_of_a_newer_release_keeps_its_entry_and_its_fi
     assert bench.claims == ({"uid-of-train"}, {"uid-of-train"})
 
 
+async def test_a_claim_that_a_damaged_journal_calls_unfinished_leaves_no_file(bench: Bench) -> None:
+    """The journal lost its last change, and with it the digest of the file that is there."""
+    plan = bench.plan("train", LONG)
+    await bench.carry_out(plan)
+    await bench.journal.commit(with_entry(plan.entry))
+    assert bench.claims == ({"uid-of-train"}, {"uid-of-train"})
+
+    await bench.executor.undo(plan.entry, BOOT)
+
+    assert bench.claims == (set(), set())
+
+
 async def test_a_claim_that_was_prepared_keeps_its_file_when_a_new_one_fails(bench: Bench) -> None:
     plan = await bench.carry_out(bench.plan("train"))
     bench.cdi.publishing = NodeNotReady("the disk failed")
