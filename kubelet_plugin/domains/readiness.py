@@ -68,7 +68,7 @@ class DomainReader:
         Raises DomainNotReady that says what is missing when the patience is over, InvalidInput when there is no such
         domain or it is being deleted, ClusterError when the API server cannot be asked.
         """
-        state, lack = "its ComputeDomain has not been read yet", DomainLack.OTHER_NODES
+        state, last = "its ComputeDomain has not been read yet", None
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
                 while True:
@@ -77,8 +77,9 @@ class DomainReader:
                         missing = self.missing(seen, claim)
                         if missing is None:
                             return seen
-                        state, lack = missing, self._lack(seen, has_other_domain)
+                        state, last = missing, seen
                     await asyncio.sleep(_PAUSE_S)
+        lack = DomainLack.OTHER_NODES if last is None else self._lack(last, has_other_domain())
         raise DomainNotReady(f"{state}; it is tried again", about=str(claim), lack=lack)
 
     def missing(self, domain: ComputeDomain, claim: ClaimRef) -> str | None:
@@ -98,11 +99,11 @@ class DomainReader:
             return f"{name} waits for {how_many(domain.spec.num_nodes, 'node')}: {why}"
         return None
 
-    def _lack(self, domain: ComputeDomain, has_other_domain: Callable[[], bool]) -> DomainLack:
+    def _lack(self, domain: ComputeDomain, has_other_domain: bool) -> DomainLack:
         if self._waits_for_others(domain):
             return DomainLack.OTHER_NODES
         joined = any(node.name == self._node for node in domain.status.nodes)
-        return DomainLack.FREE_NODE if not joined and has_other_domain() else DomainLack.READY_DAEMON
+        return DomainLack.FREE_NODE if not joined and has_other_domain else DomainLack.READY_DAEMON
 
     def _waits_for_others(self, domain: ComputeDomain) -> bool:
         """Whether this node is ready in the domain, and other nodes are missing."""

@@ -122,7 +122,7 @@ async def test_who_waited_too_long_is_told_what_is_missing(node: Node, status: J
 async def test_whether_another_domain_has_the_node_is_known(node: Node) -> None:
     node.ready("d")
     node.domains.put("e")
-    plugin = node.plugin(patience_s=0.01)
+    plugin = node.plugin(patience_s=0.2)
     first, second = node.claim("one", "d"), node.claim("two", "e", "channel-1")
 
     async def lack() -> DomainLack:
@@ -131,8 +131,11 @@ async def test_whether_another_domain_has_the_node_is_known(node: Node) -> None:
         return error.lack
 
     assert await lack() is DomainLack.READY_DAEMON
+    node.domains.watched.clear()
+    waiting = asyncio.create_task(lack())
+    await node.domains.watched.wait()
     await prepared(plugin, first)
-    assert await lack() is DomainLack.FREE_NODE
+    assert await waiting is DomainLack.FREE_NODE
     node.domains.put("e", nodes=[{"name": NODE, "index": 0, "status": "NotReady", "message": "its daemon starts"}])
     assert await lack() is DomainLack.READY_DAEMON
 
