@@ -12,7 +12,12 @@ from dra_driver.api.inventory import Problem
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
-from kubelet_plugin.hardware.driver_root import DriverInstallation, find_dev_root, kernel_module_version
+from kubelet_plugin.hardware.driver_root import (
+    DriverInstallation,
+    find_dev_root,
+    kernel_module_version,
+    without_uvm,
+)
 from kubelet_plugin.hardware.sysfs import HostFiles, Seen
 from kubelet_plugin.hardware.vfio import minor_at
 
@@ -28,8 +33,9 @@ _MAJOR, _CONTROL_MINOR, _MODESET_MINOR = 195, 255, 254
 def missing_nodes(host: HostFiles, dev_root: str) -> tuple[str, ...]:
     """Names below `/dev` of `dev_root`, sorted: nodes that are not there, or have other numbers than the kernel's.
 
-    That of modeset only if the kernel has its module loaded. Those of GPUs only if none is there: a node that has some
-    of them may be a container that was given these GPUs and no others, while its kernel knows them all.
+    That of unified memory is missing also while the kernel has its module not loaded: nvidia-modprobe loads it. That of
+    modeset only if the kernel has its module loaded. Those of GPUs only if none is there: a node that has some of them
+    may be a container that was given these GPUs and no others, while its kernel knows them all.
     """
     majors = host.device_majors()
     wanted = {_CONTROL: (_MAJOR, _CONTROL_MINOR), _UVM: (majors.get(_UVM), 0)}
@@ -39,7 +45,8 @@ def missing_nodes(host: HostFiles, dev_root: str) -> tuple[str, ...]:
     gpus = {f"nvidia{minor}": (_MAJOR, minor) for minor in minors if minor is not None}
     if not any(_is_right(host, dev_root, name, *numbers) for name, numbers in gpus.items()):
         wanted |= gpus
-    return tuple(sorted(name for name, numbers in wanted.items() if not _is_right(host, dev_root, name, *numbers)))
+    missing = {name for name, numbers in wanted.items() if not _is_right(host, dev_root, name, *numbers)}
+    return tuple(sorted(missing | ({_UVM} if without_uvm(majors) else set())))
 
 
 def _is_right(host: HostFiles, dev_root: str, name: str, major: int | None, minor: int) -> bool:

@@ -288,13 +288,25 @@ def _node_problems(host: HostFiles, dev_root: str, nodes: Mapping[str, DeviceNod
     for name, advice in _NEEDED_NODES.items():
         if name not in nodes:
             yield f"{_on_host(dev_root, f'/dev/{name}')} is missing: {advice}"
-    uvm, major = nodes.get("nvidia-uvm"), host.device_majors().get("nvidia-uvm")
+    uvm, majors = nodes.get("nvidia-uvm"), host.device_majors()
+    major = majors.get("nvidia-uvm")
+    if uvm is not None and without_uvm(majors):
+        yield (
+            f"{_on_host(dev_root, uvm.path)} is there, but the nvidia-uvm kernel module is not loaded:"
+            " `nvidia-modprobe -u -c=0` does that"
+        )
     if uvm is not None and major is not None and uvm.major != major:
         # The major changes each time the module is loaded; a node of the last time opens something else.
         yield (
             f"{_on_host(dev_root, uvm.path)} has major {uvm.major}, and the kernel gave nvidia-uvm {major}: remove it,"
             " and make it again with `nvidia-modprobe -u -c=0`"
         )
+
+
+def without_uvm(majors: Mapping[str, int]) -> bool:
+    """Whether the kernel has the module for GPUs and not the one for unified memory, without which no program can use
+    CUDA. A device node may be left of it, whose major can belong to another driver by now."""
+    return _GPU_MAJOR in majors.values() and "nvidia-uvm" not in majors
 
 
 def _node(host: HostFiles, dev_root: str, path: str, seen: Seen) -> DeviceNode | None:

@@ -131,6 +131,14 @@ def test_unified_memory_alone_is_made_and_a_node_of_an_earlier_major_made_anew(n
     assert node.words == ["-u -c=0", "-u -c=0"]
 
 
+def test_unified_memory_whose_module_is_not_loaded_is_asked_for_though_a_node_is_left(node: _Node) -> None:
+    devices = node.host.path("/proc/devices")
+    devices.write_text("".join(line for line in devices.open() if "nvidia-uvm" not in line))
+    assert missing_nodes(node.files, "/") == ("nvidia-uvm",)
+    node.nodes()
+    assert node.words == ["-u -c=0"]
+
+
 def test_a_gpu_without_node_beside_others_that_have_theirs_is_left_alone(node: _Node) -> None:
     """A node in a container (kind) has nodes of its own GPUs only, and its /proc speaks of all of the machine."""
     node.remove("nvidia3", "nvidia5")

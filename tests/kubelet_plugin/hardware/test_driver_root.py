@@ -285,6 +285,14 @@ def test_a_uvm_node_of_an_earlier_load_of_the_module_is_not_given_out(tree: Driv
     assert files_of(tree).for_containers(VERSION).files.version == VERSION
 
 
+def test_a_uvm_node_that_an_unloaded_module_left_is_not_given_out(tree: DriverTree) -> None:
+    """As after a driver was upgraded without a reboot, until the first program that uses CUDA loads the module."""
+    tree.complete()
+    tree.file("/proc/devices", "Character devices:\n195 nvidia\n508 infiniband_mad\n\nBlock devices:\n  8 sd\n")
+    with pytest.raises(NodeNotReady, match="/dev/nvidia-uvm is there, but the nvidia-uvm kernel module is not loaded"):
+        files_of(tree).for_containers(VERSION)
+
+
 def test_drm_nodes_belong_to_the_gpu_that_sysfs_says(tree: DriverTree) -> None:
     tree.complete()
     gpu = gpu_facts()
