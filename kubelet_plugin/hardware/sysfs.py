@@ -22,6 +22,7 @@ from typing import Literal
 from dra_driver.errors import NodeNotReady
 
 _PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+_PCI_DEVICES = "/sys/bus/pci/devices"
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _DESCRIBED_NODE = re.compile(
     r"simulated device node (?P<type>[cb]) (?P<major>\d+):(?P<minor>\d+) (?P<mode>0[0-7]{3})(?: gid (?P<gid>\d+))?\s*"
@@ -160,10 +161,11 @@ class HostFiles:
         With a `folder`, which `resolve` answered, the path is relative to it, and the way to it is not walked again.
         """
         resolved = self._resolved(host_path, folder)
-        if resolved is None:
-            return None
+        return self._text(resolved) if resolved is not None else None
+
+    def _text(self, place: str) -> str | None:
         try:
-            with open(self._root + resolved, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - see resolve
+            with open(self._root + place, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - see resolve
                 return file.read().strip()
         except OSError:
             return None
@@ -253,15 +255,17 @@ class HostFiles:
 
     def pci(self, address: str) -> PciFacts:
         """What sysfs says of the function at `address` (sysfs' spelling). All None when it is not there."""
-        place = self.resolve(f"/sys/bus/pci/devices/{address}")
-        if place is None:
-            return PciFacts(address)
-        folder = str(place)
+        folder = self._resolved(f"{_PCI_DEVICES}/{address}")
+        return self._pci_in(folder) if folder is not None else PciFacts(address)
+
+    def _pci_in(self, folder: str) -> PciFacts:
+        """`folder` is where the link of a function leads."""
+        place = PurePosixPath(folder)
         numa_node = _number(self.read_text("numa_node", folder))
         iommu_group = self.resolve("iommu_group", folder)
         driver = self.resolve("driver", folder)
         return PciFacts(
-            address=address,
+            address=place.name,
             numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,
             root=_pci_root(place),
             vendor=_number(self.read_text("vendor", folder)),
@@ -276,16 +280,19 @@ class HostFiles:
 
     def nvidia_gpus(self) -> tuple[PciFacts, ...]:
         """All NVIDIA GPUs on the PCI bus, by address, with any driver; no virtual functions."""
-        return tuple(facts for facts in map(self.pci, self._pci_addresses()) if facts.is_nvidia_gpu)
+        return tuple(facts for facts in map(self._pci_in, self._nvidia_functions()) if facts.is_nvidia_gpu)
 
-    def _pci_addresses(self) -> Iterator[str]:
-        for name in sorted(self.names("/sys/bus/pci/devices")):
-            # The vendor is looked at first: a large machine has hundreds of functions, and few of them are GPUs.
-            place = self.resolve(f"/sys/bus/pci/devices/{name}")
-            if place is None or _number(self.read_text("vendor", str(place))) != _NVIDIA_VENDOR:
-                continue
-            if self.resolve("physfn", str(place)) is None:
-                yield name
+    def _nvidia_functions(self) -> Iterator[str]:
+        """Folders of physical functions. A large machine has hundreds, most of which have another vendor."""
+        devices = self._resolved(_PCI_DEVICES)
+        if devices is None:
+            return
+        for name in sorted(self.names(devices)):
+            # Links of sysfs are relative, so the kernel's way is the same, and many times as fast.
+            if _number(self._text(f"{devices}/{name}/vendor")) == _NVIDIA_VENDOR:
+                folder = self._resolved(name, devices)
+                if folder is not None and self._resolved("physfn", folder) is None:
+                    yield folder
 
 
 def described_node(kind: Literal["c", "b"], major: int, minor: int, mode: int = 0o666, gid: int = 0) -> str:
