@@ -297,8 +297,6 @@ class _Way:
             (label_nodes([name], {OFFERED_BY: "nobody"}), *self._off([name])),
             note,
         )
-        if node.driver:
-            yield self._await_not_offered(name)
         yield Step(
             Act.AWAIT_PLUGIN_GONE,
             "Wait until the kubelet reports none of its resources.",
@@ -306,6 +304,8 @@ class _Way:
             "If this does not end, the device plugin still runs: find out what starts it.",
         )
         yield self._evict(node, "Remove the pods that have GPUs, because the driver does not know what they hold.")
+        if node.driver:
+            yield self._await_not_offered(name)
         yield Step(
             Act.AWAIT_FREE,
             "No pod on the node asks for GPUs.",
@@ -356,13 +356,13 @@ class _Way:
             "The driver stops offering GPUs here, and continues to serve existing claims.",
             (label_nodes([name], {OFFERED_BY: "nobody"}), *self._off([name])),
         )
-        yield self._await_not_offered(name)
         yield Step(
             Act.AWAIT_PLUGIN_GONE,
             "If the device plugin was still there, wait until it is gone.",
             tuple(until_allocatable(name, resource, "= 0") for resource in node.resources or UNKNOWN),
         )
         yield self._evict(node, "Remove the pods that have GPUs.", by_name=False)
+        yield self._await_not_offered(name)
         yield Step(
             Act.AWAIT_NO_CLAIMS,
             "No claim has a device of this node, and no pod asks for GPUs.",
@@ -415,7 +415,10 @@ class _Way:
 
     def _await_not_offered(self, name: str) -> Step:
         return Step(
-            Act.AWAIT_NOT_OFFERED, "Wait until the node has no slices left.", (until_unpublished(name, self.driver),)
+            Act.AWAIT_NOT_OFFERED,
+            "Wait until the node has no slices left.",
+            (until_unpublished(name, self.driver),),
+            "A device is in them until the claim that has it is gone.",
         )
 
     def _evict(self, node: GpuNode, what: str, *, by_name: bool = True) -> Step:

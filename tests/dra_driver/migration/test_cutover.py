@@ -59,6 +59,7 @@ class Node:
     driver_pod: bool
     damaged: bool
     """Whether both offered before the plan began: then it must end that, and nothing else is asked of it until."""
+    drained: bool = False
 
 
 @dataclass
@@ -114,7 +115,14 @@ class Cluster:
     def unpublished(self, name: str) -> None:
         node = self.nodes[name]
         assert not self.wants_to_publish(node), f"waits for ever: the driver publishes {name}"
+        assert node.drained or not node.new, f"waits for ever: what claims have on {name} is published"
         node.driver = False
+
+    def drain(self, name: str) -> None:
+        self.nodes[name].drained = True
+
+    def uncordon(self, name: str) -> None:
+        self.nodes[name].drained = False
 
     def published(self, name: str) -> None:
         assert self.wants_to_publish(self.nodes[name]), f"waits for ever: nobody publishes {name}"
@@ -174,7 +182,9 @@ _COMMANDS = tuple(
         (rf"now=\$\(kubectl describe node {_NAME}\) && .*", Cluster.no_holders),
         (rf"for .*; do now=\$\(kubectl get resourceclaims .*'gpu.nvidia.com {_NAME};'.*done", Cluster.no_claims),
         (rf".* wait pod --for=delete --field-selector spec.nodeName={_NAME} .*", Cluster.driver_gone),
-        (r"kubectl (?:cordon|uncordon|drain|apply|get pods) .*|state=.*|found=.*", lambda cluster: None),
+        (rf"kubectl drain {_NAME} .*", Cluster.drain),
+        (rf"kubectl uncordon {_NAME}", Cluster.uncordon),
+        (r"kubectl (?:cordon|apply|get pods) .*|state=.*|found=.*", lambda cluster: None),
         (r"kubectl -n \S+ (?:delete pod|get pods|rollout status) .*|helm test .*", lambda cluster: None),
     )
 )
