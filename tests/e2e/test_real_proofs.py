@@ -88,8 +88,7 @@ def outcomes(node: str, archive: Path) -> dict[str, tuple[str, str]]:
 
 
 def test_pods_start_and_say_whether_cuda_does(services: Services, tmp_path: Path) -> None:
-    (node,) = [item["metadata"]["name"] for item in get("nodes")["items"]]
-    by_name = outcomes(node, tmp_path / "text.tar.gz")
+    by_name = outcomes(services.node, tmp_path / "text.tar.gz")
     for name in ("pod-gpu", "pod-gpu-user", "pod-shared", "pod-shared-user"):
         outcome, reason = by_name[name]
         assert outcome == "fail" and "libcuda.so.1: " in reason, reason
@@ -100,7 +99,7 @@ def test_pods_start_and_say_whether_cuda_does(services: Services, tmp_path: Path
     source.write_text(LIBCUDA)
     subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", built, source], check=True)
     library.write_bytes(built.read_bytes())
-    by_name = outcomes(node, tmp_path / "in-c.tar.gz")
+    by_name = outcomes(services.node, tmp_path / "in-c.tar.gz")
     assert by_name["pod-gpu"] == ("pass", "CUDA works on in C as user 0")
     assert by_name["pod-gpu-user"] == ("pass", "CUDA works on in C as user 65532")
     assert {by_name[name][0] for name in ("pod-shared", "pod-shared-user")} == {"pass"}
