@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -51,4 +52,9 @@ structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.p
 def logging_of_its_own() -> Iterator[None]:
     """A command that a test runs in this process logs to the test's streams, which are closed afterwards."""
     yield
+    if structlog.is_configured():
+        for module in tuple(sys.modules.values()):
+            logger = getattr(module, "_log", None)
+            if isinstance(logger, structlog._config.BoundLoggerLazyProxy):
+                vars(logger).pop("bind", None)  # what it remembers of the configuration
     structlog.reset_defaults()

@@ -508,7 +508,7 @@ async def test_a_defect_met_with_one_claim_at_start_keeps_no_other_from_being_pu
             raise ZeroDivisionError("a defect")
 
     bench.hardware.on_act = broken
-    async with bench.plugin(start_s=60.0) as service:
+    async with bench.plugin(start_s=60.0, stale_s=0.0) as service:
         assert list(service.held) == [defect.uid]
         await prepare_one(service, bench.claim("later", PART))
 
@@ -793,7 +793,7 @@ async def test_a_journal_that_is_lost_leaves_nothing_on_the_hardware(
     if gone:
         for ref in refs:
             bench.api.remove(ref)
-    async with bench.plugin() as service:
+    async with bench.plugin(stale_s=0.0) as service:
         await service.sweep()
         if not gone:
             assert bench.hardware.holds == made

@@ -21,8 +21,7 @@ in_namespaces = pytest.mark.skipif(bool(container_obstacle()), reason=container_
 def host(tmp_path: Path) -> Iterator[Host]:
     """Mounts spread from it, as they do on a node, to what has a copy of its namespace."""
     (tmp_path / "system").mkdir()
-    host = Host(tmp_path / "system")
-    subprocess.run(["nsenter", "-t", str(host.pid), "-m", "mount", "--make-rshared", "/"], check=True)
+    host = Host(tmp_path / "system", shared=True)
     yield host
     host.end()
 
