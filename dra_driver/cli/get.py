@@ -265,7 +265,7 @@ class Question:
 
     def _for_the_user(self, error: ClusterError) -> InvalidInput | ClusterError:
         if error.status == _BAD_REQUEST and self.asked.labels is not None:
-            return InvalidInput(f"{self.asked.labels!r} is no selector: {error.message}", about="--selector")
+            return InvalidInput(f"{self.asked.labels!r} is not a valid selector: {error.message}", about="--selector")
         if not isinstance(error, NotFound) or self.kind.subject not in (GPU_POLICIES, COMPUTE_DOMAINS):
             return error
         message = "this cluster does not have them; their definition comes with the driver's chart"

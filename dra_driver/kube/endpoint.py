@@ -391,7 +391,7 @@ def _excepts(entry: str, server: SplitResult) -> bool:
     """Whether an entry of NO_PROXY is for the server: `*`, a network, an address or a domain, of one port or all."""
     host, port = server.hostname or "", server.port
     with suppress(ValueError):
-        return ip_address(host) in ip_network(entry)
+        return ip_address(host) in ip_network(entry, strict=False)
     name, _, of_port = entry.removeprefix("*").partition(":")
     if not entry or (of_port and of_port != str(port or "")):
         return False

@@ -45,8 +45,8 @@ def wanted_devices(claim: ResourceClaim, pool: str, *, daemons_in: str) -> tuple
     is_daemon = any(device.name == DAEMON_DEVICE and not device.admin for device in devices.values())
     if is_daemon and claim.metadata.namespace != daemons_in:
         raise InvalidInput(
-            f"has the daemon device of node {pool}, which only the daemons in namespace {daemons_in} may have; a"
-            " workload requests channels, with the template that its ComputeDomain names",
+            f"has the daemon device of node {pool}, which is reserved for daemons in namespace {daemons_in}; delete the"
+            " claim, and request channels with the template that the ComputeDomain names",
             about=about,
         )
     return tuple(devices[name] for name in sorted(devices))

@@ -313,8 +313,8 @@ class Nvml(Calls):
             yield Problem(
                 subject=f"MIG of GPU {address}",
                 reason="UnknownProfile",
-                message="partitions of these profiles are not offered, because this version of the plugin does not know"
-                f" their like: {', '.join(mig.odd_profiles)}; upgrade it, or report the GPU's model",
+                message="partitions of these profiles are not offered, because this version of the plugin does not"
+                f" support them: {', '.join(mig.odd_profiles)}; upgrade it, or report the GPU's model",
             )
 
     def _reading(self, address: str) -> "_Reading | None":

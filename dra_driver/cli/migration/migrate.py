@@ -194,7 +194,7 @@ def migrate(
     """
     _refuse_several(diff_only, in_place, target, report)
     if target == "":
-        raise InvalidInput("the name of the folder is empty; the current folder is .", about="--to")
+        raise InvalidInput("the name of the folder is empty; write . for the current folder", about="--to")
     if namespace is not None and (paths or not cluster):
         raise InvalidInput("is for --cluster without PATHS", about="--namespace")
     read = read_cluster(kubeconfig, context, namespace) if cluster else None

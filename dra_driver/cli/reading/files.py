@@ -37,7 +37,7 @@ def named_files(paths: Iterable[str]) -> Iterator[str]:
     files of the current folder are not meant."""
     for path in paths:
         if not path:
-            raise InvalidInput("the name of a file or folder is empty; the current folder is .")
+            raise InvalidInput("the name of a file or folder is empty; write . for the current folder")
         if path != STDIN and Path(path).is_dir():
             yield from sorted(_files_below(Path(path)))
         else:

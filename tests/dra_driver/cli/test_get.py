@@ -271,7 +271,7 @@ async def test_options_that_leave_out_all_rows_are_named(kubeconfig: Path) -> No
 @pytest.mark.parametrize("words", [("nodes",), ("nodes", "-w"), ("claims",)])
 async def test_a_selector_that_cannot_be_parsed_is_wrong_usage(words: tuple[str, ...], kubeconfig: Path) -> None:
     with pytest.raises(
-        InvalidInput, match=r"--selector: 'bad selector\(\(' is no selector: unable to parse requirement"
+        InvalidInput, match=r"--selector: 'bad selector\(\(' is not a valid selector: unable to parse requirement"
     ):
         await dractl("get", *words, "-l", "bad selector((", "--kubeconfig", str(kubeconfig))
 

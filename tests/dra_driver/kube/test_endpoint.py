@@ -481,6 +481,7 @@ SERVER = "https://api.example.com:6443"
         (SERVER, {"HTTPS_PROXY": "http://proxy", "NO_PROXY": "*"}, None),
         (SERVER, {"HTTPS_PROXY": "http://proxy", "NO_PROXY": "example.com:443,ple.com,"}, "http://proxy"),
         ("https://10.1.2.3", {"HTTPS_PROXY": "http://proxy", "no_proxy": "10.0.0.0/8"}, None),
+        ("https://10.1.2.3", {"HTTPS_PROXY": "http://proxy", "NO_PROXY": "10.1.0.1/16"}, None),
         ("https://10.1.2.3", {"HTTPS_PROXY": "http://proxy", "no_proxy": "10.1.2.3"}, None),
         ("https://10.1.2.3", {"HTTPS_PROXY": "http://proxy", "no_proxy": "10.2.0.0/16"}, "http://proxy"),
         ("https://127.0.0.1:6443", {"HTTPS_PROXY": "http://proxy"}, None),
