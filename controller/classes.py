@@ -9,7 +9,7 @@ change a class of the same name without it.
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -17,7 +17,7 @@ from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
 from dra_driver.api.resource import Device
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
+from dra_driver.kube.watch import Backoff, Mirror
 from dra_driver.runtime.tracing import OFF, Tracer
 
 _log = structlog.get_logger(__name__)
@@ -68,12 +68,9 @@ def wanted_class(profile: str, driver: str, *, extended_resource: bool) -> JsonO
 
 def is_profile_class(observed: JsonObject, driver: str) -> bool:
     """Whether the server's object is one of the classes that this module creates for `driver`."""
-    if (observed["metadata"].get("labels") or {}).get(LABEL) != OWNER:
-        return False
     selectors = (observed.get("spec") or {}).get("selectors") or ()
-    return any(
-        f"device.driver == '{driver}'" in selector.get("cel", {}).get("expression", "") for selector in selectors
-    )
+    expressions = [selector.get("cel", {}).get("expression", "") for selector in selectors]
+    return _is_ours(observed) and any(f"device.driver == '{driver}'" in expression for expression in expressions)
 
 
 class ProfileClasses:
@@ -86,10 +83,12 @@ class ProfileClasses:
         self._extended_resources = extended_resources
         self._published: dict[str, frozenset[str]] = {}
         self._news = asyncio.Event()
-        self._classes = Mirror(kube, DEVICE_CLASSES, keep=_needed_parts, on_change=self._changed)
+        self._classes = Mirror(kube, DEVICE_CLASSES, keep=_needed_parts, on_change=lambda _: self._news.set())
         self._retry = Backoff(first_s=1.0, longest_s=60.0)
-        self._logged: set[str] = set()
+        self._left: set[str] = set()
+        """Names of classes of others, each logged once."""
         self._full = False
+        """Whether it was logged that there are too many: once, because there may be thousands of profiles."""
 
     def published(self, pool: str, devices: Sequence[Device]) -> None:
         """Reports the current devices of a pool."""
@@ -115,29 +114,35 @@ class ProfileClasses:
                 await self._news.wait()
                 self._news.clear()
 
-    def _changed(self, change: MirrorChange[JsonObject]) -> None:
-        self._news.set()
-
     async def _settle(self) -> None:
         """Raises ClusterError: at once if the API server is unreachable, at the end if it refused a class."""
         refused: Rejected | None = None
         room = MOST_CLASSES - sum(map(_is_ours, self._classes.objects.values()))
         for profile in sorted(frozenset().union(*self._published.values())):
             wanted = wanted_class(profile, self._driver, extended_resource=self._extended_resources)
-            observed = self._classes.objects.get(("", wanted["metadata"]["name"]))
+            name = wanted["metadata"]["name"]
+            observed = self._classes.objects.get(("", name))
             try:
                 if observed is None and room <= 0:
-                    self._tell_full(profile)
+                    if not self._full:
+                        _log.error(
+                            f"there are {MOST_CLASSES} DeviceClasses of MIG profiles, and no more are made; delete"
+                            " those of profiles that no node has",
+                            profile=profile,
+                        )
+                    self._full = True
                 elif observed is None:
                     room -= 1
                     await self._kube.create(DEVICE_CLASSES, wanted)
-                    _log.info("class made", name=wanted["metadata"]["name"])
+                    _log.info("class made", name=name)
                 elif not _is_ours(observed):
-                    self._leave(wanted["metadata"]["name"])
+                    if name not in self._left:
+                        _log.info("a DeviceClass of this name is not this driver's and stays unchanged", name=name)
+                    self._left.add(name)
                 elif observed["spec"] != wanted["spec"]:
                     metadata = {**wanted["metadata"], "resourceVersion": observed["metadata"]["resourceVersion"]}
                     await self._kube.replace(DEVICE_CLASSES, {**wanted, "metadata": metadata})
-                    _log.info("DeviceClass restored", name=wanted["metadata"]["name"])
+                    _log.info("DeviceClass restored", name=name)
             except (AlreadyExists, Conflict, NotFound):
                 continue  # the watch will report the change, and then this runs again
             except Rejected as error:
@@ -145,34 +150,12 @@ class ProfileClasses:
         if refused is not None:
             raise refused
 
-    def _leave(self, name: str) -> None:
-        if name not in self._logged:
-            self._logged.add(name)
-            _log.info("a DeviceClass of this name does not belong to this driver and stays unchanged", name=name)
-
-    def _tell_full(self, profile: str) -> None:
-        """Once, because there may be thousands of profiles."""
-        if not self._full:
-            self._full = True
-            _log.error(
-                f"there are {MOST_CLASSES} DeviceClasses of MIG profiles, and no more are made; delete those of"
-                " profiles that no node has",
-                profile=profile,
-            )
-
 
 def _needed_parts(obj: JsonObject) -> JsonObject:
     """The parts of a class that are needed; the mirror drops the rest."""
-    metadata = obj["metadata"]
-    return {
-        "metadata": {
-            "name": metadata["name"],
-            "resourceVersion": metadata["resourceVersion"],
-            "labels": metadata.get("labels") or {},
-        },
-        "spec": obj.get("spec") or {},
-    }
+    metadata = {name: obj["metadata"].get(name) for name in ("name", "resourceVersion", "labels")}
+    return {"metadata": metadata, "spec": obj.get("spec") or {}}
 
 
-def _is_ours(observed: Mapping[str, JsonObject]) -> bool:
-    return bool(observed["metadata"]["labels"].get(LABEL) == OWNER)
+def _is_ours(observed: JsonObject) -> bool:
+    return bool((observed["metadata"].get("labels") or {}).get(LABEL) == OWNER)

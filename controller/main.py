@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from controller.classes import ProfileClasses
 from controller.computedomains.keeper import DomainCollector, DomainKeeper
 from controller.policies import PolicyKeeper
 from controller.replica import Replica, alone
-from controller.settings import ControllerSettings, read_settings
+from controller.settings import ControllerSettings, WebhookSettings, read_settings
 from controller.slices import PublishedSlices
 from dra_driver.api.computedomain import ComputeDomainStatus
 from dra_driver.api.gpupolicy import GpuPolicy
@@ -39,7 +38,7 @@ from dra_driver.publish.pools import PoolPublisher, Publication, PublishingListe
 from dra_driver.runtime import memory
 from dra_driver.runtime.logs import configure_logging
 from dra_driver.runtime.tasks import forever, run_service, until_signal
-from dra_driver.runtime.telemetry import DebugSection, status_server, tell_build
+from dra_driver.runtime.telemetry import status_server, tell_build
 from dra_driver.runtime.tracing import Tracer, open_tracer
 from dra_driver.slices.domains import domain_devices
 
@@ -69,11 +68,11 @@ async def run(settings: ControllerSettings) -> None:
         events = EventRecorder(own, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         metrics.register(DroppedEvents(events.dropped))
         counters = PublishingCounters(metrics)
-        replica = Replica(lambda: _parts(kube, settings, installed, events, tracer, counters))
+        replica = Replica(lambda: _Parts(kube, settings, installed, events, tracer, counters))
         metrics.register(PublishedPools(lambda: replica.parts.publishers()))
         if Feature.COMPUTE_DOMAINS in settings.feature_gates:
             metrics.register(DomainCollector(lambda: replica.parts.statuses()))
-        webhook = _webhook_process(settings, metrics)
+        webhook = None if settings.webhook is None else _webhook_process(settings.webhook, metrics)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
             status_server(
@@ -86,7 +85,12 @@ async def run(settings: ControllerSettings) -> None:
                     **({} if election is None else {"lease": election.problem}),
                     **({} if webhook is None else {"webhook": webhook.problem}),
                 },
-                debug=_debug_pages(replica) if settings.debug_pages else None,
+                debug={
+                    "pools": lambda: replica.parts.slices.described(),
+                    "domains": lambda: replica.parts.described_domains(),
+                }
+                if settings.debug_pages
+                else None,
             ),
             asyncio.TaskGroup() as tasks,
         ):
@@ -110,89 +114,80 @@ async def _connections(
             yield kube, own, election
 
 
-@dataclass(frozen=True, slots=True)
 class _Parts:
     """The controller's parts. All follow the cluster with the same `watches`, and write only while `run` runs. `slices`
-    are of GPUs, `channels` of ComputeDomains, under a driver name of their own. `domains` and `channels` are None
-    without ComputeDomains."""
+    are of GPUs; channels of ComputeDomains are published under a driver name of their own."""
 
-    watches: Watches
-    slices: PublishedSlices
-    policies: PolicyKeeper
-    domains: DomainKeeper | None
-    channels: PublishedSlices | None
-    webhook: Job | None
-    """Maintains the webhook's configuration."""
+    def __init__(
+        self,
+        kube: Kube,
+        settings: ControllerSettings,
+        installed: Sequence[GpuPolicy],
+        events: EventRecorder,
+        tracer: Tracer,
+        counters: PublishingCounters,
+    ) -> None:
+        gates, driver = settings.feature_gates, settings.driver_name
+        self.watches = watches = Watches(kube)
+        listeners = PublishingListeners(tracer=tracer, tell=events.tell)
+        self.slices = PublishedSlices(
+            watches,
+            _gpus(settings, installed),
+            listeners,
+            counters,
+            workers=settings.workers,
+            classes=_classes(kube, settings, tracer),
+            binding=BindingClaims(watches, {driver, COMPUTE_DOMAIN_DRIVER}, workers=settings.workers)
+            if Feature.BINDING_CONDITIONS in gates
+            else None,
+        )
+        self._policies = PolicyKeeper(watches, gates, installed, events.tell)
+        self._webhook = None if settings.webhook is None else _webhook_lead(kube, settings, settings.webhook)
+        self._domains: DomainKeeper | None = None
+        self._channels: PublishedSlices | None = None
+        if Feature.COMPUTE_DOMAINS in gates:
+            self._domains = DomainKeeper(
+                watches,
+                settings.daemons,
+                several_channels=self._policies.several_channels,
+                host_imex=Feature.HOST_IMEX in gates,
+                events=events,
+                tracer=tracer,
+            )
+            self._channels = PublishedSlices(
+                watches, _channels(settings), listeners, counters, workers=settings.workers
+            )
 
     def publishers(self) -> list[PoolPublisher]:
-        parts = (self.slices, self.channels)
+        parts = (self.slices, self._channels)
         return [part.publisher for part in parts if part is not None and part.publisher is not None]
 
     def statuses(self) -> Mapping[Key, ComputeDomainStatus]:
-        return {} if self.domains is None else self.domains.statuses()
+        return {} if self._domains is None else self._domains.statuses()
 
     def described_domains(self) -> Iterable[str]:
-        return () if self.domains is None else self.domains.described()
+        return () if self._domains is None else self._domains.described()
 
     async def run(self) -> None:
-        jobs: dict[str, Job | None] = {
-            "publishing": self.slices.run,
-            "policies": self.policies.run,
-            "domains": None if self.domains is None else self.domains.run,
-            "devices of domains": None if self.channels is None else self.channels.run,
-            "the webhook's configuration": self.webhook,
-        }
+        jobs: dict[str, Job] = {"publishing": self.slices.run, "policies": self._policies.run}
+        if self._domains is not None and self._channels is not None:
+            jobs |= {"domains": self._domains.run, "devices of domains": self._channels.run}
+        if self._webhook is not None:
+            jobs["the webhook's configuration"] = self._webhook
         async with asyncio.TaskGroup() as tasks:
             for name, job in jobs.items():
-                if job is not None:
-                    tasks.create_task(forever(name, job))
-
-
-def _parts(
-    kube: Kube,
-    settings: ControllerSettings,
-    installed: Sequence[GpuPolicy],
-    events: EventRecorder,
-    tracer: Tracer,
-    counters: PublishingCounters,
-) -> _Parts:
-    watches = Watches(kube)
-    listeners = PublishingListeners(tracer=tracer, tell=events.tell)
-    slices = PublishedSlices(
-        watches,
-        _gpus(settings, installed),
-        listeners,
-        counters,
-        workers=settings.workers,
-        classes=_classes(kube, settings, tracer),
-        binding=_binding(watches, settings),
-    )
-    policies = PolicyKeeper(watches, settings.feature_gates, installed, events.tell)
-    webhook = _webhook_lead(kube, settings)
-    if Feature.COMPUTE_DOMAINS not in settings.feature_gates:
-        return _Parts(watches, slices, policies, domains=None, channels=None, webhook=webhook)
-    domains = DomainKeeper(
-        watches,
-        settings.daemons,
-        several_channels=policies.several_channels,
-        host_imex=Feature.HOST_IMEX in settings.feature_gates,
-        events=events,
-        tracer=tracer,
-    )
-    channels = PublishedSlices(watches, _channels(settings), listeners, counters, workers=settings.workers)
-    return _Parts(watches, slices, policies, domains, channels, webhook)
+                tasks.create_task(forever(name, job))
 
 
 def _gpus(settings: ControllerSettings, installed: Sequence[GpuPolicy]) -> Publication:
+    driver, gates = settings.driver_name, settings.feature_gates
     return Publication(
-        driver=settings.driver_name,
-        policies=lambda watches, changed: LivePolicies(
-            watches, settings.driver_name, settings.feature_gates, changed, installed=installed
-        ),
+        driver=driver,
+        policies=lambda watches, changed: LivePolicies(watches, driver, gates, changed, installed=installed),
         # Each driver writes its own limitations in the status of inventories.
-        beside=[COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates),
-        list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
-        binding_conditions=Feature.MIG_BINDING_CONDITIONS in settings.feature_gates,
+        beside=[COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in gates),
+        list_attributes=Feature.LIST_ATTRIBUTES in gates,
+        binding_conditions=Feature.MIG_BINDING_CONDITIONS in gates,
     )
 
 
@@ -208,19 +203,6 @@ def _channels(settings: ControllerSettings) -> Publication:
     )
 
 
-def _binding(watches: Watches, settings: ControllerSettings) -> BindingClaims | None:
-    if Feature.BINDING_CONDITIONS not in settings.feature_gates:
-        return None
-    return BindingClaims(watches, {settings.driver_name, COMPUTE_DOMAIN_DRIVER}, workers=settings.workers)
-
-
-def _debug_pages(replica: Replica[_Parts]) -> dict[str, DebugSection]:
-    return {
-        "pools": lambda: replica.parts.slices.described(),
-        "domains": lambda: replica.parts.described_domains(),
-    }
-
-
 def _classes(kube: Kube, settings: ControllerSettings, tracer: Tracer) -> ProfileClasses | None:
     if Feature.MIG_CLASSES not in settings.feature_gates:
         return None
@@ -228,24 +210,20 @@ def _classes(kube: Kube, settings: ControllerSettings, tracer: Tracer) -> Profil
     return ProfileClasses(kube, settings.driver_name, extended_resources=extended_resources, tracer=tracer)
 
 
-def _webhook_process(settings: ControllerSettings, metrics: CollectorRegistry) -> "WebhookProcess | None":
-    if settings.webhook is None:
-        return None
+def _webhook_process(settings: WebhookSettings, metrics: CollectorRegistry) -> "WebhookProcess":
     from controller.webhook.process import WebhookProcess
 
-    process = WebhookProcess(sys.argv[1:], drain_s=settings.webhook.drain_s)
+    process = WebhookProcess(sys.argv[1:], drain_s=settings.drain_s)
     metrics.register(process)
     return process
 
 
-def _webhook_lead(kube: Kube, settings: ControllerSettings) -> Job | None:
-    if settings.webhook is None:
-        return None
+def _webhook_lead(kube: Kube, settings: ControllerSettings, webhook: WebhookSettings) -> Job:
     # Without a webhook the code for certificates is not needed.
     from controller.webhook.configuration import WebhookPlan
     from controller.webhook.trust import lead
 
-    plan = WebhookPlan(settings.webhook, settings.lease_namespace, settings.driver_name, settings.feature_gates)
+    plan = WebhookPlan(webhook, settings.lease_namespace, settings.driver_name, settings.feature_gates)
     return partial(lead, kube, plan)
 
 

@@ -28,7 +28,7 @@ from dra_driver.api.gpupolicy import (
     PolicyWait,
     combined,
 )
-from dra_driver.api.inventory import NodeInventoryStatus
+from dra_driver.api.inventory import Limitation, NodeInventoryStatus
 from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, Condition, JsonObject, dated, wire_time
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.features import Gates
@@ -54,21 +54,13 @@ added for each second that the last look at all nodes and its writes took, so th
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
-    rule: str
-    reason: str
-    message: str
-    fix: str
-
-
-@dataclass(frozen=True, slots=True)
 class _OnNode:
     """What one policy leads to on one node."""
 
     gpus: int
     offered: Mapping[str, int]
     waiting: tuple[WaitingGpu, ...]
-    problems: tuple[_Problem, ...]
+    problems: tuple[Limitation, ...]
 
 
 type _Node = Mapping[str, _OnNode]
@@ -245,11 +237,11 @@ def _node(obj: JsonObject) -> _Node:
     for gpu in status.policy.waiting:
         for name in gpu.policies:
             waiting.setdefault(name, []).append(gpu)
-    problems: dict[str, list[_Problem]] = {}
-    for limit in status.limitations:
-        _, of, name = (limit.rule or "").partition(" of GpuPolicy ")
+    problems: dict[str, list[Limitation]] = {}
+    for limitation in status.limitations:
+        _, of, name = (limitation.rule or "").partition(" of GpuPolicy ")
         if of:
-            problems.setdefault(name, []).append(_Problem(limit.rule or "", limit.reason, limit.message, limit.fix))
+            problems.setdefault(name, []).append(limitation)
     return {
         name: _OnNode(gpus[name], offered.get(name, {}), tuple(waiting.get(name, ())), tuple(problems.get(name, ())))
         for name in gpus.keys() | waiting.keys() | problems.keys()
@@ -257,13 +249,16 @@ def _node(obj: JsonObject) -> _Node:
 
 
 def _status(stored: _Stored, shares: Sequence[tuple[str, _OnNode]], gates: Gates, time: str) -> GpuPolicyStatus:
+    def condition(type_: str, reason: str, message: str | None = None) -> Condition:
+        """True without a message."""
+        status: Literal["True", "False"] = "True" if message is None else "False"
+        text = (message or "")[:1024]
+        made = Condition(type=type_, status=status, reason=reason, message=text, last_transition_time=time)
+        return dated(made, stored.status.conditions)
+
     if stored.policy is None:
-        accepted = Condition(
-            type=ACCEPTED, status="False", reason="Invalid", message=stored.error[:1024], last_transition_time=time
-        )
-        return GpuPolicyStatus(
-            observed_generation=stored.generation, conditions=[dated(accepted, stored.status.conditions)]
-        )
+        refused = condition(ACCEPTED, "Invalid", stored.error)
+        return GpuPolicyStatus(observed_generation=stored.generation, conditions=[refused])
     _, off = stored.policy.spec.without(gates)
     problems = [
         PolicyProblem(
@@ -284,8 +279,14 @@ def _status(stored: _Stored, shares: Sequence[tuple[str, _OnNode]], gates: Gates
     offered: Counter[str] = Counter()
     for _, share in shares:
         offered.update(share.offered)
-    accepted = Condition(type=ACCEPTED, status="True", reason="Accepted", last_transition_time=time)
-    conditions = [accepted, _followed(problems, waiting, time)]
+    if problems:
+        first = problems[0]
+        message = f"{first.rule}, {how_many(first.nodes, 'node')}: {first.message}. {first.fix}"
+        followed = condition(FOLLOWED, first.reason, message)
+    elif waiting:
+        followed = condition(FOLLOWED, WAITING, f"{len(waiting)} GPUs do not follow yet; {waiting[0]}")
+    else:
+        followed = condition(FOLLOWED, "Followed")
     return GpuPolicyStatus(
         observed_generation=stored.generation,
         nodes=sum(share.gpus > 0 for _, share in shares),
@@ -294,7 +295,7 @@ def _status(stored: _Stored, shares: Sequence[tuple[str, _OnNode]], gates: Gates
         waiting_gpus=len(waiting),
         waiting=waiting[:MOST_LISTED],
         problems=problems[:MOST_LISTED],
-        conditions=[dated(condition, stored.status.conditions) for condition in conditions],
+        conditions=[condition(ACCEPTED, "Accepted"), followed],
     )
 
 
@@ -303,7 +304,7 @@ def _problems(shares: Iterable[tuple[str, _OnNode]]) -> list[PolicyProblem]:
     nodes: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for node, share in shares:
         for problem in share.problems:
-            nodes.setdefault((problem.rule, problem.reason, problem.message), []).append((node, problem.fix))
+            nodes.setdefault((problem.rule or "", problem.reason, problem.message), []).append((node, problem.fix))
     return [
         PolicyProblem(
             rule=rule,
@@ -315,18 +316,3 @@ def _problems(shares: Iterable[tuple[str, _OnNode]]) -> list[PolicyProblem]:
         )
         for (rule, reason, message), on_nodes in sorted(nodes.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     ]
-
-
-def _followed(problems: Sequence[PolicyProblem], waiting: Sequence[PolicyWait], time: str) -> Condition:
-    if problems:
-        first = problems[0]
-        message = f"{first.rule}, {how_many(first.nodes, 'node')}: {first.message}. {first.fix}"
-        return Condition(
-            type=FOLLOWED, status="False", reason=first.reason, message=message[:1024], last_transition_time=time
-        )
-    if waiting:
-        message = f"{len(waiting)} GPUs do not follow yet; {waiting[0]}"
-        return Condition(
-            type=FOLLOWED, status="False", reason=WAITING, message=message[:1024], last_transition_time=time
-        )
-    return Condition(type=FOLLOWED, status="True", reason="Followed", last_transition_time=time)

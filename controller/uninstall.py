@@ -9,9 +9,9 @@ block the deletion of the definition.
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -28,8 +28,6 @@ from dra_driver.runtime.settings import SettingsParser, driver_name, filled, nam
 from dra_driver.slices.diff import MANAGED_BY, MANAGER
 
 _log = structlog.get_logger(__name__)
-
-type Step = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,106 +73,84 @@ def _parser() -> SettingsParser:
 
 async def run(settings: UninstallSettings) -> None:
     """Tries everything, then raises the first ClusterError."""
+    namespace = settings.lease_namespace
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-cleanup") as kube:
-        steps: tuple[Step, ...] = (
-            lambda: _remove_classes(kube, settings.driver_name),
-            lambda: _remove_slices(kube, settings.driver_name),
-            # NVIDIA's own driver uses the same name for its domains.
-            lambda: _remove_slices(kube, COMPUTE_DOMAIN_DRIVER, label_selector=f"{MANAGED_BY}={MANAGER}"),
-            lambda: _remove(kube, meta.LEASES, settings.lease_name, settings.lease_namespace),
-            *(_domain_steps(kube, settings.lease_namespace) if settings.compute_domains else ()),
-            *(partial(_remove, kube, meta.SECRETS, name, settings.lease_namespace) for name in settings.secrets),
-            *(partial(_remove, kube, meta.PODS, name, settings.lease_namespace) for name in settings.pods),
-        )
-        await _all(steps)
+        removal = _Removal(kube)
+        await removal.of_each(meta.DEVICE_CLASSES, only=lambda item: is_profile_class(item, settings.driver_name))
+        await removal.of_each(meta.RESOURCE_SLICES, field_selector=f"spec.driver={settings.driver_name}")
+        # NVIDIA's own driver uses the same name for its domains.
+        domains, ours = f"spec.driver={COMPUTE_DOMAIN_DRIVER}", f"{MANAGED_BY}={MANAGER}"
+        await removal.of_each(meta.RESOURCE_SLICES, field_selector=domains, label_selector=ours)
+        await removal.of(meta.LEASES, settings.lease_name, namespace)
+        if settings.compute_domains:
+            # In the order in which the controller removes a domain. Kubernetes deletes what the domain owns in its
+            # namespace.
+            await removal.of_each(meta.NODES, remove=_free, label_selector=DOMAIN_LABEL)
+            await removal.of_each(meta.DAEMON_SETS, namespace, label_selector=DOMAIN_LABEL)
+            await removal.of_each(meta.RESOURCE_CLAIM_TEMPLATES, namespace, label_selector=DOMAIN_LABEL)
+            await removal.of_each(meta.COMPUTE_DOMAINS, remove=_let_go)
+        for resource, names_of_objects in ((meta.SECRETS, settings.secrets), (meta.PODS, settings.pods)):
+            for name in names_of_objects:
+                await removal.of(resource, name, namespace)
+    if removal.failures:
+        raise removal.failures[0]
 
 
-async def _all(steps: Iterable[Step]) -> None:
-    """Takes each step, also after one that failed; then raises the first ClusterError."""
-    failures = [failure for step in steps if (failure := await _failure(step)) is not None]
-    if failures:
-        raise failures[0]
+class _Removal:
+    """After a failure, which is kept, everything else is still tried."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.failures: list[ClusterError] = []
+        self._kube = kube
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        try:
+            yield
+        except NotFound:
+            pass  # The object is gone, or with its definition all objects of the kind.
+        except ClusterError as error:
+            _log.error("could not be removed", error=str(error))
+            self.failures.append(error)
+
+    async def of(self, resource: meta.Resource, name: str, namespace: str | None = None) -> None:
+        with self._trying():
+            await self._kube.delete(resource, name, namespace=namespace)
+            _log.info("removed", kind=resource.kind, name=name)
+
+    async def of_each(
+        self,
+        resource: meta.Resource,
+        namespace: str | None = None,
+        *,
+        only: Callable[[meta.JsonObject], bool] = lambda item: True,
+        remove: Callable[[Kube, meta.JsonObject], Awaitable[None]] | None = None,
+        **selectors: str,
+    ) -> None:
+        """Of the objects that the selectors select, those that `only` accepts; with `remove` instead of a deletion."""
+        items: list[meta.JsonObject] = []
+        with self._trying():
+            items = (await self._kube.list(resource, namespace=namespace, **selectors)).items
+        for metadata in (item["metadata"] for item in items if only(item)):
+            if remove is None:
+                await self.of(resource, metadata["name"], namespace)
+                continue
+            with self._trying():
+                await remove(self._kube, metadata)
 
 
-async def _failure(step: Step) -> ClusterError | None:
-    try:
-        await step()
-    except ClusterError as error:
-        _log.error("could not be removed", error=str(error))
-        return error
-    return None
+async def _free(kube: Kube, node: meta.JsonObject) -> None:
+    await kube.merge_patch(meta.NODES, node["name"], {"metadata": {"labels": {DOMAIN_LABEL: None}}})
+    _log.info("free of its domain", kind=meta.NODES.kind, name=node["name"])
 
 
-async def _remove_classes(kube: Kube, driver: str) -> None:
-    classes = [item for item in (await kube.list(meta.DEVICE_CLASSES)).items if is_profile_class(item, driver)]
-    await _remove_each(kube, meta.DEVICE_CLASSES, classes)
-
-
-async def _remove_slices(kube: Kube, driver: str, label_selector: str | None = None) -> None:
-    selected = await kube.list(
-        meta.RESOURCE_SLICES, field_selector=f"spec.driver={driver}", label_selector=label_selector
-    )
-    await _remove_each(kube, meta.RESOURCE_SLICES, selected.items)
-
-
-def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
-    """In the order in which the controller removes a domain. Kubernetes deletes what the domain owns in its
-    namespace."""
-    return (
-        lambda: _free_nodes(kube),
-        lambda: _remove_labeled(kube, meta.DAEMON_SETS, namespace),
-        lambda: _remove_labeled(kube, meta.RESOURCE_CLAIM_TEMPLATES, namespace),
-        lambda: _let_domains_go(kube),
-    )
-
-
-async def _free_nodes(kube: Kube) -> None:
-    nodes = await kube.list(meta.NODES, label_selector=DOMAIN_LABEL)
-    await _all(partial(_free, kube, item["metadata"]["name"]) for item in nodes.items)
-
-
-async def _free(kube: Kube, node: str) -> None:
-    await kube.merge_patch(meta.NODES, node, {"metadata": {"labels": {DOMAIN_LABEL: None}}})
-    _log.info("free of its domain", kind=meta.NODES.kind, name=node)
-
-
-async def _remove_labeled(kube: Kube, resource: meta.Resource, namespace: str) -> None:
-    labeled = await kube.list(resource, namespace=namespace, label_selector=DOMAIN_LABEL)
-    await _remove_each(kube, resource, labeled.items, namespace)
-
-
-async def _let_domains_go(kube: Kube) -> None:
+async def _let_go(kube: Kube, domain: meta.JsonObject) -> None:
     """Helm has deleted the definition and does not wait for the domains. Raises Conflict if one was changed
     meanwhile."""
-    try:
-        domains = (await kube.list(meta.COMPUTE_DOMAINS)).items
-    except NotFound:
-        return  # the definition is gone
-    await _all(partial(_let_go, kube, domain["metadata"]) for domain in domains)
-
-
-async def _let_go(kube: Kube, metadata: meta.JsonObject) -> None:
-    finalizers = [item for item in metadata.get("finalizers") or () if item != FINALIZER]
-    body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}}
-    try:
-        await kube.merge_patch(meta.COMPUTE_DOMAINS, metadata["name"], body, namespace=metadata["namespace"])
-    except NotFound:
-        return
-    _log.info("let go", kind=meta.COMPUTE_DOMAINS.kind, namespace=metadata["namespace"], name=metadata["name"])
-
-
-async def _remove_each(
-    kube: Kube, resource: meta.Resource, items: Iterable[meta.JsonObject], namespace: str | None = None
-) -> None:
-    await _all(partial(_remove, kube, resource, item["metadata"]["name"], namespace) for item in items)
-
-
-async def _remove(kube: Kube, resource: meta.Resource, name: str, namespace: str | None = None) -> None:
-    try:
-        await kube.delete(resource, name, namespace=namespace)
-    except NotFound:
-        return
-    _log.info("removed", kind=resource.kind, name=name)
+    finalizers = [item for item in domain.get("finalizers") or () if item != FINALIZER]
+    body = {"metadata": {"resourceVersion": domain["resourceVersion"], "finalizers": finalizers}}
+    await kube.merge_patch(meta.COMPUTE_DOMAINS, domain["name"], body, namespace=domain["namespace"])
+    _log.info("let go", kind=meta.COMPUTE_DOMAINS.kind, namespace=domain["namespace"], name=domain["name"])
 
 
 if __name__ == "__main__":

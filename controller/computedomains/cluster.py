@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dra_driver.api import meta
@@ -96,26 +97,14 @@ class DomainsInCluster:
         self.nodes = Mirror(watches, meta.NODES, keep=_node, on_change=self._node_changed)
         self._inventories = Mirror(watches, meta.NODE_INVENTORIES, keep=_inventory, on_change=self._fabric_changed)
         self.daemon_sets = Mirror(
-            watches,
-            meta.DAEMON_SETS,
-            keep=_daemon_set,
-            namespace=namespace,
-            on_change=self._object_changed,
+            watches, meta.DAEMON_SETS, keep=_daemon_set, namespace=namespace, on_change=self._object_changed
         )
-        self.templates = Mirror(
-            watches,
-            meta.RESOURCE_CLAIM_TEMPLATES,
-            keep=_object,
-            label_selector=DOMAIN_LABEL,
-            on_change=self._object_changed,
+        labeled = partial(Mirror, watches, label_selector=DOMAIN_LABEL)
+        self.templates: Mirror[KeptObject] = labeled(
+            meta.RESOURCE_CLAIM_TEMPLATES, keep=_object, on_change=self._object_changed
         )
-        self._pods = Mirror(
-            watches,
-            meta.PODS,
-            keep=_daemon,
-            namespace=namespace,
-            label_selector=DOMAIN_LABEL,
-            on_change=self._pod_changed,
+        self._pods: Mirror[_KeptPod] = labeled(
+            meta.PODS, keep=_daemon, namespace=namespace, on_change=self._pod_changed
         )
 
     @property
@@ -158,8 +147,13 @@ class DomainsInCluster:
             channel_uses=uses,
             nodes={name: node for name in sorted(names) if (node := self._node_seen(name)) is not None},
             daemons=daemons,
-            outdated=self._is_outdated(domain, ours),
-            unplaced=self._count_unplaced(uid, namespace),
+            outdated=(daemon_set := self.daemon_sets.objects.get(ours)) is not None
+            and daemon_set.made_as != self._made_as(domain),
+            unplaced=sum(
+                self._loop_time() - since >= UNPLACED_AFTER_S
+                for (place, _), since in self._unplaced.get(uid, {}).items()
+                if place == namespace
+            ),
         )
 
     def orphans(self) -> "tuple[tuple[str, Key, KeptNode | KeptObject], ...]":
@@ -171,15 +165,6 @@ class DomainsInCluster:
             if node.label is not None and node.label not in self._uids:
                 results.append(("nodes", key, node))
         return tuple(results)
-
-    def _is_outdated(self, domain: ComputeDomain, key: Key) -> bool:
-        daemon_set = self.daemon_sets.objects.get(key)
-        return daemon_set is not None and daemon_set.made_as != self._made_as(domain)
-
-    def _count_unplaced(self, uid: str, namespace: str) -> int:
-        now = self._loop_time()
-        since = [since for key, since in self._unplaced.get(uid, {}).items() if key[0] == namespace]
-        return sum(now - item >= UNPLACED_AFTER_S for item in since)
 
     def _standing(
         self, objects: "Mapping[Key, KeptObject] | Mapping[Key, KeptObject | None]", key: Key, uid: str
@@ -234,14 +219,12 @@ class DomainsInCluster:
             return _NO_CHANNEL
 
     def _domain_changed(self, change: "MirrorChange[ComputeDomain | InvalidInput]") -> None:
-        for known in (change.before, change.after):
-            if isinstance(known, ComputeDomain):
-                self._uids.pop(known.metadata.uid, None)
+        if isinstance(change.before, ComputeDomain):
+            self._uids.pop(change.before.metadata.uid, None)
+            self._changed(change.before.metadata.uid)
         if isinstance(change.after, ComputeDomain):
             self._uids[change.after.metadata.uid] = change.key
-        for compute_domain in (change.before, change.after):
-            if isinstance(compute_domain, ComputeDomain):
-                self._changed(compute_domain.metadata.uid)
+            self._changed(change.after.metadata.uid)
 
     def _claim_changed(self, change: MirrorChange[KeptClaim]) -> None:
         claims = (change.before or _NO_CHANNEL, change.after or _NO_CHANNEL)
@@ -312,20 +295,20 @@ class DomainsInCluster:
             if isinstance(domain, ComputeDomain) and _template_of(domain) == change.key:
                 self._changed(domain.metadata.uid)  # The name is free for it.
 
-    def _pod_changed(self, change: "MirrorChange[tuple[str, str, ObservedDaemon]]") -> None:
+    def _pod_changed(self, change: "MirrorChange[_KeptPod]") -> None:
         if change.before == change.after:
             return
         if change.before is not None:
-            pods = self._pods_of.get(change.before[0], {})
+            uid = change.before[0]
+            pods = self._pods_of.get(uid, {})
             pods.pop(change.key, None)
             if not pods:
-                self._pods_of.pop(change.before[0], None)
+                self._pods_of.pop(uid, None)
+            self._changed(uid)
         if change.after is not None:
             uid, made, daemon = change.after
             self._pods_of.setdefault(uid, {})[change.key] = (made, daemon)
-        for item in (change.before, change.after):
-            if item is not None:
-                self._changed(item[0])
+            self._changed(uid)
 
 
 def _template_of(domain: ComputeDomain) -> Key:
@@ -383,8 +366,11 @@ def _inventory(obj: meta.JsonObject) -> _Inventory:
     return _Inventory(fabric_of(facts.gpus), ready, problem)
 
 
-def _daemon(obj: meta.JsonObject) -> tuple[str, str, ObservedDaemon]:
-    """The domain's UID, the creation time of the pod, and the daemon."""
+type _KeptPod = tuple[str, str, ObservedDaemon]
+"""The domain's UID, the creation time of the pod, and the daemon."""
+
+
+def _daemon(obj: meta.JsonObject) -> _KeptPod:
     pod = Pod.of(obj)
     deleting = pod.metadata.deletion_timestamp is not None
     waiting = [status.state.waiting.reason for status in pod.status.container_statuses if status.state.waiting]

@@ -6,6 +6,7 @@ start together costs a few writes rather than one per node.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -98,10 +99,10 @@ class DomainKeeper:
         if self._leads:
             yield from (f"not watched: {failure}" for failure in self._cluster.failures)
             for (namespace, name), domain in sorted(self._cluster.domains.objects.items()):
-                status = (
-                    f"{domain.status.status} {domain.status.ready_nodes}" if isinstance(domain, ComputeDomain) else ""
-                )
-                yield f"{namespace}/{name}: {status or domain}"
+                if isinstance(domain, ComputeDomain):
+                    yield f"{namespace}/{name}: {domain.status.status} {domain.status.ready_nodes}"
+                else:
+                    yield f"{namespace}/{name}: {domain}"
 
     def statuses(self) -> Mapping[Key, ComputeDomainStatus]:
         """All domains by namespace and name, for metrics; empty while another replica leads."""
@@ -220,16 +221,10 @@ class Actions:
 
     async def write_status(self, domain: ComputeDomain, status: ComputeDomainStatus) -> None:
         """A merge patch replaces whole lists; the resourceVersion ensures that they have not changed."""
-        body = {
-            "metadata": {"resourceVersion": domain.metadata.resource_version},
-            "status": status.to_wire(),
-        }
+        metadata = domain.metadata
+        body = {"metadata": {"resourceVersion": metadata.resource_version}, "status": status.to_wire()}
         await self._kube.merge_patch(
-            COMPUTE_DOMAINS,
-            domain.metadata.name,
-            body,
-            namespace=domain.metadata.namespace,
-            subresource="status",
+            COMPUTE_DOMAINS, metadata.name, body, namespace=metadata.namespace, subresource="status"
         )
 
     async def run(self, domain: ComputeDomain, actions: Sequence[Action]) -> None:
@@ -251,8 +246,7 @@ class Actions:
         metadata = {"resourceVersion": node.resource_version, "labels": {DOMAIN_LABEL: value}}
         async with self._labelling:
             await self._kube.merge_patch(NODES, action.node, {"metadata": metadata})
-        word = "node joins" if value is not None else "node leaves"
-        _log.info(word, node=action.node, **_named(domain))
+        _log.info("node joins" if action.joins else "node leaves", node=action.node, domain=str(domain))
 
     async def _do(self, domain: ComputeDomain, action: Action) -> None:
         uid, ours = domain.metadata.uid, self._settings.namespace
@@ -260,19 +254,15 @@ class Actions:
             case DomainStep.ADD_FINALIZER:
                 await self._finalizers(domain, [*domain.metadata.finalizers, FINALIZER])
             case DomainStep.REMOVE_FINALIZER:
-                await self._finalizers(
-                    domain, [finalizer for finalizer in domain.metadata.finalizers if finalizer != FINALIZER]
-                )
-                _log.info("ComputeDomain removed", **_named(domain))
+                await self._finalizers(domain, [name for name in domain.metadata.finalizers if name != FINALIZER])
+                _log.info("ComputeDomain removed", domain=str(domain))
             case DomainStep.MAKE_DAEMON_TEMPLATE:
-                template = daemon_template(domain, self._settings)
-                await self._make(RESOURCE_CLAIM_TEMPLATES, template)
+                await self._make(RESOURCE_CLAIM_TEMPLATES, daemon_template(domain, self._settings))
             case DomainStep.MAKE_DAEMON_SET:
                 await self._make(DAEMON_SETS, daemon_set(domain, self._settings))
             case DomainStep.MAKE_TEMPLATE:
                 several = self._several_channels is not None and await self._several_channels()
-                template = workload_template(domain, several_channels=several)
-                await self._make(RESOURCE_CLAIM_TEMPLATES, template)
+                await self._make(RESOURCE_CLAIM_TEMPLATES, workload_template(domain, several_channels=several))
             case DomainStep.DELETE_TEMPLATE:
                 name = domain.spec.channel.resource_claim_template.name
                 await self._delete(RESOURCE_CLAIM_TEMPLATES, domain.metadata.namespace or "", name)
@@ -283,12 +273,10 @@ class Actions:
 
     async def _finalizers(self, domain: ComputeDomain, finalizers: list[str]) -> None:
         metadata = {"resourceVersion": domain.metadata.resource_version, "finalizers": finalizers}
-        try:
+        with suppress(NotFound):
             await self._kube.merge_patch(
                 COMPUTE_DOMAINS, domain.metadata.name, {"metadata": metadata}, namespace=domain.metadata.namespace
             )
-        except NotFound:
-            return
 
     async def _make(self, resource: Resource, obj: dict[str, object]) -> None:
         """The name is taken: by this driver, before the watch reported it, or by another owner, whose object is not
@@ -320,10 +308,6 @@ class Actions:
         except NotFound:
             return
         _log.info("deleted", kind=resource.kind, namespace=namespace, name=name)
-
-
-def _named(domain: ComputeDomain) -> dict[str, str]:
-    return {"domain": f"{domain.metadata.namespace}/{domain.metadata.name}"}
 
 
 # -- metrics

@@ -204,14 +204,6 @@ def has_expired(pem: str, now: datetime) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerTrust:
-    """The webhook configuration as this replica sees it. `armed`: the API server calls the webhook for all objects."""
-
-    armed: bool
-    trusted: Collection[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Served:
     """`current` is served to connections; None if there is none. `waiting` is the next one. `trusted_since`: when its
     authority was written to the configuration, in seconds of a monotonic clock; None if it was not yet."""
@@ -221,15 +213,16 @@ class Served:
     trusted_since: float | None = None
 
     def seen(
-        self, offered: ServingCertificate | None, server_trust: ServerTrust, clock: float, settle_s: float
+        self, offered: ServingCertificate | None, trusted: Collection[str] | None, clock: float, settle_s: float
     ) -> "Served":
-        """The state after a read of the Secret and the configuration. `settle_s`: how long API servers' own watches
-        take to receive a change."""
+        """The state after a read of the Secret and the configuration. `trusted` are the authorities in the
+        configuration; None: the API server does not call the webhook for all objects yet. `settle_s`: how long API
+        servers' own watches take to receive a change."""
         if offered is None or offered == self.current:
             return Served(self.current)
-        if not server_trust.armed:
+        if trusted is None:
             return Served(offered)
-        if not set(offered.authority) <= set(server_trust.trusted):
+        if not set(offered.authority) <= set(trusted):
             return Served(self.current, offered)
         trusted_since = self.trusted_since if offered == self.waiting and self.trusted_since is not None else clock
         return Served(offered) if clock - trusted_since >= settle_s else Served(self.current, offered, trusted_since)

@@ -15,7 +15,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal
 from urllib.parse import urlsplit
 
 from controller.settings import WebhookSettings
@@ -25,8 +24,6 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.api.untyped import lacking, list_in, value_at
 from dra_driver.features import Feature, Gates
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
-
-type FailurePolicy = Literal["Fail", "Ignore"]
 
 CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False
@@ -148,12 +145,17 @@ def change(
 def wanted_webhooks(plan: WebhookPlan, authorities: Sequence[str]) -> list[JsonObject]:
     """The webhooks of an armed configuration. Names end with the driver's name, which appears in every refusal that
     users see."""
-    return [
-        webhook
-        for kind in KINDS
-        for webhook in (_refusing(kind, plan, authorities), _advising(kind, plan, authorities))
-        if webhook is not None
-    ]
+    webhooks: list[JsonObject] = []
+    for kind in KINDS:
+        refusing = condition(kind.refusing, plan.drivers)
+        named = {"name": "config-of-ours", "expression": refusing}
+        is_advice = kind.own and not plan.keeps_domains
+        webhooks.append(_webhook(f"refuse.{kind.plural}", kind, plan, authorities, [named], is_advice=is_advice))
+        if kind.advising is not None:
+            selects = {"name": "selects-ours", "expression": condition(kind.advising, plan.drivers)}
+            other = {"name": "no-config-of-ours", "expression": f"!({refusing})"}
+            webhooks.append(_webhook(f"advise.{kind.plural}", kind, plan, authorities, [selects, other]))
+    return webhooks
 
 
 _CHANGED = {
@@ -164,36 +166,10 @@ _CHANGED = {
 }
 
 
-def _refusing(kind: ReviewedKind, plan: WebhookPlan, authorities: Sequence[str]) -> JsonObject:
-    named = {"name": "config-of-ours", "expression": _applied(kind.refusing, plan)}
-    name = f"refuse.{kind.plural}"
-    if kind.own and not plan.keeps_domains:
-        return _webhook(name, kind, plan, authorities, "Ignore", _hurried_s(plan), [named])
-    return _webhook(name, kind, plan, authorities, plan.settings.failure_policy, plan.settings.timeout_s, [named])
-
-
-def _advising(kind: ReviewedKind, plan: WebhookPlan, authorities: Sequence[str]) -> JsonObject | None:
-    if kind.advising is None:
-        return None
-    selects = {"name": "selects-ours", "expression": _applied(kind.advising, plan)}
-    other = {"name": "no-config-of-ours", "expression": f"!({_applied(kind.refusing, plan)})"}
-    return _webhook(f"advise.{kind.plural}", kind, plan, authorities, "Ignore", _hurried_s(plan), [selects, other])
-
-
-def _hurried_s(plan: WebhookPlan) -> int:
-    """For requests that must not wait."""
-    return min(plan.settings.timeout_s, _ADVICE_TIMEOUT_S)
-
-
-def _applied(expression: str | None, plan: WebhookPlan) -> str:
-    return "true" if expression is None else condition(expression, plan.drivers)
-
-
 def _probing(plan: WebhookPlan, authorities: Sequence[str]) -> JsonObject:
     (kind,) = [row for row in KINDS if row.kind == "DeviceClass"]
     expression = f"object.?metadata.?name.orValue('') == '{probe(plan)['metadata']['name']}'"
-    named = {"name": "probe", "expression": expression}
-    return _webhook(_PROBE, kind, plan, authorities, "Ignore", _ADVICE_TIMEOUT_S, [named])
+    return _webhook(_PROBE, kind, plan, authorities, [{"name": "probe", "expression": expression}])
 
 
 def _webhook(
@@ -201,14 +177,18 @@ def _webhook(
     kind: ReviewedKind,
     plan: WebhookPlan,
     authorities: Sequence[str],
-    failure_policy: FailurePolicy,
-    timeout_s: int,
     conditions: Sequence[JsonObject],
+    *,
+    is_advice: bool = True,
 ) -> JsonObject:
-    text = "\n".join(authorities) + "\n"
+    """Requests must not wait for advice."""
+    settings, text = plan.settings, "\n".join(authorities) + "\n"
+    service = {"namespace": plan.namespace, "name": settings.service, "port": 443, "path": PATH}
+    client: JsonObject = {"url": f"{settings.url}{PATH}"} if settings.url else {"service": service}
+    exempt = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(settings.exempt_namespaces)}
     return {
         "name": f"{name}.{plan.drivers[0]}",
-        "clientConfig": {**_client(plan), "caBundle": base64.b64encode(text.encode()).decode()},
+        "clientConfig": {**client, "caBundle": base64.b64encode(text.encode()).decode()},
         "rules": [
             {
                 "apiGroups": [kind.group],
@@ -219,28 +199,13 @@ def _webhook(
             }
         ],
         "matchPolicy": "Equivalent",
-        "namespaceSelector": _not_in(plan.settings.exempt_namespaces),
+        "namespaceSelector": {"matchExpressions": [exempt]} if settings.exempt_namespaces else {},
         "matchConditions": [_CHANGED, *conditions],
-        "failurePolicy": failure_policy,
+        "failurePolicy": "Ignore" if is_advice else settings.failure_policy,
         "sideEffects": "None",
-        "timeoutSeconds": timeout_s,
+        "timeoutSeconds": min(settings.timeout_s, _ADVICE_TIMEOUT_S) if is_advice else settings.timeout_s,
         "admissionReviewVersions": ["v1"],
     }
-
-
-def _client(plan: WebhookPlan) -> JsonObject:
-    if plan.settings.url:
-        return {"url": f"{plan.settings.url}{PATH}"}
-    return {"service": {"namespace": plan.namespace, "name": plan.settings.service, "port": 443, "path": PATH}}
-
-
-def _not_in(namespaces: Sequence[str]) -> JsonObject:
-    if not namespaces:
-        return {}
-    return {"matchExpressions": [{"key": _NAME, "operator": "NotIn", "values": list(namespaces)}]}
-
-
-_NAME = "kubernetes.io/metadata.name"
 
 
 def probe(plan: WebhookPlan) -> JsonObject:

@@ -12,16 +12,16 @@ from dra_driver.api.untyped import map_in
 
 @dataclass(frozen=True, slots=True)
 class ReviewedKind:
-    """`refusing` selects objects that can be refused, `advising` those that can only get warnings; `{drivers}` in them
-    is the list of driver names. None: for all, or for none. With `own`, this project defines the kind, so the
-    webhook reports all its problems."""
+    """`refusing` selects objects that can be refused, `advising` those that can only get warnings, None: none;
+    `{drivers}` in them is the list of driver names. With `own`, this project defines the kind, so the webhook reports
+    all its problems."""
 
     group: str
     versions: tuple[str, ...]
     plural: str
     kind: str
     namespaced: bool
-    refusing: str | None
+    refusing: str
     advising: str | None
     own: bool = False
 
@@ -62,7 +62,7 @@ KINDS: tuple[ReviewedKind, ...] = (
         _DRA, _VERSIONS, "deviceclasses", "DeviceClass", False,
         _names_driver("object.?spec.?config"), _selects("object.?spec.?selectors"),
     ),
-    ReviewedKind("resource.nvidia.com", ("v1beta1",), "computedomains", "ComputeDomain", True, None, None, own=True),
+    ReviewedKind("resource.nvidia.com", ("v1beta1",), "computedomains", "ComputeDomain", True, "true", None, own=True),
 )  # fmt: skip
 
 

@@ -204,11 +204,14 @@ class Reviewer:
             return ReviewAnswer(review.uid, (f"{review.api_version} {kind.kind} cannot be judged; known are {known}",))
         if kind.own and Feature.COMPUTE_DOMAINS not in self.knowledge.gates:
             return ReviewAnswer(review.uid, () if self._others_keep_domains() else (_NO_DOMAINS,))
-        obj = judged(review.obj)
+        obj, knowledge = judged(review.obj), self.knowledge
         expressions = expressions_in(obj.get("spec"))
         if _is_too_much(expressions) or any(map(self._is_too_complex, expressions)):
             obj = _without_selectors(obj)
-        findings = check(ReadDocuments((_document(obj),), ()), self._knowledge_for(obj))
+        if not is_quick(expressions_in(obj.get("spec")), knowledge):
+            # Evaluating the selectors on devices would take too long.
+            knowledge = replace(knowledge, sites=Sites((), 0, complete=False))
+        findings = check(ReadDocuments((_document(obj),), ()), knowledge)
         warnings = [
             finding
             for finding in findings
@@ -247,12 +250,6 @@ class Reviewer:
             return False
         ours = kind.own or finding.code in _OURS or ".opaque" in finding.field
         return ours or (finding.code == codes.SELECTOR.name and self.knows_server)
-
-    def _knowledge_for(self, obj: Mapping[str, object]) -> Knowledge:
-        """Without devices if evaluating selectors on them would take too long."""
-        if is_quick(expressions_in(obj.get("spec")), self.knowledge):
-            return self.knowledge
-        return replace(self.knowledge, sites=Sites((), 0, complete=False))
 
 
 def _is_too_much(expressions: Sequence[str]) -> bool:
@@ -331,14 +328,11 @@ def answered(answer: ReviewAnswer) -> JsonObject:
     """In the form that the API server expects."""
     response: JsonObject = {"uid": answer.uid, "allowed": answer.allowed}
     if not answer.allowed:
-        message = _joined(answer.refusals)
-        response["status"] = {"status": "Failure", "code": 422, "reason": "Invalid", "message": message}
+        refusals = answer.refusals
+        text = refusals[0] if len(refusals) == 1 else "\n".join(["", *(f"- {refusal}" for refusal in refusals)])
+        if len(text) > _LONGEST_MESSAGE:
+            text = f"{text[:_LONGEST_MESSAGE]}… ({len(refusals)} mistakes)"
+        response["status"] = {"status": "Failure", "code": 422, "reason": "Invalid", "message": text}
     if answer.warnings:
         response["warnings"] = list(answer.warnings)
     return {"apiVersion": API_VERSION, "kind": _KIND, "response": response}
-
-
-def _joined(refusals: Sequence[str]) -> str:
-    """One sentence as it is, several as a list of limited length."""
-    text = refusals[0] if len(refusals) == 1 else "\n".join(["", *(f"- {refusal}" for refusal in refusals)])
-    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}… ({len(refusals)} mistakes)"

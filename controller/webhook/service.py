@@ -14,15 +14,10 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from controller.webhook.certificates import Served
-from controller.webhook.configuration import CONFIGURATIONS, WebhookPlan, is_armed
+from controller.webhook.configuration import CONFIGURATIONS, WebhookPlan, is_armed, trusted_in
 from controller.webhook.review import NotAReview, Reviewer, answered, is_quick, read_review
 from controller.webhook.review_server import ReviewServer
-from controller.webhook.trust import (
-    LOOK_S,
-    CertificateKeeper,
-    Watched,
-    server_trust,
-)
+from controller.webhook.trust import LOOK_S, CertificateKeeper, Watched
 from dra_driver.allocation.selection import reads_of
 from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -175,8 +170,9 @@ class WebhookReplica:
             try:
                 if self._configuration.synced.is_set():
                     offered = await self._certificates.certificate()
-                    trust = server_trust(self._configuration)
-                    wait_s = self._serve(self._served.seen(offered, trust, time.monotonic(), self._plan.settle_s))
+                    configuration = self._configuration.object
+                    trusted = trusted_in(configuration) if is_armed(configuration) else None
+                    wait_s = self._serve(self._served.seen(offered, trusted, time.monotonic(), self._plan.settle_s))
                     retry.reset()
             except ClusterError as error:
                 wait_s = retry.next_s(error.retry_after_s or 0.0)

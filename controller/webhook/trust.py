@@ -12,24 +12,8 @@ from typing import NoReturn
 
 import structlog
 
-from controller.webhook.certificates import (
-    ServerTrust,
-    ServingCertificate,
-    certificate_in,
-    is_due,
-    new_certificate,
-    secret_data,
-)
-from controller.webhook.configuration import (
-    CONFIGURATIONS,
-    WebhookPlan,
-    change,
-    is_armed,
-    is_refused_by_us,
-    probe,
-    trusted_in,
-    webhooks_in,
-)
+from controller.webhook.certificates import ServingCertificate, certificate_in, is_due, new_certificate, secret_data
+from controller.webhook.configuration import CONFIGURATIONS, WebhookPlan, change, is_armed, is_refused_by_us, probe
 from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject, Resource
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Kube
@@ -52,10 +36,6 @@ class Watched(Reflector):
     @property
     def object(self) -> JsonObject | None:
         return next(iter(self.objects.values()), None)
-
-
-def server_trust(configuration: Watched) -> ServerTrust:
-    return ServerTrust(is_armed(configuration.object), trusted_in(configuration.object))
 
 
 class CertificateKeeper:
@@ -103,13 +83,7 @@ class CertificateKeeper:
 class ConfigurationKeeper:
     """The webhook configuration, maintained while this replica leads."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        configuration: Watched,
-        plan: WebhookPlan,
-        now: Callable[[], datetime],
-    ) -> None:
+    def __init__(self, kube: Kube, configuration: Watched, plan: WebhookPlan, now: Callable[[], datetime]) -> None:
         self.problem: str | None = None
         """Why the API server does not call the webhook; None if it does, or if the webhook was switched off."""
         self._kube = kube
@@ -127,22 +101,23 @@ class ConfigurationKeeper:
             self._proven = False
             return False
         patch = change(observed, self._plan, certificate, self._now(), proven=self._proven)
-        if patch is not None:
-            await self._write(patch)
-            return False
-        if is_armed(observed):
+        if patch is None and is_armed(observed):
             self._say(None)
-            return False
-        return await self._ask()
+        elif patch is None:
+            await self._ask()
+            return True
+        else:
+            await self._write(patch)
+        return False
 
     async def _write(self, patch: JsonObject) -> None:
         try:
             await self._kube.merge_patch(CONFIGURATIONS, self._plan.settings.configuration, patch)
         except (Conflict, NotFound):
             return  # the watch will report the change
-        _log.info("updated the webhook configuration", webhooks=len(webhooks_in(patch)), asks_all=self._proven)
+        _log.info("updated the webhook configuration", webhooks=len(patch["webhooks"]), asks_all=self._proven)
 
-    async def _ask(self) -> bool:
+    async def _ask(self) -> None:
         """Makes the API server call the webhook for the probe."""
         try:
             await self._kube.create(DEVICE_CLASSES, probe(self._plan), dry_run=True)
@@ -156,7 +131,6 @@ class ConfigurationKeeper:
             await asyncio.sleep(self._retry.next_s())
         else:
             self._retry.reset()
-        return True
 
     def _say(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
