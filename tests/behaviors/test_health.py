@@ -10,6 +10,7 @@ from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_p
 
 from dra_driver.api.meta import PODS
 from dra_driver.kube.client import Kube
+from dra_driver.simulation.kubelet.pods import standing_patch
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.rpc.messages import DeviceHealth
 
@@ -55,6 +56,19 @@ async def test_health_follows_the_driver_is_unknown_without_it_and_recovers_with
     await shows(machine, "Unknown")
     async with running_plugin(kubelet_root, ScriptedClaims([DEVICE]), health=health):
         await shows(machine, "Healthy")
+
+
+async def test_a_status_that_is_as_before_is_not_written_and_keeps_its_times(machine: Machine) -> None:
+    health = ScriptedHealth([HEALTHY])
+    async with running_plugin(machine.root / "kubelet", ScriptedClaims([DEVICE]), health=health):
+        await running_setup(machine.kube, result("gpu-0"))
+        await machine.runs()
+        await shows(machine, "Healthy")
+        pod = await machine.kube.get(PODS, "pod", "default")
+        (shown,) = pod["status"]["containerStatuses"]
+        assert standing_patch(pod, [shown["allocatedResourcesStatus"]], {}, "later") is None
+        patch = standing_patch(pod, [[]], {}, "later")
+        assert patch is not None and "later" not in str(patch) and patch["containerStatuses"][0]["state"]["running"]
 
 
 async def test_a_device_that_the_driver_does_not_mention_is_unknown(machine: Machine) -> None:

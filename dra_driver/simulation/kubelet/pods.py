@@ -89,20 +89,24 @@ def ended_status(pod: JsonObject, now: str, standings: Mapping[str, ContainerSta
 def standing_patch(
     pod: JsonObject, health: Sequence[Sequence[JsonObject]], standings: Mapping[str, ContainerStanding], now: str
 ) -> JsonObject | None:
-    """The status patch that makes a running pod show how its containers stand; None when it does already."""
+    """The status patch that makes a running pod show how its containers stand; None when it does already. What is as
+    before keeps its time."""
     ended = have_ended(standings)
     wanted = ended_status(pod, now, standings) if ended else running_status(pod, health, now, standings)
     del wanted["startTime"]
-    return None if _shown(pod.get("status") or {}) == _shown(wanted) else wanted
-
-
-def _shown(status: JsonObject) -> Any:
-    """A status without its times."""
-    containers = [
-        {**item, "state": [*item["state"], *((item["state"].get("waiting") or {}).values())]}
-        for item in status.get("containerStatuses") or ()
-    ]
-    return containers, {item["type"]: item["status"] for item in status.get("conditions") or ()}
+    before = pod.get("status") or {}
+    since = {(item["type"], item["status"]): item for item in before.get("conditions") or ()}
+    wanted["conditions"] = [since.get((item["type"], item["status"]), item) for item in wanted["conditions"]]
+    running = {
+        (item["name"], item["restartCount"]): item["state"]
+        for item in before.get("containerStatuses") or ()
+        if "running" in item["state"]
+    }
+    for item in wanted["containerStatuses"]:
+        if "running" in item["state"]:
+            item["state"] = running.get((item["name"], item["restartCount"]), item["state"])
+    shown = ("conditions", "containerStatuses")
+    return None if all(before.get(name) == wanted[name] for name in shown) else wanted
 
 
 def lifetime_s(pod: JsonObject) -> float | None:
@@ -148,6 +152,7 @@ def _container_status(
         "ready": standing.ready,
         "started": standing.started,
         "restartCount": standing.restarts,
+        "lastState": {},
         "state": running if standing.waiting is None else {"waiting": {"reason": standing.waiting}},
     }
     if devices:
