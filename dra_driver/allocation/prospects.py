@@ -6,12 +6,12 @@ that a claim holds is not even asked. Pure.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dra_driver.allocation.nodes import NodeView, untolerated
 from dra_driver.allocation.requests import Alternatives, Cause, Refusal, Wanted
-from dra_driver.allocation.selection import Failure
+from dra_driver.allocation.selection import Failure, never
 from dra_driver.allocation.snapshot import Candidate, Pool, Snapshot
 from dra_driver.allocation.usage import Ledger
 from dra_driver.errors import InvalidInput, NodeNotReady
@@ -20,10 +20,12 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 class Site:
     """One node as a search sees it: its pools, and what is left there before anything is chosen.
 
-    The devices of usable pools are numbered through in the order in which they are tried.
+    The devices of usable pools are numbered through in the order in which they are tried. When it is `enough`, no more
+    selectors are evaluated: what needs one raises OutOfTime.
     """
 
-    def __init__(self, node: NodeView, snapshot: Snapshot) -> None:
+    def __init__(self, node: NodeView, snapshot: Snapshot, enough: Callable[[], bool] = never) -> None:
+        self.enough = enough
         self.node = node
         self.snapshot = snapshot
         self.behavior = snapshot.catalog.behavior
@@ -70,7 +72,7 @@ class Prospects:
             if pool.problem is not None:
                 message = f"{pool.problem}, and {self.wanted} asks for all devices"
                 raise NodeNotReady(message, about=f"pool {pool}")
-            for _, candidate, failure in pool.selected(self.wanted.expressions):
+            for _, candidate, failure in pool.selected(self.wanted.expressions, self._site.enough):
                 if failure is not None:
                     raise self._error(candidate, failure)
                 if self._unsuitable(candidate) is None:
@@ -82,7 +84,7 @@ class Prospects:
         for pool in self._site.usable:
             held = () if self.wanted.admin_access else self._ledger.usage_of(pool.id).whole
             if not (held and pool.is_used_up(held)):
-                for index, candidate, failure in pool.selected(self.wanted.expressions):
+                for index, candidate, failure in pool.selected(self.wanted.expressions, self._site.enough):
                     if candidate.id.device in held:
                         continue
                     if failure is not None:
@@ -155,10 +157,10 @@ class Prospects:
     def _unselected(self, candidate: Candidate) -> Refusal | None:
         wanted = self.wanted
         pool = next(item for item in self._site.usable if item.id == candidate.pool)
-        if candidate in pool.select(wanted.expressions).matching:
+        if candidate in pool.select(wanted.expressions, self._site.enough).matching:
             return None
         own = len(wanted.device_class.spec.selectors)
-        if candidate in pool.select(wanted.expressions[:own]).matching:
+        if candidate in pool.select(wanted.expressions[:own], self._site.enough).matching:
             return Refusal(Cause.SELECTOR, "not selected by the request")
         return Refusal(Cause.CLASS, f"not of class {wanted.device_class.metadata.name}")
 

@@ -16,6 +16,7 @@ from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.prospects import Place, Prospects, Reasons, Site
 from dra_driver.allocation.requests import MAX_RESULTS, Cause, Refusal, Wanted, check_size
 from dra_driver.allocation.result import Chosen, ShareIds, allocation_of, derived_share_id
+from dra_driver.allocation.selection import OutOfTime, never
 from dra_driver.allocation.shortcuts import Room, SearchProblem, Symmetry, Twins, impossible
 from dra_driver.allocation.snapshot import Candidate, Snapshot
 from dra_driver.api.resource import Allocation, ResourceClaim
@@ -32,7 +33,7 @@ class Limit:
     `enough` is asked now and then, and ends the search when it is true."""
 
     steps: int = MOST_STEPS
-    enough: Callable[[], bool] = lambda: False
+    enough: Callable[[], bool] = never
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ class NotAllocatable:
     @cached_property
     def reason(self) -> str:
         """A sentence without the node's name."""
-        return self._reasons.sentence()
+        try:
+            return self._reasons.sentence()
+        except OutOfTime as error:
+            return str(error)
 
     @cached_property
     def causes(self) -> frozenset[Cause]:
@@ -69,8 +73,8 @@ class NotAllocatable:
 class Undecided(NotAllocatable):
     """The search reached its limit: whether the claims fit is not known."""
 
-    def __init__(self, reasons: Callable[[], Reasons], reason: str) -> None:
-        super().__init__(reasons)
+    def __init__(self, site: Site, reason: str) -> None:
+        super().__init__(lambda: Reasons(site, {}))
         self.reason = reason
 
 
@@ -91,12 +95,12 @@ def allocate(
     that one of "all" devices violates, a claim of more than 32 devices. Raises NodeNotReady: a request for all
     devices while a pool is being updated.
     """
-    search = _Search(claims, Site(node, snapshot), limit)
+    site = Site(node, snapshot, limit.enough)
     try:
+        search = _Search(claims, site, limit)
         succeeds = search.succeeds()
-    except _LimitReached as reached:
-        reason = str(reached)
-        return Undecided(lambda: search.reasons, reason)
+    except (_LimitReached, OutOfTime) as reached:
+        return Undecided(site, str(reached))
     if not succeeds:
         return NotAllocatable(search.all_reasons)
     return Allocated(

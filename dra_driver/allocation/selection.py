@@ -143,6 +143,18 @@ class Failure:
     error: CelError
 
 
+class OutOfTime(Exception):
+    """Selectors took too long, so it is not known which devices they select."""
+
+    def __init__(self) -> None:
+        super().__init__("not decided: evaluating the selectors ran out of time; make them simpler, or raise the limit")
+
+
+def never() -> bool:
+    """As a limit of time: there is none."""
+    return False
+
+
 class SelectorQuestion:
     """A list of selectors, which are asked about devices in their order. Those after the first that does not hold are
     not asked. It remembers what it answered for devices like this one."""
@@ -154,20 +166,24 @@ class SelectorQuestion:
         each = [reads_of(selector.expression) for selector in selectors if isinstance(selector, CompiledSelector)]
         self._reads = None if None in each else tuple(dict.fromkeys(read for item in each for read in item or ()))
 
-    def verdict(self, device: SelectorFacts) -> bool | Failure:
-        """Whether all selectors hold for the device."""
+    def verdict(self, device: SelectorFacts, enough: Callable[[], bool] = never) -> bool | Failure:
+        """Whether all selectors hold for the device. Raises OutOfTime when they must be evaluated and it is `enough`:
+        one selector may take a tenth of a second on each device of a cluster."""
         if not self._selectors:
             return True
         if (unreadable := device.unreadable(self._server)) is not None:
             return self._unreadable(unreadable)
         seen = device.seen(self._reads) if self._reads is not None else None
-        if seen is None:
-            return self._judged(device)
-        if seen not in self._known:
+        if seen is not None and seen in self._known:
+            return self._known[seen]
+        if enough():
+            raise OutOfTime
+        verdict = self._judged(device)
+        if seen is not None:
             if len(self._known) >= _MOST_CLASSES:
                 self._known.clear()
-            self._known[seen] = self._judged(device)
-        return self._known[seen]
+            self._known[seen] = verdict
+        return verdict
 
     def _unreadable(self, name: str) -> Failure:
         first = self._selectors[0]

@@ -7,7 +7,7 @@ Source: kubernetes/dynamic-resource-allocation, pool gathering of the structured
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
@@ -18,7 +18,7 @@ from dra_driver.allocation.amounts import Amount, amount
 from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.nodes import NodeView, selector_matches
 from dra_driver.allocation.requests import Alternatives, checked_requests
-from dra_driver.allocation.selection import Failure, SelectorFacts, Selectors
+from dra_driver.allocation.selection import Failure, SelectorFacts, Selectors, never
 from dra_driver.api.resource import (
     Allocation,
     Device,
@@ -277,25 +277,26 @@ class Pool:
             if candidate.consumes
         }
 
-    def selected(self, expressions: tuple[str, ...]) -> Iterable[Selected]:
-        """The devices on which the selectors hold or fail, one after the other. The whole answer is kept."""
+    def selected(self, expressions: tuple[str, ...], enough: Callable[[], bool] = never) -> Iterable[Selected]:
+        """The devices on which the selectors hold or fail, one after the other. The whole answer is kept. Raises
+        OutOfTime when it is `enough`."""
         known = self._selected.get(expressions)
-        return self._look(expressions) if known is None else known
+        return self._look(expressions, enough) if known is None else known
 
-    def _look(self, expressions: tuple[str, ...]) -> Iterator[Selected]:
+    def _look(self, expressions: tuple[str, ...], enough: Callable[[], bool]) -> Iterator[Selected]:
         results: list[Selected] = []
         question = self._selectors.question(expressions)
         for index, candidate in enumerate(self.candidates):
-            verdict = question.verdict(candidate.facts)
+            verdict = question.verdict(candidate.facts, enough)
             if verdict is not False:
                 results.append((index, candidate, None if verdict is True else verdict))
                 yield results[-1]
         self._selected[expressions] = results
 
-    def select(self, expressions: tuple[str, ...]) -> SelectedDevices:
+    def select(self, expressions: tuple[str, ...], enough: Callable[[], bool] = never) -> SelectedDevices:
         """The same for all devices, in another form; kept, too."""
         if expressions not in self._selections:
-            results = list(self.selected(expressions))
+            results = list(self.selected(expressions, enough))
             matching = tuple(candidate for _, candidate, failure in results if failure is None)
             failing = {candidate: failure for _, candidate, failure in results if failure is not None}
             self._selections[expressions] = SelectedDevices(matching, failing)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -162,14 +163,23 @@ class Resource:
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """The URL path, from the server's root, of a collection (no `name`), an object or a subresource of it.
 
-        `namespace` None addresses all namespaces, or the object of a cluster-scoped type.
+        `namespace` None addresses all namespaces, or the object of a cluster-scoped type. Raises InvalidInput for a
+        name that no object can have: with a slash or as `..` it would address something else.
         """
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace is not None:
-            parts += ["namespaces", namespace]
+            parts += ["namespaces", _segment(namespace, "Namespace")]
         parts.append(self.plural)
-        parts += [part for part in (name, subresource) if part is not None]
+        if name is not None:
+            parts += [_segment(name, self.kind), *([subresource] if subresource is not None else [])]
         return "/" + "/".join(parts)
+
+
+def _segment(name: str, kind: str) -> str:
+    """The rule is that of the API server, for names of all kinds."""
+    if name in ("", ".", "..") or "/" in name or "%" in name:
+        raise InvalidInput("is not a name: names are not empty, . or .., and have no / or %", about=f"{kind} {name!r}")
+    return quote(name, safe=":")
 
 
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False)

@@ -68,7 +68,8 @@ class Sites:
 @dataclass(frozen=True)
 class Knowledge:
     """`classes` come with the driver, or are in the cluster. `certain`: `sites` are all nodes that there are, so that
-    what fits none of them is an error. `existing` are the objects of the cluster by kind, None without one.
+    what fits none of them is an error. `existing` are the objects of the cluster by kind, without kinds that could not
+    be listed; None without a cluster.
     `driver` is the name of the GPU driver, `policies` are in force besides those among the documents."""
 
     minor: int = 36
@@ -291,10 +292,15 @@ def objects_of_inventory(
     return [*slices, *inventories_of(inventory, published)]
 
 
-def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Sites:
-    """Of the nodes and ResourceSlices that a cluster has."""
-    catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], Behavior.of(minor))
-    views = [NodeView.read(node) for node in nodes]
+def sites_of_cluster(nodes: Sequence[JsonObject] | None, slices: Sequence[JsonObject], minor: int) -> Sites:
+    """Of the nodes and ResourceSlices that a cluster has. `nodes` None: they are not known, so they are those that
+    slices name, without labels."""
+    published = [PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices]
+    catalog = Catalog(published, Behavior.of(minor))
+    if nodes is None:
+        views = [NodeView(name) for name in dict.fromkeys(slice_.node_name for slice_ in published) if name is not None]
+    else:
+        views = [NodeView.read(node) for node in nodes]
     with_devices = [view for view in views if any(pool.candidates for pool in catalog.pools(view))]
     makers = [partial(SampleNode, view.name, view, catalog) for view in with_devices]
     return Sites(makers, broad=len(makers))

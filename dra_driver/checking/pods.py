@@ -220,8 +220,8 @@ def report_missing(
     report: CheckReport, path: str, kind: str, name: str, known: Collection[str], namespace: str, manifests: Manifests
 ) -> None:
     """An object that is not known here."""
-    existing = manifests.knowledge.existing
-    in_cluster = (existing or {}).get(kind, ())
+    existing = (manifests.knowledge.existing or {}).get(kind)
+    in_cluster = existing or ()
     if (namespace or ("" if kind == "DeviceClass" else "default"), name) in in_cluster:
         return
     if kind == "DeviceClass" and name in FORMER_CLASSES:

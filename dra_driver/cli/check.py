@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -91,7 +92,7 @@ def check(
     if live:
         if profiles:
             raise InvalidInput("the nodes come from the cluster; leave it out with --live", about="--profiles")
-        knowledge = _of_cluster(kubeconfig, context, kubernetes)
+        knowledge = _of_cluster(kubeconfig, context, kubernetes, reading.documents)
     else:
         knowledge = offline_knowledge(named_minor(kubernetes or f"1.{CURRENT}", KNOWN), profiles, reading.documents)
     findings = findings_in(reading, knowledge)
@@ -125,15 +126,30 @@ def offline_knowledge(minor: int, profiles: str, documents: Sequence[Document]) 
 # -- a cluster
 
 
-def _of_cluster(kubeconfig: Path | None, context: str | None, kubernetes: str | None) -> Knowledge:
-    kinds = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES)
-    server, objects = ask_all(kubeconfig, context, kinds)
+_UNREAD = {
+    NODES: "nodes are those that publish devices, without their labels",
+    RESOURCE_SLICES: "claims are checked against all known GPU models",
+    DEVICE_CLASSES: "only the driver's own classes are known",
+    RESOURCE_CLAIMS: "whether claims that pods name exist is not checked",
+    RESOURCE_CLAIM_TEMPLATES: "whether templates that pods name exist is not checked",
+}
+"""What is read of a cluster, and what is checked without it if the user may not list it."""
+
+
+def _of_cluster(
+    kubeconfig: Path | None, context: str | None, kubernetes: str | None, documents: Sequence[Document]
+) -> Knowledge:
+    server, objects = ask_all(kubeconfig, context, list(_UNREAD), required=False)
+    for kind, without in _UNREAD.items():
+        if kind not in objects:
+            messages.print(f"note: you may not list {kind.plural}: {without}", markup=False, soft_wrap=True)
     minor = named_minor(kubernetes, KNOWN) if kubernetes else min(max(server, KNOWN[0]), KNOWN[-1])
-    return Knowledge(
-        minor,
-        sites_of_cluster(objects[NODES], objects[RESOURCE_SLICES], minor),
-        {obj["metadata"]["name"]: DeviceClass.of(obj) for obj in objects[DEVICE_CLASSES]},
-        certain=True,
+    slices, classes = objects.get(RESOURCE_SLICES), objects.get(DEVICE_CLASSES)
+    return replace(
+        offline_knowledge(minor, "", documents)
+        if slices is None
+        else Knowledge(minor, sites_of_cluster(objects.get(NODES), slices, minor), certain=True),
+        classes=known_classes() if classes is None else {_key(obj)[1]: DeviceClass.of(obj) for obj in classes},
         existing={kind.kind: frozenset(map(_key, items)) for kind, items in objects.items()},
     )
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
 from dra_driver.allocation.search import Limit
+from dra_driver.allocation.selection import OutOfTime
 from dra_driver.allocation.world import PodClaim, UnreadKind, World, claim_key, claims_of
 from dra_driver.api.core import Key, Pod
 from dra_driver.api.meta import PODS, RESOURCE_CLAIMS, JsonObject, Resource
@@ -339,5 +340,5 @@ def _devices(
     names = [name for name in world.nodes if devices_of is None or name in devices_of]
     try:
         return tuple((name, verdict) for name in names for verdict in judge.devices(world.nodes[name]))
-    except InvalidInput:
-        return ()  # a claim that no node can serve, which is among the findings
+    except (InvalidInput, OutOfTime):
+        return ()  # a claim that no node can serve, which is among the findings; or the nodes are not decided

@@ -6,7 +6,7 @@ small. Sentences do not name the node, so that nodes with one reason form a grou
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -24,7 +24,7 @@ from dra_driver.allocation.placement import (
 from dra_driver.allocation.prospects import Site
 from dra_driver.allocation.requests import Alternatives, Cause, Wanted
 from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
-from dra_driver.allocation.selection import reads_of
+from dra_driver.allocation.selection import OutOfTime, reads_of
 from dra_driver.allocation.snapshot import Candidate, Pool, PoolId, PublishedSlice, Usage
 from dra_driver.allocation.usage import Ledger
 from dra_driver.allocation.world import World
@@ -172,7 +172,7 @@ class NodeJudge:
         self._pod = pod
         self._claims = claims
         self.holders = Holders(world)
-        self._misses = _Misses(world.behavior.server)
+        self._misses = _Misses(world.behavior.server, limit.enough)
         self._extended_resources = tuple(extended_resources(pod.spec)) if pod is not None else ()
         self._asked: dict[tuple[str | None, ...], _Asked | str] = {}
         """By what a node offers of the extended resources: nothing else of a node decides what is asked for there."""
@@ -192,7 +192,10 @@ class NodeJudge:
         look = self._look(node, asked)
         if (known := self._known.get(look)) is not None:
             return replace(known, node=node.name)
-        verdict = self._judged(node, asked.claims)
+        try:
+            verdict = self._judged(node, asked.claims)
+        except OutOfTime as error:
+            return NodeVerdict(node.name, ReasonCode.NOT_DECIDED, Sentence(str(error)))
         if look is not None and verdict.code not in _OF_ONE_NODE:
             self._known[look] = verdict
         return verdict
@@ -252,7 +255,7 @@ class NodeJudge:
     # -- devices
 
     def _devices_of(self, node: NodeView, claims: Sequence[ResourceClaim], result: NotAllocatable) -> NodeVerdict:
-        view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
+        view = self._view(node)
         if not view.site.candidates:
             return _without_devices(view.site, self._world.slices)
         requests = [item for claim in self._world.snapshot.requests(claims) for item in claim]
@@ -279,10 +282,12 @@ class NodeJudge:
 
     def devices(self, node: NodeView) -> tuple[DeviceVerdict, ...]:
         """What every device of the node is to every request, fit or not. Raises InvalidInput for claims that no node
-        can serve."""
-        view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
+        can serve, and OutOfTime."""
         requests = self._world.snapshot.requests(unallocated(self._claims))
-        return view.all_of(alternatives for claim in requests for alternatives in claim)
+        return self._view(node).all_of(alternatives for claim in requests for alternatives in claim)
+
+    def _view(self, node: NodeView) -> "_View":
+        return _View(Site(node, self._world.snapshot, self._limit.enough), self.holders, self._misses)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -366,7 +371,7 @@ class _View:
         return self._unmeant(wanted, candidate) or self._kept_away(wanted, candidate)
 
     def _unmeant(self, wanted: Wanted, candidate: Candidate) -> DeviceVerdict | None:
-        selection = self._pools[candidate.pool].select(wanted.expressions)
+        selection = self._pools[candidate.pool].select(wanted.expressions, self.site.enough)
         if (failure := selection.failing.get(candidate)) is not None:
             text = f"selector fails on it: {failure.error}"
             return DeviceVerdict(wanted, candidate, ReasonCode.ERROR, text, selector=failure.index, error=failure.error)
@@ -432,16 +437,19 @@ class _View:
 class _Misses:
     """Why selectors are false, found out once for devices that a selector cannot tell apart."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, enough: Callable[[], bool]) -> None:
         self._server = server
+        self._enough = enough
         self._known: dict[Hashable, tuple[ExpressionPart, ...]] = {}
 
     def of(self, expression: str, candidate: Candidate) -> tuple[ExpressionPart, ...]:
-        """Raises CelError."""
+        """Raises CelError, and OutOfTime."""
         reads = reads_of(expression)
         seen = candidate.facts.seen(reads) if reads is not None else None
         parts = self._known.get((expression, seen)) if seen is not None else None
         if parts is None:
+            if self._enough():
+                raise OutOfTime
             parts = failing_parts(expression, CelDevice(candidate.id.driver, candidate.device), self._server)
             if seen is not None:
                 self._known[expression, seen] = parts

@@ -90,11 +90,11 @@ def suggestions(
     limit: Limit,
 ) -> tuple[Suggestion, ...]:
     """At most MOST, the nearest first. `limit` is that of each attempt; its `enough` ends the search for more, too."""
-    asked = _Asked(world, pod, entries)
+    asked = _Asked(world, pod, entries, limit)
     nearest = _nearest(verdicts)
     failing = [node_verdict for node_verdict in nearest if node_verdict.code is ReasonCode.ERROR]
     if failing:
-        return tuple(asked.mended(failing, nearest, limit))[:1]
+        return tuple(asked.mended(failing, nearest))[:1]
     suggestions: dict[str, Suggestion] = {}
     tries = 0
     satisfied: set[tuple[SuggestionKind, str]] = set()
@@ -137,8 +137,9 @@ def _fits(idea: _Idea, name: str, limit: Limit) -> bool:
 class _Asked:
     """What is asked for, and ideas for asking something else."""
 
-    def __init__(self, world: World, pod: Pod | None, entries: Sequence[PodClaim]) -> None:
+    def __init__(self, world: World, pod: Pod | None, entries: Sequence[PodClaim], limit: Limit) -> None:
         self._world = world
+        self._limit = limit
         self._pod = pod
         self._entries = {claim_key(entry.claim): entry for entry in entries if entry.claim is not None}
         self._claims = tuple(entry.claim for entry in self._entries.values() if entry.claim is not None)
@@ -292,6 +293,8 @@ class _Asked:
             for device in verdict.devices:
                 if device.code is not ReasonCode.SELECTOR:
                     continue
+                if self._limit.enough():
+                    return
                 nearer = relaxed(device, self._world.behavior.server)
                 if nearer is None:
                     continue
@@ -327,14 +330,12 @@ class _Asked:
                 change = f"{self._place(device.wanted)}.capacity.requests: {flow(requests)}"
                 yield self._idea(SuggestionKind.CAPACITY, str(device.wanted.name), text, change, 1 + ratio, changed)
 
-    def mended(
-        self, failing: Sequence[NodeVerdict], nodes: Sequence[NodeVerdict], limit: Limit
-    ) -> Iterator[Suggestion]:
+    def mended(self, failing: Sequence[NodeVerdict], nodes: Sequence[NodeVerdict]) -> Iterator[Suggestion]:
         """Changes of a selector that fails on devices: the name that was probably meant, or a look before the leap.
 
         One device that a selector fails on stops the pod everywhere, so the change must help on all nodes.
         """
-        judge = NodeJudge(self._world, self._pod, self._claims, limit)
+        judge = NodeJudge(self._world, self._pod, self._claims, self._limit)
         for verdict in failing:
             for device in judge.devices(self._world.nodes[verdict.node]):
                 if device.error is None or device.selector is None:
@@ -343,9 +344,9 @@ class _Asked:
                     device.wanted.expressions[device.selector], device.error
                 ):
                     idea = self._mended(device, expression, phrase, distance)
-                    if limit.enough():
+                    if self._limit.enough():
                         return
-                    if idea is not None and (node := _first_fitting(idea, nodes, limit)) is not None:
+                    if idea is not None and (node := _first_fitting(idea, nodes, self._limit)) is not None:
                         yield Suggestion(idea.kind, idea.text, idea.change, node, idea.distance)
                         return
 

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,13 +63,21 @@ def _files(kubeconfig: Path | None) -> tuple[Path, ...]:
 
 
 def ask_all(
-    kubeconfig: Path | None, context: str | None, kinds: Iterable[Resource]
+    kubeconfig: Path | None, context: str | None, kinds: Sequence[Resource], *, required: bool = True
 ) -> tuple[int, dict[Resource, list[JsonObject]]]:
-    """The server's minor version, and all objects of these kinds. Raises as `ask`."""
+    """The server's minor version, and all objects of these kinds. If not all of them are `required`, those that the
+    user may not list are left out. Raises as `ask`."""
 
     async def everything(kube: "Kube") -> tuple[int, dict[Resource, list[JsonObject]]]:
         _, minor = await kube.server_version()
-        return minor, {kind: (await kube.list(kind)).items for kind in kinds}
+        objects: dict[Resource, list[JsonObject]] = {}
+        for number, kind in enumerate(kinds, 1):
+            try:
+                objects[kind] = (await kube.list(kind)).items
+            except ClusterError as error:
+                if required or error.status not in FORBIDDEN or (number == len(kinds) and not objects):
+                    raise
+        return minor, objects
 
     return ask(kubeconfig, context, everything)
 

@@ -34,6 +34,8 @@ _EXPORTER_PORT = 9400
 _MOST_METRICS = 4 * 2**20
 _HUNG_UP = 128 + signal.SIGHUP
 """Status, as if the signal had ended it."""
+_EXPLAINING_S = 20.0
+"""After this time nodes are not decided: the thread cannot be ended, and keeps `q` waiting."""
 _TICK_S = 1.0
 """Ages grow without a change."""
 
@@ -150,14 +152,18 @@ class _Top:
 
     async def _explanation(self, pod: str) -> Sequence[str]:
         # They take longer to import than the first frame to draw.
+        from dra_driver.allocation.search import Limit
         from dra_driver.cli.reading.live import live_world
-        from dra_driver.explain.explain import explain_pod
+        from dra_driver.cli.reading.offline import deadline
+        from dra_driver.explain.explain import Scope, explain_pod
         from dra_driver.explain.wording import sentences
 
         namespace, _, name = pod.partition("/")
         try:
             world = await live_world(self._kube, namespace)
-            explanation = await asyncio.to_thread(explain_pod, world, (namespace, name))
+            enough = deadline(_EXPLAINING_S)
+            scope = Scope(enough=enough, limit=Limit(enough=enough))
+            explanation = await asyncio.to_thread(explain_pod, world, (namespace, name), scope)
         except DriverError as error:
             return (f"It cannot be explained: {error}",)
         return sentences(explanation, self._console.width)

@@ -1,9 +1,11 @@
 """`dractl check`: what it prints in each format, and with which status it ends."""
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -12,9 +14,16 @@ from support.dractl import dractl, run
 from support.objects import claim, node
 from support.shipped import create_classes
 
-from dra_driver.api.meta import NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    NODES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 from dra_driver.checking.codes import CODES
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidInput, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status, plain_errors
@@ -287,6 +296,48 @@ spec:
     assert [(finding["code"], finding["severity"]) for finding in json.loads(text)] == [
         ("never-fits", "error"),
         ("not-found", "error"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unread", "codes"),
+    [
+        ((NODES,), ["never-fits"]),
+        ((NODES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES), ["never-fits"]),
+        ((RESOURCE_SLICES, DEVICE_CLASSES), []),
+    ],
+)
+async def test_what_may_not_be_listed_is_noted_and_the_rest_is_checked(
+    api_server: SimulatedApiServer,
+    kube: Kube,
+    tmp_path: Path,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unread: tuple[Resource, ...],
+    codes: list[str],
+) -> None:
+    await create_classes(kube)
+    devices = [{"name": "gpu-a", "attributes": {"type": {"string": "gpu"}}}]
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "node-1", "pool": pool, "devices": devices}
+    await kube.create(
+        RESOURCE_SLICES,
+        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec},
+    )
+    listed = Kube.list
+
+    async def forbidding(self: Kube, resource: Resource, **how: Any) -> Any:
+        if resource in unread:
+            raise Rejected(f"{resource.plural} is forbidden", status=403)
+        return await listed(self, resource, **how)
+
+    monkeypatch.setattr(Kube, "list", forbidding)
+    file.write_text(GOOD.replace("com}", "com, count: 2}"))
+    kubeconfig = str(api_server.kubeconfig(tmp_path / "kubeconfig"))
+    done = await asyncio.to_thread(run, "check", str(file), "--live", "--kubeconfig", kubeconfig, "-o", "json")
+    assert [finding["code"] for finding in json.loads(done.stdout)] == codes
+    assert [line.partition("note: you may not list ")[2].partition(":")[0] for line in done.stderr.splitlines()] == [
+        kind.plural for kind in unread
     ]
 
 

@@ -1,6 +1,7 @@
 """What an explanation says, and what to do: by values, for what was said wrongly or weakly once."""
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,14 +18,15 @@ from support.allocation import (
     snapshot,
 )
 from support.rows import rows
+from support.stories import MEMORY, Cluster, at_least
 
 from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.constraints import constraints_of
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.requests import Cause
-from dra_driver.allocation.search import NotAllocatable, allocate
+from dra_driver.allocation.search import Limit, NotAllocatable, Undecided, allocate
 from dra_driver.errors import InvalidInput
-from dra_driver.explain.explain import Explanation, explain_claim, explain_pod
+from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.explain.verdicts import ReasonCode
 
 type Obj = dict[str, Any]
@@ -299,3 +301,25 @@ def test_a_change_of_the_pod_is_named_where_it_is_written(
     given = [device_class().to_wire() | {"kind": "DeviceClass"}, _slice(1), _claim(exactly("gpu")), user, node]
     (suggestion,) = explain_pod(world_of(given).world, ("default", "pod")).suggestions
     assert suggestion.change == change
+
+
+@pytest.mark.parametrize("enough_after", [0, 1, 2, 3, 4, 5, 6, 8, 10])
+def test_selectors_that_take_too_long_end_in_nodes_that_are_not_decided(enough_after: int) -> None:
+    """Whatever is evaluated when the time is over: no node is said to fit or not to fit that was not tried."""
+    cluster, asked = Cluster(), count()
+    for number in range(3):
+        cluster.node(f"node-{number}", gpu("gpu-0", memory=f"{number + 1}Gi"))
+    cluster.pod(exactly("gpu", at_least("80Gi"), f"{MEMORY}.compareTo(quantity('90Gi')) < 0"))
+    limit = Limit(enough=lambda: next(asked) >= enough_after)
+    explanation = cluster.explained(limit=limit, enough=limit.enough, devices_of=None)
+    assert explanation.answer is Answer.WAITS and len(explanation.nodes) == 3
+    undecided = [node for node in explanation.nodes if node.code is ReasonCode.NOT_DECIDED]
+    assert {node.code for node in explanation.nodes} <= {ReasonCode.NOT_DECIDED, ReasonCode.SELECTOR, ReasonCode.CLASS}
+    assert all("ran out of time" in node.text for node in undecided)
+    assert len(undecided) == 3 or enough_after > 0
+
+
+def test_where_the_time_ends_no_device_fits_that_was_not_looked_at() -> None:
+    asked = claim(exactly("gpu", "device.driver != 'a'"))
+    result = allocate([asked], NODE, snapshot(published(gpu("gpu-0"))), limit=Limit(enough=lambda: True))
+    assert isinstance(result, Undecided) and "ran out of time" in result.reason

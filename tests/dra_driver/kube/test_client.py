@@ -17,7 +17,7 @@ from support.objects import claim, node
 from support.rows import rows
 
 from dra_driver.api.meta import CONFIG_MAPS, NODES, RESOURCE_CLAIMS
-from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, InvalidInput, NotFound, Rejected, Unreachable
 from dra_driver.kube.answers import unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
@@ -447,3 +447,24 @@ async def test_a_text_that_is_refused_is_an_error_of_ours() -> None:
     async with talking_to(answering(403, {"message": "no logs for you"})) as client:
         with pytest.raises(Rejected, match="no logs for you"):
             _ = [line async for line in client.lines("/log", most_bytes=100, tailLines="5")]
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".", "", "a%2Fb", "../../namespaces/other/secrets/key"])
+async def test_a_name_that_would_address_something_else_is_refused(name: str) -> None:
+    """As of `dractl explain deploy a/b` and `-n ..`: the server would see another path."""
+    async with talking_to(answering(200, {})) as kube:
+        for asked in (kube.get(CONFIG_MAPS, name, "default"), kube.list(CONFIG_MAPS, namespace=name)):
+            with pytest.raises(InvalidInput, match="is not a name"):
+                await asked
+
+
+async def test_a_name_is_one_part_of_the_path_whatever_characters_it_has() -> None:
+    paths = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        paths.append((request.path, dict(request.query)))
+        return web.json_response(config_map("a"))
+
+    async with talking_to(handler) as kube:
+        await kube.delete(CONFIG_MAPS, "a?dryRun=All#b c", namespace="default")
+    assert paths == [("/api/v1/namespaces/default/configmaps/a?dryRun=All#b c", {})]
