@@ -17,12 +17,11 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.codes import Severity
 from dra_driver.checking.findings import Finding
-from dra_driver.cli.reading.offline import CURRENT_VERSION, LONGEST_S, deadline, objects_of_models, world_of_documents
+from dra_driver.cli.reading.files import CURRENT_VERSION, LONGEST_S, deadline, objects_of_models, world_of_documents
 from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.explain.explain import Answer, Explanation, Scope
-from dra_driver.explain.subjects import Explained, explained, subject_of
+from dra_driver.explain.subjects import Explained, WorkloadExplanation, explained, owned_pods, subject_of
 from dra_driver.explain.wording import sentences, workload_sentences
-from dra_driver.explain.workloads import WorkloadExplanation, owned_pods
 from dra_driver.kubernetes import KNOWN, named_minor
 
 __all__ = [

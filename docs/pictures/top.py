@@ -23,7 +23,7 @@ from dra_driver import bundled
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.cli.simulated import scenario
 from dra_driver.cli.tables.following import Following
-from dra_driver.cli.top.board import FOLLOWED, Board
+from dra_driver.cli.tables.seen import FOLLOWED, Board
 from dra_driver.cli.top.screen import Screen, Size, frame, pressed
 from dra_driver.errors import DriverError
 from dra_driver.kubernetes import CURRENT

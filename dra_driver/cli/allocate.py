@@ -8,7 +8,7 @@ import typer
 from dra_driver.allocation.offline import Placed, allocate_all
 from dra_driver.allocation.search import MOST_STEPS
 from dra_driver.api.resource import AllocatedDevice
-from dra_driver.cli.reading.offline import (
+from dra_driver.cli.reading.files import (
     CURRENT_VERSION,
     LONGEST_S,
     FilesOption,

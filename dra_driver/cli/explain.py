@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from dra_driver.allocation.search import MOST_STEPS
-from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_driver.cli.completion import names_of
-from dra_driver.cli.reading.offline import (
+from dra_driver.cli.reading.files import (
     CURRENT_VERSION,
     LONGEST_S,
     FilesOption,
@@ -25,9 +25,19 @@ from dra_driver.cli.reading.offline import (
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, default_namespace
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Scope
-from dra_driver.explain.subjects import SAY_WHAT, WORDS, Explained, ExplainedKind, explained, parts_of, subject_of
+from dra_driver.explain.subjects import (
+    GPU,
+    SAY_WHAT,
+    WORDS,
+    Explained,
+    Workload,
+    WorkloadExplanation,
+    explained,
+    owned_pods,
+    parts_of,
+    subject_of,
+)
 from dra_driver.explain.wording import sentences, workload_sentences
-from dra_driver.explain.workloads import Workload, WorkloadExplanation, owned_pods
 from dra_driver.terminal import Format, OutputOption, Status, echo, print_data
 
 _LONGEST_S = 5.0
@@ -50,24 +60,20 @@ DevicesOption = Annotated[
 NodeOption = Annotated[list[str], typer.Option("--node", help="Show every device of this node; can be repeated.")]
 
 
-_READ_AS = {
-    ExplainedKind.POD: PODS,
-    ExplainedKind.CLAIM: RESOURCE_CLAIMS,
-    ExplainedKind.NODE: NODES,
-    ExplainedKind.GPU: RESOURCE_SLICES,
-}
-
-
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Of the chosen kind, for the shell."""
     try:
         subject = subject_of(str(ctx.params.get("kind")), "any")
     except InvalidInput:
         return []
-    from dra_driver.cli.reading.live import WORKLOADS
-
-    resource = _READ_AS.get(subject.kind) or next(item for item in WORKLOADS if item.kind == subject.workload)
+    resource = RESOURCE_SLICES if subject.kind == GPU else _resource(subject.kind)
     return names_of(resource, incomplete, ctx.params.get("kubeconfig"), ctx.params.get("context"))
+
+
+def _resource(kind: str) -> Resource:
+    from dra_driver.cli.reading.live import WORKLOADS  # files need no HTTP client
+
+    return next(item for item in (PODS, RESOURCE_CLAIMS, NODES, *WORKLOADS) if item.kind == kind)
 
 
 def explain(
@@ -120,13 +126,12 @@ def explain(
     elif models is not None:
         raise InvalidInput("is for files: give some with -f", about="--nodes")
     else:
-        from dra_driver.cli.reading import live  # files need no HTTP client
+        from dra_driver.cli.reading import live
 
         namespace = namespace or default_namespace(kubeconfig, context)
         where = (kubeconfig, context, namespace)
-        if subject is not None and subject.workload:
-            resource = next(item for item in live.WORKLOADS if item.kind == subject.workload)
-            world, workload = live.ask_workload(*where, resource, subject.name)
+        if subject is not None and subject.is_workload:
+            world, workload = live.ask_workload(*where, _resource(subject.kind), subject.name)
             workloads = (workload,)
         else:
             world = live.ask_world(*where)

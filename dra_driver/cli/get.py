@@ -2,7 +2,7 @@
 ComputeDomains by their status, which the controller writes."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -46,11 +46,6 @@ class Kind:
     title: str | None = None
     """How its rows are named; None: as kubectl names objects of `subject`."""
     drawn: tuple[Resource, ...] = ()
-
-    def read_for(self, form: "Form") -> tuple[Resource, ...]:
-        """All that an answer in this form is made of."""
-        drawn = self.drawn if form is Form.HTML else ()
-        return tuple(dict.fromkeys((self.subject, *self.others, *drawn)))
 
     def named(self, row: Sequence[str]) -> str:
         """As kubectl writes names, so that it also reads them: without the namespace."""
@@ -174,23 +169,16 @@ def get(
         raise InvalidInput(
             "html draws the GPUs of get nodes and get devices, without --all and --watch", about="--output"
         )
-    template = read_template(output.partition("=")[2]) if form is Form.JSONPATH else ()
     asked = Asked(datetime.now(UTC), 0, drivers, {*more, *(names or ())}, labels, node, free, every)
-    printer = Printer(
-        chosen, form, lambda data: filled(template, data), asks_names=bool(asked.names), filters=_filters(asked)
-    )
-    reads = chosen.read_for(form)
-    # Pods that use claims are in their namespace, which may be the only one that the user may read.
-    selected: dict[Resource, Selection] = {kind: (namespace, None) for kind in reads if kind.namespaced}
-    question = Question(chosen, reads, asked, {**selected, chosen.subject: (namespace, labels)})
+    question = _Get(chosen, form, asked, namespace, output.partition("=")[2])
     if watch:
         try:
-            ask(kubeconfig, context, lambda kube: question.followed(kube, printer))
+            ask(kubeconfig, context, question.followed)
         except KeyboardInterrupt:
             raise SystemExit(130) from None  # as kubectl and other programs that a signal ends
     else:
-        printer.whole(ask(kubeconfig, context, question.answered))
-    _end(printer, asked.names)
+        question.show(ask(kubeconfig, context, question.answered))
+    question.end()
 
 
 def _filters(asked: Asked) -> str:
@@ -230,51 +218,40 @@ def _form(output: str) -> Form:
     return Form(name)
 
 
-def _end(printer: "Printer", names: Collection[str]) -> None:
-    """Status 1 if something that was asked for by name does not exist."""
-    missing = sorted(set(names) - printer.seen)
-    for name in missing:
-        hint = f"; for the devices of a node: --node {name}" if printer.kind.title is not None else ""
-        messages.print(f"error: {printer.kind.words[1]} {name}: does not exist{hint}", markup=False, soft_wrap=True)
-    if missing:
-        raise SystemExit(Status.NO)
+class _Get:
+    """One run of the command: what it reads, once or as long as it changes, and how it prints the answers."""
 
+    def __init__(self, kind: Kind, form: Form, asked: Asked, namespace: str | None, template: str) -> None:
+        """Raises InvalidInput for a template of JSONPath that cannot be parsed."""
+        self._kind = kind
+        self._form = form
+        self._asked = asked
+        self._template = read_template(template) if form is Form.JSONPATH else ()
+        self._reads = tuple(dict.fromkeys((kind.subject, *kind.others, *(kind.drawn if form is Form.HTML else ()))))
+        # Pods that use claims are in their namespace, which may be the only one that the user may read.
+        self._selected: dict[Resource, Selection] = {item: (namespace, None) for item in self._reads if item.namespaced}
+        self._selected[kind.subject] = (namespace, asked.labels)
+        subject_decides = not kind.required or asked.labels is not None
+        self._required = (kind.subject, *kind.required) if subject_decides else kind.required
+        self._seen: set[str] = set()
+        """All names that rows had so far, with and without what is before the last slash."""
+        self._before: Mapping[tuple[str, ...], object] | None = None
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What to ask a cluster for, once or as long as it changes."""
-
-    kind: Kind
-    reads: tuple[Resource, ...]
-    asked: Asked
-    selected: Mapping[Resource, Selection]
-
-    @property
-    def _required(self) -> tuple[Resource, ...]:
-        needed = self.kind.required
-        return (self.kind.subject, *needed) if not needed or self.asked.labels is not None else needed
+    # -- the cluster
 
     async def answered(self, kube: Kube) -> GetAnswer:
         """Raises InvalidInput if the cluster does not know the kind, or cannot parse the selector."""
         _, minor = await kube.server_version()
         try:
-            objects = await read_objects(kube, self.reads, self._required, selected=self.selected)
+            objects = await read_objects(kube, self._reads, self._required, selected=self._selected)
         except (NotFound, Rejected) as error:
             raise self._for_the_user(error) from error
-        return self.kind.answer(objects, replace(self.asked, minor=minor))
+        return self._kind.answer(objects, replace(self._asked, minor=minor))
 
-    def _for_the_user(self, error: ClusterError) -> InvalidInput | ClusterError:
-        if error.status == _BAD_REQUEST and self.asked.labels is not None:
-            return InvalidInput(f"{self.asked.labels!r} is not a valid selector: {error.message}", about="--selector")
-        if not isinstance(error, NotFound) or self.kind.subject not in (GPU_POLICIES, COMPUTE_DOMAINS):
-            return error
-        message = "this cluster does not have them; their definition comes with the driver's chart"
-        return InvalidInput(message, about=self.kind.subject.kind)
-
-    async def followed(self, kube: Kube, printer: "Printer") -> None:
-        """Until cancelled."""
+    async def followed(self, kube: Kube) -> None:
+        """Prints what changes, until cancelled."""
         _, minor = await kube.server_version()
-        following = Following(kube, {kind: READ_AS[kind] for kind in self.reads}, selected=self.selected)
+        following = Following(kube, {kind: READ_AS[kind] for kind in self._reads}, selected=self._selected)
         async with following.running():
             try:
                 await following.until_read(self._required)
@@ -283,10 +260,90 @@ class Question:
             missing: list[str] = []
             while True:
                 following.changed.clear()
-                asked = replace(self.asked, minor=minor, now=datetime.now(UTC))
-                printer.changes(self.kind.answer(following.objects(), asked))
+                asked = replace(self._asked, minor=minor, now=datetime.now(UTC))
+                self._show_changes(self._kind.answer(following.objects(), asked))
                 missing = await _until_changed(following, missing)
                 await asyncio.sleep(_TOGETHER_S)
+
+    def _for_the_user(self, error: ClusterError) -> InvalidInput | ClusterError:
+        if error.status == _BAD_REQUEST and self._asked.labels is not None:
+            return InvalidInput(f"{self._asked.labels!r} is not a valid selector: {error.message}", about="--selector")
+        if not isinstance(error, NotFound) or self._kind.subject not in (GPU_POLICIES, COMPUTE_DOMAINS):
+            return error
+        message = "this cluster does not have them; their definition comes with the driver's chart"
+        return InvalidInput(message, about=self._kind.subject.kind)
+
+    # -- what is printed
+
+    def show(self, answer: GetAnswer, *, paged: bool = True) -> None:
+        sheet, wide = answer.sheet, self._form is Form.WIDE
+        if filters := _filters(self._asked):
+            sheet = replace(sheet, empty=f"No {self._kind.words[0]} match {filters}.")
+        self._learn(sheet)
+        if self._form is Form.HTML and answer.map is not None:
+            # The pages take longer to import than a table to print.
+            from dra_driver.cli.ui.pages import static_page
+            from dra_driver.cli.ui.ui_server import style
+
+            typer.echo(static_page(answer.map, style(), datetime.now(UTC)))
+            return
+        if self._form not in (Form.TABLE, Form.WIDE):
+            self._print_data(sheet, sheet.data())
+            return
+        if answer.summary is not None:
+            messages.print(answer.summary, markup=False)
+        # Without rows of what was asked for by name, `end` says what does not exist.
+        if sheet.rows or not (self._seen or self._asked.names):
+            print_rows(sheet, wide=wide, paged=paged)
+        for more in answer.more:
+            if more.rows:
+                typer.echo()
+                print_rows(more, wide=wide, paged=paged)
+        for note in answer.notes:
+            messages.print(note, markup=False)
+
+    def _show_changes(self, answer: GetAnswer) -> None:
+        """All of the first answer, then the rows that differ from those of the answer before."""
+        sheet = answer.sheet
+        rows = {_key(sheet, row): item for row, item in zip(sheet.rows, sheet.data(), strict=True)}
+        before, self._before = self._before, rows
+        if before is None:
+            # A pager would stop the watch until the user quits it.
+            self.show(answer, paged=False)
+            return
+        self._learn(sheet)
+        news = [number for number, (key, item) in enumerate(rows.items()) if before.get(key) != item]
+        if self._form in (Form.TABLE, Form.WIDE):
+            lines = sheet.lines(terminal_width(), wide=self._form is Form.WIDE)[1:]
+            print_lines([lines[number] for number in news], paged=False)
+        elif news:
+            self._print_data(replace(sheet, rows=[sheet.rows[number] for number in news]), [*rows.values()])
+        for key in before.keys() - rows.keys():
+            messages.print(f"{self._kind.words[1]} {'/'.join(key)} is gone", markup=False, soft_wrap=True)
+
+    def _learn(self, sheet: Sheet) -> None:
+        for row in sheet.rows:
+            key = _key(sheet, row)
+            self._seen |= {key[-1], "/".join(key)}
+
+    def _print_data(self, sheet: Sheet, data: list[dict[str, object]]) -> None:
+        if self._form is Form.NAME:
+            for row in sheet.rows:
+                typer.echo(self._kind.named(_key(sheet, row)))
+        elif self._form is Form.JSONPATH:
+            typer.echo(filled(self._template, data), nl=False)
+        else:
+            print_data(data, Format(self._form.value))
+
+    def end(self) -> None:
+        """Status 1 if something that was asked for by name does not exist."""
+        missing = sorted(set(self._asked.names) - self._seen)
+        for name in missing:
+            hint = f"; for the devices of a node: --node {name}" if self._kind.title is not None else ""
+            text = f"error: {self._kind.words[1]} {name}: does not exist{hint}"
+            messages.print(text, markup=False, soft_wrap=True)
+        if missing:
+            raise SystemExit(Status.NO)
 
 
 async def _until_changed(following: Following, missing: list[str]) -> list[str]:
@@ -300,82 +357,6 @@ async def _until_changed(following: Following, missing: list[str]) -> list[str]:
         with suppress(TimeoutError):
             await asyncio.wait_for(following.changed.wait(), _LOOK_S)
     return missing
-
-
-class Printer:
-    """Prints answers. `seen` are all names that rows had so far, with and without what is before the last slash.
-    With `asks_names` no sentence says that there are no rows, because `_end` names what does not exist. `filters` are
-    the options that leave out rows."""
-
-    def __init__(
-        self, kind: Kind, form: Form, filled: Callable[[object], str], *, asks_names: bool, filters: str = ""
-    ) -> None:
-        self.kind = kind
-        self._asks_names = asks_names
-        self._filters = filters
-        self.seen: set[str] = set()
-        self._form = form
-        self._filled = filled
-        self._before: Mapping[tuple[str, ...], object] | None = None
-
-    def whole(self, answer: GetAnswer, *, paged: bool = True) -> None:
-        sheet = answer.sheet
-        if self._filters:
-            sheet = replace(sheet, empty=f"No {self.kind.words[0]} match {self._filters}.")
-        self._learn(sheet)
-        if self._form is Form.HTML and answer.map is not None:
-            # The pages take longer to import than a table to print.
-            from dra_driver.cli.ui.documents import static_page
-            from dra_driver.cli.ui.ui_server import style
-
-            typer.echo(static_page(answer.map, style(), datetime.now(UTC)))
-            return
-        if self._form not in (Form.TABLE, Form.WIDE):
-            self._data(sheet, sheet.data())
-            return
-        if answer.summary is not None:
-            messages.print(answer.summary, markup=False)
-        if sheet.rows or not (self.seen or self._asks_names):
-            print_rows(sheet, wide=self._form is Form.WIDE, paged=paged)
-        for more in answer.more:
-            if more.rows:
-                typer.echo()
-                print_rows(more, wide=self._form is Form.WIDE, paged=paged)
-        for note in answer.notes:
-            messages.print(note, markup=False)
-
-    def changes(self, answer: GetAnswer) -> None:
-        """All of the first answer, then the rows that differ from those of the answer before."""
-        sheet = answer.sheet
-        rows = {_key(sheet, row): item for row, item in zip(sheet.rows, sheet.data(), strict=True)}
-        before, self._before = self._before, rows
-        if before is None:
-            # A pager would stop the watch until the user quits it.
-            self.whole(answer, paged=False)
-            return
-        self._learn(sheet)
-        news = [number for number, (key, item) in enumerate(rows.items()) if before.get(key) != item]
-        if self._form in (Form.TABLE, Form.WIDE):
-            lines = sheet.lines(terminal_width(), wide=self._form is Form.WIDE)[1:]
-            print_lines([lines[number] for number in news], paged=False)
-        elif news:
-            self._data(replace(sheet, rows=[sheet.rows[number] for number in news]), [*rows.values()])
-        for key in before.keys() - rows.keys():
-            messages.print(f"{self.kind.words[1]} {'/'.join(key)} is gone", markup=False, soft_wrap=True)
-
-    def _learn(self, sheet: Sheet) -> None:
-        for row in sheet.rows:
-            key = _key(sheet, row)
-            self.seen |= {key[-1], "/".join(key)}
-
-    def _data(self, sheet: Sheet, data: list[dict[str, object]]) -> None:
-        if self._form is Form.NAME:
-            for row in sheet.rows:
-                typer.echo(self.kind.named(_key(sheet, row)))
-        elif self._form is Form.JSONPATH:
-            typer.echo(self._filled(data), nl=False)
-        else:
-            print_data(data, Format(self._form.value))
 
 
 def _key(sheet: Sheet, row: Mapping[str, object]) -> tuple[str, ...]:

@@ -13,8 +13,7 @@ from dra_driver.api.inventory import NodeInventory, NodeInventorySpec
 from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.checking.manifests import with_chart_values
-from dra_driver.cli.reading.files import read_files
-from dra_driver.cli.reading.offline import ModelsOption
+from dra_driver.cli.reading.files import ModelsOption, read_files
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask_all
 from dra_driver.errors import InvalidInput, NoSuchObject, NotFound
 from dra_driver.grouping import grouped

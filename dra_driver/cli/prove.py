@@ -13,7 +13,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -198,7 +198,7 @@ async def _read_cluster(kube: Kube) -> ClusterSeen:
     """With whole slices. Raises ClusterError when slices or claims cannot be read."""
     _, minor = await kube.server_version()
     required, read_as = (RESOURCE_SLICES, RESOURCE_CLAIMS), {**READ_AS, RESOURCE_SLICES: ResourceSlice.of}
-    return ClusterSeen.of(await read_objects(kube, SHOWN, required, read_as=read_as, say=False), minor)
+    return ClusterSeen(await read_objects(kube, SHOWN, required, read_as=read_as, say=False), minor)
 
 
 def _not_allowed(node: str, namespace: str, error: ClusterError) -> Proof:
@@ -281,7 +281,7 @@ class ProofPlace:
                 await self._delete(pod.name)
 
     async def tried(
-        self, shape: Shape, request: ProofRequest, slices: tuple[ResourceSlice, ...], driver: str, patience_s: float
+        self, shape: Shape, request: ProofRequest, slices: Sequence[ResourceSlice], driver: str, patience_s: float
     ) -> Proof:
         name = f"gpu-dra-proof-{shape.name}-{uuid4().hex[:8]}"
         begun = time.monotonic()

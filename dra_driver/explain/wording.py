@@ -5,8 +5,8 @@ from textwrap import wrap
 
 from dra_driver.explain.explain import Answer, ClaimState, Explanation
 from dra_driver.explain.findings import WaitFinding
+from dra_driver.explain.subjects import WorkloadExplanation
 from dra_driver.explain.verdicts import DeviceVerdict, ReasonCode
-from dra_driver.explain.workloads import WorkloadExplanation
 from dra_driver.phrases import and_more, how_many
 
 _MOST_NAMED = 4

@@ -31,8 +31,7 @@ from dra_driver.cli.migration.migrate_files import (
     write_extra,
     write_in_place,
 )
-from dra_driver.cli.reading.files import STDIN, read_bytes, shipped_classes
-from dra_driver.cli.reading.offline import deadline
+from dra_driver.cli.reading.files import STDIN, deadline, read_bytes, shipped_classes
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
 from dra_driver.grouping import grouped

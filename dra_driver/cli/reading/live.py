@@ -15,7 +15,7 @@ from dra_driver.api.resource import Device
 from dra_driver.cli.reading.session import FORBIDDEN, ask, listed
 from dra_driver.cli.tables.seen import TAINT_RULES
 from dra_driver.errors import ClusterError, NoSuchObject, NotFound
-from dra_driver.explain.workloads import Workload
+from dra_driver.explain.subjects import Workload
 from dra_driver.kube.client import Kube
 
 _OF_CLUSTER = (meta.RESOURCE_SLICES, meta.DEVICE_CLASSES, meta.NODES, meta.NODE_INVENTORIES, *TAINT_RULES)

@@ -21,8 +21,7 @@ from dra_driver.api.gpupolicy import rules_among
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.apirules.dra_gates import as_kept, dropped_fields
-from dra_driver.cli.reading.files import shipped_classes
-from dra_driver.cli.reading.offline import objects_of_node
+from dra_driver.cli.reading.files import objects_of_node, shipped_classes
 from dra_driver.cli.simulated import scenario as scenarios
 from dra_driver.cli.simulated.scenario import ContainerResult, Scenario
 from dra_driver.cli.tables.usage import PublishedDevice, short_product

@@ -23,7 +23,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cli.tables.bars import MEANINGS, Mark, color, drawn, letters
-from dra_driver.cli.tables.seen import ClusterSeen, NodeOverview, Objects
+from dra_driver.cli.tables.seen import ClusterSeen, KnownGpus, NodeOverview, Objects
 from dra_driver.cli.tables.usage import (
     DeviceHolder,
     HeldDevice,
@@ -36,7 +36,6 @@ from dra_driver.cli.tables.usage import (
     short_product,
     users_of,
 )
-from dra_driver.cli.top.board import KnownGpus
 from dra_driver.domains.status import READY
 from dra_driver.grouping import grouped
 from dra_driver.phrases import how_many
@@ -87,7 +86,7 @@ class GetAnswer:
 
 def devices(objects: Objects, asked: Asked) -> GetAnswer:
     """GPUs come before the devices of other drivers, such as IMEX channels."""
-    cluster = ClusterSeen.of(objects, asked.minor)
+    cluster = ClusterSeen(objects, asked.minor)
     headrooms = cluster.headrooms(asked.drivers[0])
     known = {node.name for node in cluster.nodes} if asked.labels is not None else None
     results = sorted(
@@ -257,7 +256,7 @@ def _legend(gpus: Sequence[PublishedGpu], letter_of: Mapping[str, str]) -> Sheet
 
 def nodes(objects: Objects, asked: Asked) -> GetAnswer:
     """Nodes that have GPUs or have reported what they have."""
-    cluster = ClusterSeen.of(objects, asked.minor)
+    cluster = ClusterSeen(objects, asked.minor)
     known = {node.name for node in cluster.nodes} if asked.labels is not None else None
     shown = [
         node

@@ -366,48 +366,27 @@ class PublishedGpu:
 
     @cached_property
     def cells(self) -> tuple[GpuCell, ...]:
-        """As `dra_driver.cli.tables.bars` draws it."""
-        slices = [device.slices() for device in self.devices]
-        ends = [slice_.stop for slice_ in slices if slice_ is not None]
+        """As `dra_driver.cli.tables.bars` draws it: partitions lie in their slices, separate shares beside each other,
+        other devices on all of them."""
+        slices = {device.id: place for device in self.devices if (place := device.slices()) is not None}
         counted = (number + 1 for device in self.devices for number in device.counted_slices())
-        count = max([*ends, *counted], default=DEFAULT_CELLS)
-        places = self._places(slices, count)
-        holdings = [
-            Holding(holder.claim, place.start, len(place), device.part_of(holder) / self._parts(device, places))
-            for device, place in zip(self.devices, places, strict=True)
-            for holder in device.holding
-        ]
-        return bar(count, holdings, self._rest(places, count))
-
-    def _places(self, slices: Sequence[range | None], count: int) -> list[range]:
-        """Where each device lies: partitions in their slices, separate shares beside each other, others on all."""
+        count = max([*(place.stop for place in slices.values()), *counted], default=DEFAULT_CELLS)
         shares = [device for device in self.devices if device.kind == "gpu" and device.is_share]
         width = count // len(shares) if shares else 0
         beside = {share.id: range(number * width, (number + 1) * width) for number, share in enumerate(shares) if width}
-        everything = range(count)
-        return [
-            place if place is not None else beside.get(device.id, everything)
-            for device, place in zip(self.devices, slices, strict=True)
-        ]
-
-    def _parts(self, device: PublishedDevice, places: Sequence[range]) -> int:
-        """Of how many devices that fit together in its slices it is one: more than one for compute instances."""
-        if device.slices() is None:
-            return 1
-        mine = (device.slices(), device.attribute("profile"))
-        return sum(
-            (place, published_device.attribute("profile")) == mine and not published_device.is_share
-            for published_device, place in zip(self.devices, places, strict=True)
-        )
-
-    def _rest(self, places: Sequence[range], count: int) -> list[Mark]:
-        """The mark of each cell that no claim holds."""
-        rest = [Mark.CLOSED] * count
-        for device, place in zip(self.devices, places, strict=True):
+        # Compute instances fit into the same slices together, so each has a part of them.
+        kinds = {device.id: (slices.get(device.id), device.attribute("profile")) for device in self.devices}
+        together = Counter(kinds[device.id] for device in self.devices if not device.is_share)
+        rest, holdings = [Mark.CLOSED] * count, list[Holding]()
+        for device in self.devices:
+            place = slices.get(device.id) or beside.get(device.id, range(count))
+            parts = together[kinds[device.id]] if device.id in slices else 1
+            for holder in device.holding:
+                holdings.append(Holding(holder.claim, place.start, len(place), device.part_of(holder) / max(parts, 1)))
             mark = Mark.FREE if device.free else Mark.TAINTED if device.state == "tainted" else Mark.CLOSED
             for cell in place:
                 rest[cell] = min(rest[cell], mark, key=_OPENNESS.index)
-        return rest
+        return bar(count, holdings, rest)
 
 
 _OPENNESS = (Mark.FREE, Mark.TAINTED, Mark.CLOSED)

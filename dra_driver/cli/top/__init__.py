@@ -1,5 +1,5 @@
 """`dractl top`: the cluster's GPUs, live in the terminal.
 
-`board` keeps what is known by node and decides again for nodes that changed, `screen` decides what a terminal of some
-size shows of it and what a key means, and `loop` reads keys, watches and exporters and draws.
+`screen` decides what a terminal of some size shows of it and what a key means, and `loop` reads keys, watches and
+exporters and draws.
 """

@@ -20,7 +20,7 @@ from dra_driver.api.core import Pod
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
 from dra_driver.cli.tables.following import Following
-from dra_driver.cli.top.board import FOLLOWED, Board, KnownGpus
+from dra_driver.cli.tables.seen import FOLLOWED, Board, KnownGpus
 from dra_driver.cli.top.screen import Screen, Size, frame, pressed
 from dra_driver.errors import ClusterError, DriverError, InvalidInput
 from dra_driver.kube.client import Kube
@@ -153,8 +153,8 @@ class _Top:
     async def _explanation(self, pod: str) -> Sequence[str]:
         # They take longer to import than the first frame to draw.
         from dra_driver.allocation.search import Limit
+        from dra_driver.cli.reading.files import deadline
         from dra_driver.cli.reading.live import live_world
-        from dra_driver.cli.reading.offline import deadline
         from dra_driver.explain.explain import Scope, explain_pod
         from dra_driver.explain.wording import sentences
 

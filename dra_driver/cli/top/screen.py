@@ -12,9 +12,8 @@ from enum import StrEnum
 from rich.text import Text
 
 from dra_driver.cli.tables.bars import Mark, drawn, letters, small
-from dra_driver.cli.tables.seen import NodeOverview
+from dra_driver.cli.tables.seen import KnownGpus, NodeOverview, uses
 from dra_driver.cli.tables.usage import PublishedGpu, by_claim, short_product, users_of, why_waiting
-from dra_driver.cli.top.board import KnownGpus, uses
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, age_cell, gibibytes, shortened
 

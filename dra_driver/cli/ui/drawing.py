@@ -14,10 +14,9 @@ from zlib import crc32
 
 from dra_driver.api.computedomain import ComputeDomain, DomainNode
 from dra_driver.cli.tables.bars import GpuCell, Mark
-from dra_driver.cli.tables.seen import NodeOverview
+from dra_driver.cli.tables.seen import KnownGpus, NodeOverview
 from dra_driver.cli.tables.sheets import ready_of
 from dra_driver.cli.tables.usage import PublishedGpu, short_product
-from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.ui.parts import EMPTY, Html, Part, Rows, element, joined, part
 from dra_driver.grouping import grouped
 from dra_driver.phrases import and_more, how_many

@@ -1,4 +1,4 @@
-"""Which pages there are, and what each of them shows. Pure.
+"""Which pages there are, what each of them shows, and the documents that browsers get. Pure.
 
 `/` is the map. The others are `/nodes/NAME`, `/gpus/UUID` (or the name), `/waiting`, `/waiting/NAMESPACE/POD` and
 `/domains`.
@@ -13,9 +13,8 @@ from urllib.parse import urlencode
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event, Pod, moment
 from dra_driver.api.inventory import GpuFacts, NodeInventory
-from dra_driver.cli.tables.seen import NodeOverview
+from dra_driver.cli.tables.seen import KnownGpus, NodeOverview
 from dra_driver.cli.tables.usage import PublishedGpu, by_claim, short_product, users_of, why_waiting
-from dra_driver.cli.top.board import KnownGpus
 from dra_driver.cli.top.screen import Sort, sorted_nodes
 from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.drawing import NodeRows, domain_parts, link, sign
@@ -139,8 +138,7 @@ def page_of(address: PageAddress, seen: PageData, rows: NodeRows) -> HtmlPage:
         case Place.POD:
             return _pod(address.name, seen)
         case Place.DOMAINS:
-            title = "ComputeDomains"
-            return HtmlPage(title, [*_head(title, seen.known), *domain_parts(seen.known.nodes, seen.domains)])
+            return _page("ComputeDomains", seen.known, *domain_parts(seen.known.nodes, seen.domains))
 
 
 def node_of(address: PageAddress, known: KnownGpus) -> str | None:
@@ -159,15 +157,18 @@ def gpu_named(name: str, known: KnownGpus) -> tuple[NodeOverview | None, Publish
     return None, None
 
 
-def _head(title: str, known: KnownGpus) -> list[Part | Rows]:
-    return [
-        part("head", "h1", title),
-        part("alerts", "p", drawing.alerts(known, links=True), role="status"),
-    ]
+def _page(title: str, known: KnownGpus, *parts: Part | Rows, status: int = 200) -> HtmlPage:
+    """With the heading, and what needs attention in the cluster."""
+    alerts = part("alerts", "p", drawing.alerts(known, links=True), role="status")
+    return HtmlPage(title, [part("head", "h1", title), alerts, *parts], status)
 
 
 def _gone(title: str, known: KnownGpus, text: str) -> HtmlPage:
-    return HtmlPage(title, [*_head(title, known), part("gone", "p", text)], status=404)
+    return _page(title, known, part("gone", "p", text), status=404)
+
+
+def _section(title: str, *content: str) -> Part:
+    return part(title.lower().replace(" ", "-"), "section", element("h2", title), *content)
 
 
 # -- the map
@@ -178,17 +179,15 @@ def _map(address: PageAddress, known: KnownGpus, rows: NodeRows) -> HtmlPage:
     rows.keep(known.nodes)
     shown = nodes[address.start : address.start + MOST_NODES]
     compact = address.compact if address.compact is not None else len(shown) > _COMPACT_FROM
-    return HtmlPage(
+    return _page(
         "GPUs",
-        [
-            *_head("GPUs", known),
-            part("summary", "p", drawing.summary(known)),
-            part("whole", "div", drawing.proportions(known)),
-            Part("legend", drawing.legend()),
-            part("found", "p", *_matching(address, len(nodes), len(known.nodes))),
-            Rows("nodes", [rows.row(node) for node in shown], f"nodes{' compact' if compact else ''}"),
-            part("more", "p", *_turning(address, len(nodes))),
-        ],
+        known,
+        part("summary", "p", drawing.summary(known)),
+        part("whole", "div", drawing.proportions(known)),
+        Part("legend", drawing.legend()),
+        part("found", "p", *_matching(address, len(nodes), len(known.nodes))),
+        Rows("nodes", [rows.row(node) for node in shown], f"nodes{' compact' if compact else ''}"),
+        part("more", "p", *_turning(address, len(nodes))),
     )
 
 
@@ -220,17 +219,15 @@ def _node(name: str, seen: PageData) -> HtmlPage:
     if node is None:
         return _gone(title, known, f"Node {name} has no GPUs, or the cluster has no node of this name.")
     facts = detail.inventory.spec.gpus if detail.inventory is not None else ()
-    return HtmlPage(
+    return _page(
         title,
-        [
-            *_head(title, known),
-            part("about", "dl", *_terms(_about_node(node))),
-            part("problems", "div", _problems(node.problems)),
-            part("gpus", "section", element("h2", "GPUs"), drawing.cards(node.gpus, links=True)),
-            part("claims", "section", element("h2", "Claims"), _claims(node.gpus)),
-            part("health", "section", element("h2", "Health"), *_health(facts, detail.notes)),
-            part("history", "section", element("h2", "History"), _changes(seen), _events(detail.events)),
-        ],
+        known,
+        part("about", "dl", *_terms(_about_node(node))),
+        part("problems", "div", _problems(node.problems)),
+        _section("GPUs", drawing.cards(node.gpus, links=True)),
+        _section("Claims", _claims(node.gpus)),
+        _section("Health", *_health(facts, detail.notes)),
+        _section("History", _changes(seen), _events(detail.events)),
     )
 
 
@@ -271,20 +268,11 @@ def _claims(gpus: Iterable[PublishedGpu]) -> Html:
 
 def _health(gpus: Iterable[GpuFacts], notes: Sequence[str]) -> list[Html]:
     """What is wrong now, the newest first. A note says why it is not known."""
-    conditions = sorted(
-        ((gpu.name, condition) for gpu in gpus for condition in gpu.health.conditions),
-        key=lambda pair: pair[1].since,
-        reverse=True,
-    )
+    conditions = [(gpu.name, condition) for gpu in gpus for condition in gpu.health.conditions]
+    conditions.sort(key=lambda pair: pair[1].since, reverse=True)
     rows = [
-        (
-            name,
-            f"{condition.type} {condition.value or ''}".rstrip(),
-            condition.severity,
-            _time(condition.since),
-            condition.message,
-        )
-        for name, condition in conditions
+        (name, f"{item.type} {item.value or ''}".rstrip(), item.severity, _time(item.since), item.message)
+        for name, item in conditions
     ]
     texts = [element("p", note, class_="soft") for note in notes]
     if rows:
@@ -294,17 +282,12 @@ def _health(gpus: Iterable[GpuFacts], notes: Sequence[str]) -> list[Html]:
 
 def _changes(seen: PageData) -> Html:
     rows = [
-        (
-            joined([element("span", "before ") if change.earlier else EMPTY, _time(change.seen.isoformat())]),
-            change.gpu,
-            change.text,
-        )
+        (joined(["before " if change.earlier else None, _time(change.seen)]), change.gpu, change.text)
         for change in seen.changes
     ]
     if rows:
         return table("Changes that this server saw, newest first", ("Time", "GPU", "What"), rows)
-    start = _time(seen.since.isoformat() if seen.since is not None else None)
-    return element("p", "This server has seen no change since ", start, ".")
+    return element("p", "This server has seen no change since ", _time(seen.since), ".")
 
 
 def _events(events: Sequence[Event]) -> Html:
@@ -312,11 +295,11 @@ def _events(events: Sequence[Event]) -> Html:
     dated = sorted(events, key=lambda event: str(event.last or ""), reverse=True)[:_MOST_EVENTS]
     rows = [
         (
-            _time(event.last.isoformat() if event.last is not None else None),
+            _time(event.last),
             event.reason,
             event.type,
             event.message,
-            str(event.series.count) if event.series is not None and event.series.count > 1 else "1",
+            str(max(event.series.count, 1) if event.series else 1),
         )
         for event in dated
     ]
@@ -325,8 +308,8 @@ def _events(events: Sequence[Event]) -> Html:
     return table("Events, newest first", ("Last", "Reason", "Type", "Message", "Times"), rows)
 
 
-def _time(text: str | None) -> Html:
-    time = moment(text)
+def _time(given: datetime | str | None) -> Html:
+    time = given if isinstance(given, datetime) else moment(given)
     if time is None:
         return element("span", "-")
     return element("time", f"{time:%Y-%m-%d %H:%M:%S}", datetime=time.isoformat())
@@ -345,17 +328,15 @@ def _gpu(name: str, seen: PageData) -> HtmlPage:
     own = [item for item in facts.spec.gpus if item.uuid == gpu.uuid] if facts is not None else []
     left = f"A claim can still have: {', '.join(gpu.left()) or 'nothing'}."
     events = [event for event in detail.events if gpu.name in event.message or gpu.uuid in event.message]
-    return HtmlPage(
+    return _page(
         title,
-        [
-            *_head(title, known),
-            part("about", "dl", *_terms(_about_gpu(node, gpu, own))),
-            part("problems", "div", _problems(gpu.taints)),
-            part("slices", "section", element("h2", "Memory slices"), drawing.bar(gpu.cells), element("p", left)),
-            part("claims", "section", element("h2", "Claims"), _claims([gpu])),
-            part("health", "section", element("h2", "Health"), *_health(own, detail.notes), _taints(gpu)),
-            part("history", "section", element("h2", "History"), _changes(seen), _events(events)),
-        ],
+        known,
+        part("about", "dl", *_terms(_about_gpu(node, gpu, own))),
+        part("problems", "div", _problems(gpu.taints)),
+        _section("Memory slices", drawing.bar(gpu.cells), element("p", left)),
+        _section("Claims", _claims([gpu])),
+        _section("Health", *_health(own, detail.notes), _taints(gpu)),
+        _section("History", _changes(seen), _events(events)),
     )
 
 
@@ -391,7 +372,7 @@ def _waiting(seen: PageData) -> HtmlPage:
     items = [_waiting_pod(pod, seen.explained.get(str(pod))) for pod in pods]
     title = "Waiting pods"
     text = "These pods have claims, and no node." if pods else "No pod with claims waits for a node."
-    return HtmlPage(title, [*_head(title, seen.known), part("text", "p", text), Rows("pods", items, "pods")])
+    return _page(title, seen.known, part("text", "p", text), Rows("pods", items, "pods"))
 
 
 def _waiting_pod(pod: Pod, reasons: WaitingReasons | None) -> Part:
@@ -412,11 +393,110 @@ def _pod(name: str, seen: PageData) -> HtmlPage:
         return _gone(title, seen.known, f"Pod {name} does not wait, or has no claims: it has a node, or is gone.")
     reasons = seen.explained.get(name)
     lines = reasons.full if reasons is not None and reasons.full else ("Trying each node…",)
-    return HtmlPage(
+    return _page(
         title,
-        [
-            *_head(title, seen.known),
-            part("scheduler", "p", "The scheduler: ", why_waiting(pod), class_="soft"),
-            part("reasons", "pre", "\n".join(lines), tabindex="0", aria_label="Why it waits"),
-        ],
+        seen.known,
+        part("scheduler", "p", "The scheduler: ", why_waiting(pod), class_="soft"),
+        part("reasons", "pre", "\n".join(lines), tabindex="0", aria_label="Why it waits"),
     )
+
+
+# -- whole documents
+
+_META = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+
+
+def document(page: HtmlPage, address: PageAddress, version: str) -> str:
+    """The page as a whole, for a browser: its first part is the heading. `version` is part of the addresses of style
+    and script, so that browsers may keep them forever."""
+    places = (
+        ("GPUs", Place.MAP, "./"),
+        ("Waiting pods", Place.WAITING, "waiting"),
+        ("ComputeDomains", Place.DOMAINS, "domains"),
+    )
+    items = (
+        element("li", element("a", text, href=href, aria_current="page" if address.place is place else None))
+        for text, place, href in places
+    )
+    body = element(
+        "body",
+        element("a", "Skip to content", href=f"{address.path if address.depth else ''}#view", class_="skip"),
+        element(
+            "header",
+            element("nav", element("ul", *items), aria_label="Pages"),
+            element("p", "", id="live", role="status"),
+        ),
+        element(
+            "main",
+            page.parts[0].html,
+            _filter(address) if address.place is Place.MAP else None,
+            element("div", *(piece.html for piece in page.parts[1:]), id="view", data_state=page.state),
+        ),
+    )
+    files = (
+        element("link", rel="icon", href="data:,"),
+        element("link", rel="stylesheet", href=f"static/{version}/ui.css"),
+        element("script", src=f"static/{version}/ui.js", defer=True),
+    )
+    return _whole(page.title, body, *files, base="../" * address.depth)
+
+
+def _whole(title: str, body: Html, *head: Html, base: str = "") -> str:
+    """`base` is what the addresses of the page begin with."""
+    parts = (Html(_META), element("base", href=base) if base else None, element("title", title), *head)
+    return f"<!doctype html>{element('html', element('head', *parts), body, lang='en')}"
+
+
+def _filter(address: PageAddress) -> Html:
+    sorts = (element("option", sort.value, value=name, selected=name == address.sort) for name, sort in SORTS.items())
+    views = (
+        element("option", text, value=name, selected=address.compact is chosen)
+        for name, text, chosen in (("", "by size", None), ("cards", "cards", False), ("signs", "signs", True))
+    )
+    content = (
+        element(
+            "label",
+            "Filter ",
+            element(
+                "input",
+                type="search",
+                name="filter",
+                value=address.filter,
+                maxlength="200",
+                placeholder="node, GPU, claim, pod, problem",
+            ),
+        ),
+        element("label", "Sort ", element("select", *sorts, name="sort")),
+        element("label", "Draw ", element("select", *views, name="view")),
+        element("button", "Apply", type="submit"),
+    )
+    return element("form", *content, role="search", id="filter")
+
+
+def refusal_document(text: str, ask: str | None, style: str, enter: str) -> str:
+    """For people who may not look. `ask` names the secret that would help; None: none would. `style` and `enter` are
+    addresses."""
+    field = element("label", ask or "", " ", element("input", type="password", name="secret", required=True))
+    form = element("form", field, element("button", "Show"), method="post", action=enter)
+    main = element("main", element("h1", "GPUs"), element("p", text, role="alert"), form if ask is not None else None)
+    return _whole("GPUs", element("body", main), element("link", rel="stylesheet", href=style))
+
+
+def static_page(known: KnownGpus, style: str, now: datetime) -> str:
+    """The map alone, as one file that loads nothing and runs nothing: what `-o html` writes."""
+    waiting = listing((f"{name}: {why_waiting(pod)}" for name, pod in known.waiting.items()), class_="warn")
+    body = element(
+        "body",
+        element(
+            "main",
+            element("h1", "GPUs"),
+            element("p", drawing.summary(known)),
+            element("p", drawing.alerts(known, links=False)),
+            drawing.proportions(known),
+            element("p", f"Made by dractl at {now.isoformat(timespec='seconds')}.", class_="soft"),
+            element("section", element("h2", "Waiting pods"), waiting) if known.waiting else None,
+            drawing.legend(),
+            element("ul", *(drawing.node_row(node, links=False).html for node in known.nodes.values()), class_="nodes"),
+        ),
+    )
+    return _whole("GPUs", body, Html(f"<style>{style}</style>"))

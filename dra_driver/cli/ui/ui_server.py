@@ -18,9 +18,8 @@ from ssl import SSLContext
 
 from aiohttp import web
 
-from dra_driver.cli.ui.documents import document, refusal_document
 from dra_driver.cli.ui.drawing import NodeRows
-from dra_driver.cli.ui.pages import PageAddress, page_of
+from dra_driver.cli.ui.pages import PageAddress, document, page_of, refusal_document
 from dra_driver.cli.ui.parts import HtmlPage, changes
 from dra_driver.cli.ui.viewers import HttpRefusal, Viewers
 from dra_driver.cli.ui.watched import WatchedCluster

@@ -20,11 +20,10 @@ from dra_driver.api.meta import COMPUTE_DOMAINS, EVENTS, NODE_INVENTORIES, RESOU
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.functions import Server
+from dra_driver.cli.reading.files import deadline
 from dra_driver.cli.reading.live import live_world
-from dra_driver.cli.reading.offline import deadline
 from dra_driver.cli.tables.following import Following
-from dra_driver.cli.tables.seen import READ_AS
-from dra_driver.cli.top.board import FOLLOWED, Board, KnownGpus
+from dra_driver.cli.tables.seen import FOLLOWED, READ_AS, Board, KnownGpus
 from dra_driver.cli.ui.history import GpuHistory
 from dra_driver.cli.ui.pages import (
     MOST_EXPLAINED,

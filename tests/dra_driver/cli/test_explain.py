@@ -32,7 +32,7 @@ from dra_driver.api.meta import (
 from dra_driver.cli.main import app
 from dra_driver.cli.reading.live import _behavior, live_world
 from dra_driver.errors import InvalidInput, NoSuchObject, Rejected
-from dra_driver.explain import driver_findings, findings, running, subjects, workloads
+from dra_driver.explain import driver_findings, findings, running, subjects
 from dra_driver.explain.explain import Explanation, Scope
 from dra_driver.explain.subjects import explained, subject_of
 from dra_driver.explain.suggest import SuggestionKind
@@ -494,7 +494,7 @@ async def test_a_class_or_node_that_may_not_be_listed_is_not_said_to_be_missing(
     assert answer.suggestions == ()
 
 
-_MODULES = (findings, driver_findings, running, subjects, workloads)
+_MODULES = (findings, driver_findings, running, subjects)
 
 
 def test_every_code_is_documented() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cli.reading.offline import objects_of_node
+from dra_driver.cli.reading.files import objects_of_node
 from dra_driver.cli.simulated.scenario import nodes_of
 from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput

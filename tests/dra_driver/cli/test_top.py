@@ -21,9 +21,8 @@ from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
 
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.cli.tables.seen import READ_AS, ClusterSeen
+from dra_driver.cli.tables.seen import READ_AS, Board, ClusterSeen, KnownGpus
 from dra_driver.cli.tables.usage import PublishedGpu
-from dra_driver.cli.top.board import Board, KnownGpus
 from dra_driver.cli.top.loop import keys, utilization
 from dra_driver.cli.top.screen import Screen, Size, Sort, frame, pressed
 from dra_driver.kube.client import Kube
@@ -131,7 +130,7 @@ def test_after_changes_in_any_order_all_is_as_if_it_were_read_at_once(order: Ran
         kind: [typed for number, (other, _, typed) in enumerate(world) if number in there and other == kind]
         for kind in READ_AS
     }
-    whole = ClusterSeen.of(objects, 36).overviews(GPU_DRIVER)
+    whole = ClusterSeen(objects, 36).overviews(GPU_DRIVER)
     assert [(name, shown(overview.gpus)) for name, overview in sorted(board.nodes.items())] == [
         (overview.name, shown(overview.gpus)) for overview in whole
     ]

@@ -11,8 +11,8 @@ from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.meta import JsonObject
 from dra_driver.cli.reading.files import shipped_classes
 from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
+from dra_driver.explain.subjects import explain_workload, owned_pods
 from dra_driver.explain.wording import headline, sentences
-from dra_driver.explain.workloads import explain_workload, owned_pods
 
 UID = "uid-of-pod"
 BINDS = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}

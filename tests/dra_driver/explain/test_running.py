@@ -18,9 +18,8 @@ from dra_driver.devices.health import xid_condition
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.explain.running import running_findings
-from dra_driver.explain.subjects import explain_gpu, explain_node
+from dra_driver.explain.subjects import explain_gpu, explain_node, explain_workload, owned_pods
 from dra_driver.explain.wording import headline, sentences, workload_sentences
-from dra_driver.explain.workloads import explain_workload, owned_pods
 from dra_driver.slices.offline import published_offline
 
 SINCE = "2026-01-01T00:00:00Z"

@@ -15,13 +15,20 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.cli.tables.seen import READ_AS, NodeOverview
-from dra_driver.cli.top.board import Board, KnownGpus
+from dra_driver.cli.tables.seen import READ_AS, Board, KnownGpus, NodeOverview
 from dra_driver.cli.ui import history
-from dra_driver.cli.ui.documents import document
 from dra_driver.cli.ui.drawing import NodeRows, racks_of
 from dra_driver.cli.ui.history import GpuChange, GpuHistory
-from dra_driver.cli.ui.pages import MOST_NODES, NodeDetail, PageAddress, PageData, Place, WaitingReasons, page_of
+from dra_driver.cli.ui.pages import (
+    MOST_NODES,
+    NodeDetail,
+    PageAddress,
+    PageData,
+    Place,
+    WaitingReasons,
+    document,
+    page_of,
+)
 from dra_driver.cli.ui.parts import Html, HtmlPage, Rows, changes, element, part
 from dra_driver.names import GPU_DRIVER
 
