@@ -658,7 +658,7 @@ def test_a_misspelled_name_is_an_error_and_one_that_may_be_somewhere_else_is_not
 
 
 def test_in_a_cluster_what_is_missing_is_an_error_and_what_is_there_is_not() -> None:
-    empty = replace(KNOWN, existing={})
+    empty = replace(KNOWN, existing={"ResourceClaimTemplate": frozenset()})
     (only,) = findings_in(pod(GPU, USE), empty)
     assert (only.code, only.severity) == ("not-found", Severity.ERROR)
     assert findings_in(pod(GPU, USE), replace(KNOWN, existing={"ResourceClaimTemplate": {("default", "train")}})) == ()
