@@ -81,7 +81,8 @@ class Healer:
         """After damage: find the claims that the journal lost, and forget those that it has and that were released.
         Nothing to do otherwise.
 
-        Raises NodeNotReady while that cannot be known; until then nothing may be prepared.
+        Raises NodeNotReady while that cannot be known, or containers of a lost claim that no longer exists may still
+        run; until then nothing may be prepared.
         """
         if not self._journal.current.incomplete:
             return RepairReport()
@@ -187,7 +188,8 @@ class Healer:
         report = await self._reported(self.complete)
         journal = self._journal.current
         cases = await self._findings(journal)
-        self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in journal.held}
+        if not journal.incomplete:
+            self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in journal.held}
         self._lacking &= journal.held.keys()
         boot_id = self._view.boot_id()
         slow = []
@@ -297,7 +299,11 @@ class Healer:
             return False
         if entry.binding is BindingStage.AHEAD or entry.boot_id != self._view.boot_id():
             return True  # no container has it
-        since = self._stale_since.setdefault(entry.claim.uid, time.monotonic())
+        return self._is_overdue(entry.claim.uid)
+
+    def _is_overdue(self, uid: str) -> bool:
+        """Whether the kubelet had its time to unprepare a stale claim."""
+        since = self._stale_since.setdefault(uid, time.monotonic())
         return time.monotonic() - since >= self._stale_after_s
 
     async def _act(self, case: "_Case", remedy: Remedy) -> RepairReport:
@@ -331,13 +337,19 @@ class Healer:
         node, files = self._view.node(), await self._view.files()
         with_file = set(await self._executor.claims_with_file())
         before = self._journal.current.held
-        allocated = await self._claims.allocated(node.driver, node.pool)
-        known = with_file.union(claim.metadata.uid for claim in allocated)
+        allocated = {claim.ref: claim for claim in await self._claims.allocated(node.driver, node.pool)}
+        known = with_file.union(ref.uid for ref in allocated)
         report = await self._forget({uid: entry for uid, entry in before.items() if uid not in known})
-        for claim in allocated:
-            ref = claim.ref
+        for ref, claim in allocated.items():
             if ref.uid in with_file and ref.uid not in self._journal.current.held:
                 report += RepairReport((await self._enter_again(claim, ref, node, files),))
+        gone = with_file - before.keys() - {ref.uid for ref in allocated}
+        if waiting := sorted(uid for uid in gone if not self._is_overdue(uid)):
+            raise NodeNotReady(
+                f"lost claims that no longer exist, and whose containers may still run (UID {', '.join(waiting)}); nothing"
+                f" is prepared until the kubelet has unprepared them, for at most {self._stale_after_s:g} s",
+                about="the journal of prepared claims",
+            )
         await self._journal.commit(lambda journal: replace(journal, incomplete=False))
         return report + RepairReport(("the journal is complete again",))
 

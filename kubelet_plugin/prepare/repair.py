@@ -20,7 +20,8 @@ Records of holds that no entry lists are of entries that were lost: the holds ar
 
 After damage to the journal, claims may hold devices that no entry speaks of. Then the scheduler's allocations are the
 guard: the journal is completed from the claims in the API that are allocated to this node and have a CDI file, and
-until that is done nothing is prepared and no file is removed.
+until that is done nothing is prepared and no file is removed. Nor is it while the kubelet has time to unprepare a claim
+that has a file and is no longer allocated: of a force-deleted pod the containers may still run.
 """
 
 from dataclasses import dataclass, field

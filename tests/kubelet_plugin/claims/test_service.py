@@ -1219,10 +1219,27 @@ class TestDamage:
         (bench.state / JOURNAL).write_bytes(b"")
         bench.api.remove(a_ref("claim-0"))
 
-        _, _, held = await TestStart().started(bench)
-
-        assert held == ["uid-of-claim-1"]
+        async with bench.plugin(stale_s=0) as service:
+            assert list(service.held) == ["uid-of-claim-1"]
         assert bench.claims_with_file == {"uid-of-claim-1"}
+
+    async def test_a_lost_claim_of_a_force_deleted_pod_keeps_its_gpu_until_the_kubelet_comes_for_it(
+        self, bench: Bench
+    ) -> None:
+        """The claim no longer exists, but its containers may still run. The scheduler gives its GPU to another."""
+        await self.two_prepared(bench)
+        (bench.state / JOURNAL).unlink()
+        bench.api.remove(a_ref("claim-0"))
+        thief = bench.api.put(a_claim(a_ref("thief"), a_result(0)))
+        async with bench.plugin() as service:
+            with pytest.raises(NodeNotReady, match=r"may still run \(UID uid-of-claim-0\)"):
+                await prepare_one(service, thief)
+            await service.sweep()
+            assert bench.claims_with_file == {"uid-of-claim-0", "uid-of-claim-1"}
+
+            await unprepare_one(service, a_ref("claim-0"))
+            await prepare_one(service, thief)
+            assert sorted(service.held) == ["uid-of-claim-1", "uid-of-thief"]
 
     async def test_a_claim_that_is_released_while_the_claims_are_read_is_not_entered_again(self, bench: Bench) -> None:
         """Its pod still ends, so it is still allocated."""
