@@ -47,7 +47,7 @@ from kubelet_plugin.claims.node_effects import (
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, incomplete, lacking
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric_answers import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
@@ -56,7 +56,6 @@ from kubelet_plugin.facts.node_watch import NodeWatch
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.facts.release import GpuRelease
-from kubelet_plugin.hardware.driver_files import DAEMONS, PERSISTENCE_DAEMON
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import ShippedHook
@@ -183,8 +182,6 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
         configured_root=settings.driver_root or (simulated.configured_root if simulated is not None else None),
         configured_hook=settings.cdi_hook,
         shipped_hook=None if settings.simulate else ShippedHook(settings.state_dir),
-        # Who reaches Fabric Manager's socket can activate partitions.
-        daemons=(PERSISTENCE_DAEMON,) if Feature.FABRIC_PARTITIONS in settings.feature_gates else DAEMONS,
     )
     journal = JournalStore(settings.state_dir)
     open_nvml = installed_nvml(driver) if simulated is None else simulated_nvml(simulated)
@@ -212,6 +209,7 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
             imex_state=imex_state,
             imex_problem=partial(foreign_daemon_problem, host) if _makes_daemons(settings) else lambda: None,
             make_nodes=DeviceNodes(machine.on_host, driver, programs),
+            incomplete=partial(incomplete, driver),
             # Containers of a simulated node run no hooks.
             warnings=runtime.warnings if settings.simulate else partial(lacking, driver, runtime),
             fabric=partial(answer_of, fabric) if Feature.FABRIC_PARTITIONS in settings.feature_gates else FabricAnswer,

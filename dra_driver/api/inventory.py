@@ -215,7 +215,7 @@ class HealthCondition(Model):
 
     type: Word
     """`Xid`, `GpuLost`, `Ecc`, `RowRemap`, `Repair`, `NvLink`, `RecoveryAction`, `Unmonitored`, `MpsDaemon`,
-    `NotValidated`, `InstanceLost`, `Released`."""
+    `NotValidated`, `InstanceLost`, `Released`, `PrepareFailed`, `DriverIncomplete`."""
     value: Word | None = None
     """The number of an Xid, the name of a recovery action."""
     severity: Literal["Info", "Warning", "Critical"]

@@ -66,6 +66,7 @@ _TAINT_KEYS = {
     "InstanceLost": "instance-lost",
     "Released": "released",
     "PrepareFailed": "prepare-failed",
+    "DriverIncomplete": "driver-incomplete",
 }
 """The part of a taint's key after the driver's name, by type of condition. The first two and `unmonitored` are those
 of NVIDIA's own driver."""
@@ -94,6 +95,7 @@ _REMEDIES = {
     "RecoveryAction": "follow `GPU Recovery Action` in the output of nvidia-smi -q -i {pci} on {node}",
     "Unmonitored": "upgrade the NVIDIA driver: this version reports no events, so faults are detected late",
     "PrepareFailed": "end what the message names on {node}; after five minutes the GPU is tried again",
+    "DriverIncomplete": "do what the message says; `dractl doctor --node` on {node} checks the files of the driver",
     "Released": "if this is intended, ignore it; otherwise run the command in the message",
     "NotValidated": "kubectl describe node {node} shows the result; the policy sets the validation in health.validate",
 }
@@ -178,5 +180,5 @@ def taints(conditions: Sequence[HealthCondition], policy: HealthPolicy, driver: 
 
 def evicts(condition: HealthCondition, policy: HealthPolicy) -> bool:
     """Whether pods that have the device lose it."""
-    passes = condition.type in ("NotValidated", "Released", "PrepareFailed")
+    passes = condition.type in ("NotValidated", "Released", "PrepareFailed", "DriverIncomplete")
     return policy.evict and not passes and judged(condition, policy) == "Critical"

@@ -40,12 +40,11 @@ from kubelet_plugin.doctor.seen import (
 from kubelet_plugin.effects.mps import unowned
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
-from kubelet_plugin.hardware.driver_files import FABRIC_MANAGER
 from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
 from kubelet_plugin.hardware.hook_program import HookMode, InstalledHook
 from kubelet_plugin.hardware.host_programs import asking
 from kubelet_plugin.hardware.imex import foreign_daemons
-from kubelet_plugin.hardware.layouts import daemon_socket
+from kubelet_plugin.hardware.layouts import FABRIC_MANAGER, daemon_socket
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
 from kubelet_plugin.prepare.cdi_files import CdiFiles, OtherClaims
 from kubelet_plugin.prepare.journal import Journal

@@ -10,7 +10,7 @@ from functools import cache
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
 from dra_driver.cdi.model import GROUPS_SINCE, DeviceNode, readable_version, reads
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.facts.hardware import NodeFacts
+from kubelet_plugin.facts.hardware import DRIVER_INCOMPLETE, NodeFacts
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import hook_warning
@@ -26,6 +26,15 @@ def lacking(driver: DriverInstallation, runtime: "ContainerRuntime") -> Iterator
         warning = Problem(subject="hook program", reason=NO_HOOK_PROGRAM, message=str(error))
     yield from () if warning is None else (warning,)
     yield from runtime.warnings()
+
+
+def incomplete(driver: DriverInstallation, version: str) -> Problem | None:
+    """Why no container can use a GPU with driver `version`, or None. Reported before a claim is refused for it."""
+    try:
+        driver.for_containers(version)
+    except NodeNotReady as error:
+        return Problem(subject="driver files", reason=DRIVER_INCOMPLETE, message=error.message)
+    return None
 
 
 class ContainerRuntime:

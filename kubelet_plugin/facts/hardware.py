@@ -103,6 +103,7 @@ class Hardware:
     The journal is asked first, without waiting, what it made for claims. `imex_state` asks an IMEX daemon that the node
     runs itself. `imex_problem` is what keeps IMEX daemons of ComputeDomains from starting here, if the node has
     channels. `make_nodes` makes device nodes that are missing, before each look; what it returns is wrong with them.
+    `incomplete` says what containers lack that need the driver of this version.
     `warnings` are what containers go without; they are asked for while no job waits for the hardware, and so is
     Fabric Manager (`fabric`).
     """
@@ -116,6 +117,7 @@ class Hardware:
         imex_state: Callable[[], str | None] = lambda: None,
         imex_problem: Callable[[], Problem | None] = lambda: None,
         make_nodes: Callable[[], Problem | None] = lambda: None,
+        incomplete: Callable[[str], Problem | None] = lambda version: None,
         warnings: Callable[[], Iterable[Problem]] = lambda: (),
         fabric: Callable[[], FabricAnswer] = FabricAnswer,
         turn_s: float = TURN_S,
@@ -127,6 +129,7 @@ class Hardware:
         self._imex_state = imex_state
         self._imex_problem = imex_problem
         self._make_nodes = make_nodes
+        self._incomplete = incomplete
         self._warnings = warnings
         self._fabric = fabric
         self._lanes = Lanes(turn_s)
@@ -217,7 +220,7 @@ class Hardware:
         seen = self._located(readings.gpus, pci)
         imex = self._imex(session)
         imex_problem = self._imex_problem() if imex is not None and imex.usable else None
-        of_node = filter(None, (nodes, imex_problem, fabric.problem))
+        of_node = filter(None, (nodes, imex_problem, fabric.problem, self._incomplete(driver.version)))
         return NodeFacts(
             boot_id,
             driver,
@@ -370,8 +373,8 @@ class Hardware:
         return tuple(sorted(located, key=lambda gpu: gpu.pci_bus_id))
 
 
-RELEASED = "Released"
-"""The reason of the problem while no GPU may be given away, because the GPUs were released."""
+RELEASED, DRIVER_INCOMPLETE = "Released", "DriverIncomplete"
+"""Reasons of problems while no GPU may be given away: the GPUs were released, or no container can use the driver."""
 
 
 def _as_released(boot_id: str, last: NodeFacts | None, why: str) -> NodeFacts:

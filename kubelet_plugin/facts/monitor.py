@@ -30,7 +30,7 @@ from dra_driver.devices.health import Severity, judged, worst, xid_condition
 from dra_driver.errors import NodeNotReady
 from dra_driver.runtime.files import read_if_present, write_durably
 from dra_driver.runtime.tasks import until
-from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
+from kubelet_plugin.facts.hardware import DRIVER_INCOMPLETE, RELEASED, NodeFacts
 from kubelet_plugin.facts.validation import Command, fault_of
 from kubelet_plugin.facts.watcher import Coverage, GpuEvent
 from kubelet_plugin.hardware.health import (
@@ -117,6 +117,9 @@ CHECK_AGAIN_S = 60.0
 
 CHECK_UNDER_WAY = "its check is under way"
 """The message of NotValidated while nothing is known to be wrong."""
+
+WITHHELD = frozenset({RELEASED, DRIVER_INCOMPLETE})
+"""Reasons of problems of the node that are conditions of each GPU: it may work, and no new claim can have it."""
 
 type InstanceUuid = Callable[[str, int, int], str | None]
 """GPU UUID, GPU instance id and compute instance id to the MIG device's UUID; None when it is not known."""
@@ -274,12 +277,11 @@ class HealthMonitor:
             checked = {uuid: era for uuid, era in self._memory.checked.items() if uuid in answering}
             self._memory = Memory(conditions, by_address, checked)
         more = [source() for source in self._more]
-        if released is not None:
-            more.append(
-                {uuid: (self._standing(gpu, "Released", "Critical", released),) for uuid, gpu in present.items()}
-            )
-        else:
-            self._since = {key: since for key, since in self._since.items() if key[1] != "Released"}
+        withheld = {problem.reason: problem.message for problem in seen.problems if problem.reason in WITHHELD}
+        for reason, message in withheld.items():
+            more.append({uuid: (self._standing(gpu, reason, "Critical", message),) for uuid, gpu in present.items()})
+        ended = WITHHELD - withheld.keys()
+        self._since = {key: since for key, since in self._since.items() if key[1] not in ended}
         of_gpus = [(gpu, self._conditions_of(gpu, conditions, more)) for gpu in by_address]
         gpus = tuple(self._with_health(gpu, holding) for gpu, holding in of_gpus)
         problems = tuple(item for item in seen.problems if item not in [problem for _, problem in lost])

@@ -10,7 +10,7 @@ import posixpath
 import re
 import stat
 import struct
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from platform import machine as this_machine
@@ -52,10 +52,10 @@ _CONFIG_FOR_ETC = (
 )
 """Loaders in a container look in the standard place, wherever the host has the file (GKE: at the top of the root)."""
 
-FABRIC_MANAGER, PERSISTENCE_DAEMON = "nvidia-fabricmanager", "nvidia-persistenced"
-DAEMONS = (FABRIC_MANAGER, PERSISTENCE_DAEMON)
-"""Each has its socket in a folder of its name."""
-_SOCKET_FOLDERS = ("/run", "/var/run")
+_SOCKETS = ("/run/nvidia-persistenced/socket", "/var/run/nvidia-persistenced/socket")
+"""Never that of Fabric Manager, unlike NVIDIA's own tools: it exists where an administrator had it made for commands
+(FM_CMD_UNIX_SOCKET_PATH), and who reaches it can activate and deactivate fabric partitions. Source: Fabric Manager User
+Guide, "Fabric Manager SDK"; NVIDIA/enroot#231 shows a node without it."""
 
 _XORG_MODULES = ("modules/drivers", "modules/extensions", "modules/updates/drivers", "modules/updates/extensions")
 _XORG_FOLDERS = ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
@@ -168,18 +168,14 @@ class DriverTree:
                 return _sorted(self._file(place / name) for name in names)
         return ()
 
-    def sockets(self, daemons: Collection[str] = DAEMONS) -> tuple[DriverFile, ...]:
-        driver_files = []
-        for daemon in daemons:
-            for folder in _SOCKET_FOLDERS:
-                path = PurePosixPath(folder) / daemon / "socket"
-                self._look(path.parent)
-                resolved = self._files.resolve(path)
-                mode = self._files.mode(resolved) if resolved is not None else None
-                if resolved is not None and mode is not None and not stat.S_ISDIR(mode):
-                    driver_files.append(self._driver_file(path, resolved))
-                    break
-        return _sorted(driver_files)
+    def sockets(self) -> tuple[DriverFile, ...]:
+        for path in map(PurePosixPath, _SOCKETS):
+            self._look(path.parent)
+            resolved = self._files.resolve(path)
+            mode = self._files.mode(resolved) if resolved is not None else None
+            if resolved is not None and mode is not None and not stat.S_ISDIR(mode):
+                return (self._driver_file(path, resolved),)
+        return ()
 
     def machine(self, libraries: Sequence[DriverFile]) -> str:
         """The machine that the driver is for, as in `x86_64-linux-gnu`."""

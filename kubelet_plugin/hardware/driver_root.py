@@ -7,7 +7,7 @@ looked at has changed.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -17,7 +17,7 @@ from dra_driver.cdi.edits import DriverFile, DriverFiles, HookProgram
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.capabilities import capability_nodes
-from kubelet_plugin.hardware.driver_files import DAEMONS, DriverTree
+from kubelet_plugin.hardware.driver_files import DriverTree
 from kubelet_plugin.hardware.hook_program import HookChoice, HookPrograms, InstalledHook
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.sysfs import HostFiles, Seen
@@ -30,6 +30,14 @@ _WSL = (
     " driver cannot hand them out; use Linux on the machine itself, or NVIDIA's device plugin"
 )
 """Source: the answers of NVML in NVIDIA/k8s-device-plugin#332 and kubernetes-sigs/dra-driver-nvidia-gpu#1201."""
+
+_JETSON = (
+    "this node is a Jetson or another Tegra system without a GPU on the PCI bus. This driver does not support"
+    " integrated GPUs: use NVIDIA's device plugin on this node, and keep this driver away from it"
+    " (kubeletPlugin.nodeSelector)"
+)
+"""Such GPUs have no /dev/nvidiaN, and their driver's files are others. Sources: HasTegraFiles of NVIDIA/go-nvlib; the
+README of NVIDIA/k8s-device-plugin, which supports them since 0.13.0; NVIDIA/gpu-operator#1453, which does not."""
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 _NEEDED_NODES = {
@@ -63,6 +71,8 @@ def find_driver_root(host: HostFiles, configured: str | None = None, seen: Seen 
     loaded = kernel_module_version(host)
     if loaded is None and seen.look(host, _WSL_DEVICE) is not None:
         raise NodeNotReady(_WSL, about="driver")
+    if _is_tegra(host, seen) and not host.nvidia_gpus():
+        raise NodeNotReady(_JETSON, about="driver")
     driver_roots = [root for path in roots for root in _drivers_at(host, path, seen)]
     if not driver_roots:
         where = f"{configured}, which is configured as driver root" if configured is not None else ", ".join(roots)
@@ -72,6 +82,11 @@ def find_driver_root(host: HostFiles, configured: str | None = None, seen: Seen 
             about="driver",
         )
     return next((root for root in driver_roots if root.version == loaded), driver_roots[0])
+
+
+def _is_tegra(host: HostFiles, seen: Seen) -> bool:
+    family = host.read_text("/sys/devices/soc0/family") or ""
+    return family.lower().startswith("tegra") or seen.look(host, "/etc/nv_tegra_release") is not None
 
 
 def kernel_module_version(host: HostFiles) -> str | None:
@@ -84,7 +99,6 @@ class DriverInstallation:
     """The driver of this node as prepare needs it, found again whenever something changed. For any thread.
 
     `configured_root` and `configured_hook` are host paths; None to search. `shipped_hook` is for hosts without one.
-    `daemons` are those whose sockets containers get.
     """
 
     def __init__(
@@ -94,10 +108,8 @@ class DriverInstallation:
         configured_root: str | None = None,
         configured_hook: str | None = None,
         shipped_hook: InstalledHook | None = None,
-        daemons: Collection[str] = DAEMONS,
     ) -> None:
         self._host = host
-        self._daemons = daemons
         self._configured_root = configured_root
         self._hooks = HookPrograms(host, configured_hook, shipped_hook)
         self._complete: CompleteDriver | None = None
@@ -156,7 +168,7 @@ class DriverInstallation:
         seen = Seen()
         root = find_driver_root(self._host, self._configured_root, seen)
         dev_root = find_dev_root(self._host, root.path, seen)
-        files = scan(self._host, root.path, dev_root, version, self._hooks.find(seen).program, seen, self._daemons)
+        files = scan(self._host, root.path, dev_root, version, self._hooks.find(seen).program, seen)
         return CompleteDriver(self._host, files, dev_root, seen)
 
 
@@ -183,17 +195,8 @@ class CompleteDriver:
         return nodes
 
 
-def scan(
-    host: HostFiles,
-    root: str,
-    dev_root: str,
-    version: str,
-    hook: HookProgram | None,
-    seen: Seen,
-    daemons: Collection[str] = DAEMONS,
-) -> DriverFiles:
-    """The files of driver `version` below `root`, complete, and the sockets of `daemons`. Raises NodeNotReady naming
-    all that is missing."""
+def scan(host: HostFiles, root: str, dev_root: str, version: str, hook: HookProgram | None, seen: Seen) -> DriverFiles:
+    """The files of driver `version` below `root`, complete. Raises NodeNotReady naming all that is missing."""
     tree, host_tree = _tree(host, root, seen), _tree(host, "/", seen)
     libraries = tree.libraries(version)
     nodes = {name: node for name in _CONTROL_NODES if (node := _node(host, dev_root, f"/dev/{name}", seen)) is not None}
@@ -214,7 +217,7 @@ def scan(
             # The kernel module and the daemons may be the host's, when the root has libraries and programs only.
             tree.firmware(version, _firmware_folders(host)) or host_tree.firmware(version, _firmware_folders(host)),
         ),
-        sockets=_merged(tree.sockets(daemons), host_tree.sockets(daemons)),
+        sockets=_merged(tree.sockets(), host_tree.sockets()),
         control_nodes=tuple(nodes.values()),
         hook=hook,
     )

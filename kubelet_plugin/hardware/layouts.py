@@ -72,7 +72,10 @@ def _first(files: HostFiles, folders: Sequence[str], name: str) -> PurePosixPath
     return next((path for path in paths if path is not None), None)
 
 
-def daemon_socket(host: HostFiles, driver_root: str | None, daemon: str = "nvidia-persistenced") -> str | None:
+FABRIC_MANAGER, PERSISTENCE_DAEMON = "nvidia-fabricmanager", "nvidia-persistenced"
+
+
+def daemon_socket(host: HostFiles, driver_root: str | None, daemon: str = PERSISTENCE_DAEMON) -> str | None:
     """The host path of its socket; None when there is none, and so no daemon.
 
     A driver container runs its own daemons: then the socket is in `/run` below the driver root.

@@ -49,6 +49,7 @@ _SHARED_ENGINES = 0
 _MOST_INSTANCES = 16
 _MOST_HANDLES = 256
 """Room for answers, however many the driver announces."""
+_LOOKS_PER_TABLE = 10
 _RESETLESS_MIG = 184
 _HOPPER = 9
 _UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
@@ -119,7 +120,8 @@ class _ComputeProfile:
 
 
 class MigGpu:
-    """One GPU, in one NVML session. `about` is what errors are about. Tables are read once."""
+    """One GPU, in one NVML session. `about` is what errors are about. Tables do not change, and are half the
+    work of a look (`facts`), so some looks share them; those that were misread are right again after a while."""
 
     def __init__(self, calls: Calls, about: str, handle: Any) -> None:
         self._about = about
@@ -128,6 +130,7 @@ class MigGpu:
         self._supported: Callable[..., Any] = partial(calls.supported, about)
         self._described: Callable[..., Any] = partial(calls.described, about)
         self._handle = handle
+        self._looks = 0
         self.denied = False
         """Whether the driver would tell root what profiles there are, and did not tell us."""
         self.odd_profiles: tuple[str, ...] = ()
@@ -140,6 +143,9 @@ class MigGpu:
         mode = self.mode()
         if mode is None:
             return None
+        self._looks += 1
+        if self._looks % _LOOKS_PER_TABLE == 0:
+            self._profiles, self._compute_profiles = (), {}
         profiles = [] if self._is_guest() else [profile.facts for profile in self._read_profiles() if profile.offered]
         instances = self.instances() if mode.on else ()
         return MigFacts(
@@ -476,7 +482,7 @@ class MigGpu:
         return self._compute_profiles_for(parent.handle, parent.profile)
 
     def _compute_profiles_for(self, gpu_instance: Any, profile: str) -> tuple[_ComputeProfile, ...]:
-        """What a GPU instance of this profile can be divided into. Read once for each profile."""
+        """What a GPU instance of this profile can be divided into."""
         if profile not in self._compute_profiles:
             profiles: dict[int, _ComputeProfile] = {}
             for enumeration in range(_COMPUTE_PROFILES):

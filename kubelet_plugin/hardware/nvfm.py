@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from dra_driver.errors import HardwareError
-from kubelet_plugin.hardware.driver_files import FABRIC_MANAGER, load
+from kubelet_plugin.hardware.driver_files import load
 from kubelet_plugin.hardware.driver_root import DriverRoot
-from kubelet_plugin.hardware.layouts import daemon_socket, library_below
+from kubelet_plugin.hardware.layouts import FABRIC_MANAGER, daemon_socket, library_below
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
 
 ABOUT = "Fabric Manager"

@@ -73,6 +73,7 @@ answers for MIG devices only, and the largest MIG profile may own fewer than the
 _DISPLAY_ONLY = ("DGX Display",)
 """Products that drive a screen and nothing else, as in a DGX Station; no call distinguishes them."""
 
+_NO_FABRIC = 0
 _FABRIC_STATES = {1: "NotStarted", 2: "InProgress", 3: "Completed"}
 _FABRIC_HEALTH = {1: "Healthy", 2: "Unhealthy", 3: "LimitedCapacity"}
 
@@ -381,13 +382,18 @@ class Nvml(Calls):
 
     def _fabric(self, about: str, handle: Any) -> FabricFacts | None:
         info = self._fabric_info(about, handle)
-        state = _FABRIC_STATES.get(info.state) if info is not None else None
-        if info is None or state is None:
+        if info is None or info.state == _NO_FABRIC:
             return None
+        if info.state not in _FABRIC_STATES:
+            raise HardwareError(
+                f"NVML gives {info.state} as the state of its NVLink fabric, which this driver does not know; upgrade"
+                " it, and search the kernel log for NVRM if that does not help",
+                about=about,
+            )
         cluster = bytes(info.clusterUuid)
         return FabricFacts.model_validate(
             {
-                "state": state,
+                "state": _FABRIC_STATES[info.state],
                 "status": info.status,
                 "cluster_uuid": str(uuid.UUID(bytes=cluster)) if any(cluster) else None,
                 "clique_id": info.cliqueId if any(cluster) else None,

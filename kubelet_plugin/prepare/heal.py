@@ -346,8 +346,8 @@ class Healer:
         gone = with_file - before.keys() - {ref.uid for ref in allocated}
         if waiting := sorted(uid for uid in gone if not self._is_overdue(uid)):
             raise NodeNotReady(
-                f"lost claims that no longer exist, and whose containers may still run (UID {', '.join(waiting)}); nothing"
-                f" is prepared until the kubelet has unprepared them, for at most {self._stale_after_s:g} s",
+                f"lost claims that no longer exist, and whose containers may still run (UID {', '.join(waiting)});"
+                f" nothing is prepared until the kubelet has unprepared them, for at most {self._stale_after_s:g} s",
                 about="the journal of prepared claims",
             )
         await self._journal.commit(lambda journal: replace(journal, incomplete=False))

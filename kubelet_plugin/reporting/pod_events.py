@@ -30,7 +30,7 @@ from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.phrases import and_more
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.hardware import NodeFacts
-from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY, SeenFacts
+from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY, WITHHELD, SeenFacts
 from kubelet_plugin.prepare.claim_reads import ClaimReader, PodsOfClaims, is_of_group
 from kubelet_plugin.prepare.holds import MpsDaemon, Records
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
@@ -196,7 +196,7 @@ def _reason(condition: HealthCondition, device: HeldDevice, entry: Entry, policy
         return failed if ours else None
     if condition.type == "InstanceLost":
         return Reason.POD_MIG_DEVICE_LOST
-    if condition.type in ("Unmonitored", "Released") or condition.message == CHECK_UNDER_WAY:
+    if condition.type in ("Unmonitored", *WITHHELD) or condition.message == CHECK_UNDER_WAY:
         return None
     if critical:
         return Reason.POD_GPU_UNHEALTHY

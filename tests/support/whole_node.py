@@ -33,7 +33,6 @@ from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric_answers import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
-from kubelet_plugin.hardware.driver_files import DAEMONS, PERSISTENCE_DAEMON
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvfm import FabricManager
@@ -105,8 +104,7 @@ async def whole_node(
     api: FakeClaims | None = None,
 ) -> AsyncIterator[WholeNode]:
     """A plugin process on `node`, with files in `folder`, where an earlier one of the same API may have left some."""
-    private = Feature.FABRIC_PARTITIONS in gates
-    driver = DriverInstallation(node.files, daemons=(PERSISTENCE_DAEMON,) if private else DAEMONS)
+    driver = DriverInstallation(node.files)
     journal = JournalStore(folder / "state")
     library = SimulatedFabricLibrary(node.host.root)
     fabric = FabricManager(node.files, driver.root, load=lambda _: library)

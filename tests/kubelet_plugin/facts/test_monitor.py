@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from support.nodes import Node, a_node
 
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, Problem
+from dra_driver.devices.health import evicts
 from dra_driver.devices.nvlink import nvlink_domains
+from kubelet_plugin.facts.container_runtime import incomplete
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.monitor import HEALTH_FILE, HealthFile, HealthMonitor
 from kubelet_plugin.facts.validation import Command, fault_of
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
+from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.prepare.ours import DriverFootprint, InUse
 
 
@@ -261,6 +265,27 @@ async def test_a_damaged_memory_is_forgotten_and_the_node_is_served(watched: Wat
     (watched.folder / HEALTH_FILE).write_text("{")
     watched.start()
     assert len(await watched.look()) == 4
+
+
+async def test_a_driver_that_no_container_can_use_is_a_condition_of_each_gpu_until_it_is_complete(
+    tmp_path: Path,
+) -> None:
+    """Otherwise the GPUs would look usable, and each claim would be refused on the node."""
+    node = a_node(tmp_path / "host", gpus=2)
+    installation = DriverInstallation(node.files)
+    (cuda,) = node.host.root.rglob("libcuda.so.*.*")
+    cuda.rename(cuda.with_name("away"))
+    discovery = Discovery(Hardware(node.files, node.open_nvml, incomplete=partial(incomplete, installation)))
+    monitor = HealthMonitor(discovery, HealthFile(tmp_path), HealthPolicy)
+
+    gpus = (await monitor.observe()).gpus
+
+    for gpu in gpus:
+        (condition,) = gpu.health.conditions
+        assert (condition.type, condition.severity) == ("DriverIncomplete", "Critical")
+        assert "libcuda.so" in condition.message and not evicts(condition, HealthPolicy(evict=True))
+    cuda.with_name("away").rename(cuda)
+    assert all(gpu.health.healthy and not gpu.health.conditions for gpu in (await monitor.observe()).gpus)
 
 
 async def test_nothing_new_is_told_to_nobody(watched: Watched) -> None:

@@ -284,7 +284,7 @@ def test_firmware_comes_from_the_first_folder_that_has_this_drivers(tree: Driver
 def test_sockets_are_found_in_run_or_var_run(tree: DriverTree) -> None:
     tree.file("/run/nvidia-persistenced/socket")
     tree.link("/var/run", "/run")
-    tree.folder("/run/nvidia-fabricmanager/socket")
+    tree.file("/run/nvidia-fabricmanager/socket")
     assert [file.container_path for file in below(tree).sockets()] == ["/run/nvidia-persistenced/socket"]
 
 

@@ -100,6 +100,23 @@ def test_the_kernel_module_tells_its_version(tree: DriverTree, open_module: bool
     assert kernel_module_version(tree.host) == "535.104.05"
 
 
+@pytest.mark.parametrize(
+    ("path", "text"), [("/etc/nv_tegra_release", "# R36 (release)\n"), ("/sys/devices/soc0/family", "Tegra\n")]
+)
+def test_a_jetson_is_refused_with_the_reason_whether_or_not_it_has_nvml(tree: DriverTree, path: str, text: str) -> None:
+    """JetPack 6 and later have an NVML that lists the integrated GPU, without the device nodes of this driver."""
+    tree.file(path, text)
+    with pytest.raises(NodeNotReady, match=r"is a Jetson .*: use NVIDIA's device plugin on this node"):
+        find_driver_root(tree.host)
+    tree.libraries("/usr/lib/aarch64-linux-gnu")
+    tree.kernel_module()
+    with pytest.raises(NodeNotReady, match="is a Jetson"):
+        find_driver_root(tree.host)
+    for name, value in {"vendor": "0x10de", "class": "0x030200"}.items():
+        tree.file(f"/sys/bus/pci/devices/0000:01:00.0/{name}", value)
+    assert find_driver_root(tree.host).path == "/"
+
+
 def test_wsl_is_refused_with_the_reason_instead_of_a_search_that_finds_nothing(tree: DriverTree) -> None:
     """/usr/lib/wsl/lib has libraries of Windows' driver; a Linux driver beside them, installed by mistake, is none."""
     tree.node("/dev/dxg", 10, 125)

@@ -397,10 +397,19 @@ class TestFabric:
         assert fabric is not None
         assert (fabric.status, fabric.clique) == (999, None)
 
-    @pytest.mark.parametrize("state", [0, 4])
-    def test_a_state_without_fabric_is_no_fabric(self, node: Node, state: int) -> None:
-        set_fabric(node.host, 0, SimulatedFabric(state=state))
+    def test_a_state_without_fabric_is_no_fabric(self, node: Node) -> None:
+        set_fabric(node.host, 0, SimulatedFabric(state=0))
         assert node.nvml().gpus().gpus[0].fabric is None
+
+    def test_an_unknown_state_is_a_problem_of_its_gpu_and_not_a_gpu_without_fabric(self, node: Node) -> None:
+        nvml = node.nvml()
+        before = nvml.gpus().gpus
+        set_fabric(node.host, 0, SimulatedFabric(state=4))
+        after = nvml.gpus()
+        assert [gpu.uuid for gpu in after.gpus] == [gpu.uuid for gpu in before[1:]]
+        (problem,) = after.problems
+        assert problem.subject == f"GPU {before[0].pci_bus_id}"
+        assert problem.message.startswith("NVML gives 4 as the state of its NVLink fabric")
 
     @pytest.mark.parametrize(
         ("summary", "health"), [(0, None), (1, "Healthy"), (2, "Unhealthy"), (3, "LimitedCapacity")]

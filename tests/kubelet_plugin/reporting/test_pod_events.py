@@ -161,6 +161,7 @@ async def test_the_pod_hears_once_what_befell_its_device(node: Node, fault: Heal
     [
         condition("Unmonitored", "Warning", "its events cannot be received"),
         condition("NotValidated", message=CHECK_UNDER_WAY),
+        condition("DriverIncomplete", message="libcuda.so is missing"),
         condition("Xid", "Info", "Xid 63", value="63"),
         condition("Xid", message="Xid 13: a fault of the program that ran", value="13"),
         condition("MpsDaemon", message="somebody else's MPS daemon died"),
