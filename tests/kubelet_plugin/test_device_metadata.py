@@ -159,7 +159,7 @@ async def test_what_belongs_to_no_claim_is_removed_and_what_others_made_is_not(b
         (bench.cdi.folder / name).write_bytes(b"{}")
     for name in ("gone_gpu.json", "gone_other.json", ".half_gpu.json.0123.tmp"):
         (bench.metadata / name).write_bytes(b"{}")
-    async with bench.plugin() as service:
+    async with bench.plugin(stale_s=0) as service:
         assert contents(bench).keys() == set(theirs)
         assert (bench.metadata / "team-a_train.json").is_dir()
         await unprepare_one(service, a_ref("x", "their-claim"))
