@@ -208,9 +208,9 @@ class PolicyKeeper:
 
 
 def _stored(obj: JsonObject) -> _Stored:
-    policy, error, status = None, "", GpuPolicyStatus()
-    with suppress(InvalidInput):  # another release's status is written again
-        status = GpuPolicyStatus.of(obj.get("status") or {})
+    policy, error = None, ""
+    # Another release's status is written again.
+    status = GpuPolicyStatus.or_none(obj.get("status") or {}) or GpuPolicyStatus()
     try:
         policy = GpuPolicy.read({**obj, "status": {}})
     except InvalidInput as problem:
@@ -221,11 +221,8 @@ def _stored(obj: JsonObject) -> _Stored:
 
 
 def _node(obj: JsonObject) -> _Node:
-    try:
-        status = NodeInventoryStatus.of(obj.get("status") or {})
-    except InvalidInput:
-        return {}
-    if status.policy is None:
+    status = NodeInventoryStatus.or_none(obj.get("status") or {})
+    if status is None or status.policy is None:
         return {}
     gpus: Counter[str] = Counter()
     for group in status.policy.gpus:

@@ -213,10 +213,8 @@ class DomainsInCluster:
         results = (allocation.get("devices") or {}).get("results") or ()
         if not any(result.get("driver") == COMPUTE_DOMAIN_DRIVER for result in results):
             return _NO_CHANNEL
-        try:
-            return KeptClaim(channel_uses(ResourceClaim.of(obj), COMPUTE_DOMAIN_DRIVER))
-        except InvalidInput:
-            return _NO_CHANNEL
+        claim = ResourceClaim.or_none(obj)
+        return _NO_CHANNEL if claim is None else KeptClaim(channel_uses(claim, COMPUTE_DOMAIN_DRIVER))
 
     def _domain_changed(self, change: "MirrorChange[ComputeDomain | InvalidInput]") -> None:
         if isinstance(change.before, ComputeDomain):

@@ -25,7 +25,7 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.library.texts import compiled_pattern
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
-from dra_driver.errors import ClusterError, InvalidInput
+from dra_driver.errors import ClusterError
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kubernetes import KNOWN
@@ -91,7 +91,7 @@ class WebhookReplica:
         self._secret = Watched(kube, SECRETS, plan.settings.secret, self._changed, plan.namespace)
         self._configuration = Watched(kube, CONFIGURATIONS, plan.settings.configuration, self._changed)
         self._classes: Mirror[DeviceClass | None] = Mirror(
-            kube, DEVICE_CLASSES, keep=_typed, on_change=self._class_changed
+            kube, DEVICE_CLASSES, keep=DeviceClass.or_none, on_change=self._class_changed
         )
         self._certificates = CertificateKeeper(kube, self._secret, plan, now)
         self._served = Served()
@@ -230,11 +230,3 @@ def _asked_once(sites: Sites) -> Sites:
     """With all sites built, so that no review waits for them and threads do not build them concurrently."""
     assert sites.broad
     return sites
-
-
-def _typed(obj: JsonObject) -> DeviceClass | None:
-    """None for an object of unknown form."""
-    try:
-        return DeviceClass.of(obj)
-    except InvalidInput:
-        return None

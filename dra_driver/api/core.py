@@ -134,21 +134,18 @@ class Container(CoreModel):
         return tag if not at and _RELEASE.fullmatch(tag) else None
 
 
-class ConfigMapVolume(CoreModel):
+class Named(CoreModel):
     name: str = ""
 
 
 class Volume(CoreModel):
     name: str = ""
-    config_map: ConfigMapVolume | None = None
-
-
-class Named(CoreModel):
-    name: str
+    config_map: Named | None = None
 
 
 class PodResourceClaim(CoreModel):
-    """An entry of `spec.resourceClaims`: the name of a claim, or of a template for a claim."""
+    """An entry of `spec.resourceClaims`: the name of a claim, or of a template for a claim. In the status, the claim
+    that was created for an entry; without a name if none was needed."""
 
     name: str
     resource_claim_name: str | None = None
@@ -203,10 +200,8 @@ class Waiting(CoreModel):
     message: str = ""
 
 
-class Terminated(CoreModel):
-    reason: str = ""
+class Terminated(Waiting):
     exit_code: int = 0
-    message: str = ""
 
 
 class ContainerState(CoreModel):
@@ -220,13 +215,6 @@ class ContainerStatus(CoreModel):
     restart_count: int = 0
     state: ContainerState = Field(default_factory=ContainerState)
     last_state: ContainerState = Field(default_factory=ContainerState)
-
-
-class MadeClaim(CoreModel):
-    """The claim that was created for an entry of `spec.resourceClaims`; without a name if none was needed."""
-
-    name: str
-    resource_claim_name: str | None = None
 
 
 class ExtendedUse(CoreModel):
@@ -246,7 +234,7 @@ class PodStatus(CoreModel):
     conditions: list[ObjectCondition] = Field(default_factory=list)
     container_statuses: list[ContainerStatus] = Field(default_factory=list)
     pod_ip: str = Field(default="", alias="podIP")
-    resource_claim_statuses: list[MadeClaim] = Field(default_factory=list)
+    resource_claim_statuses: list[PodResourceClaim] = Field(default_factory=list)
     extended_resource_claim_status: ExtendedClaim | None = None
 
 

@@ -37,7 +37,7 @@ from dra_driver.api.gpu_settings import (
     checked_attributes,
     when_it_changes,
 )
-from dra_driver.api.meta import GPU_POLICIES, Condition, JsonObject, Model, ObjectMeta, Text, Word
+from dra_driver.api.meta import GPU_POLICIES, Condition, JsonObject, Model, ObjectMeta, Text, Word, condition_of
 from dra_driver.api.policy import (
     AttributeRule,
     DomainRule,
@@ -110,22 +110,18 @@ class GpuPolicySpec(Strict):
         return self.model_copy(update={field: None for field, _ in needs}), tuple(needs)
 
     @property
-    def features(self) -> tuple[tuple[str, Feature], ...]:
+    def features(self) -> Iterator[tuple[str, Feature]]:
         """Every feature that the policy requires, with the field that requires it."""
-        return tuple(_needs(self))
-
-
-def _needs(spec: GpuPolicySpec) -> Iterator[tuple[str, Feature]]:
-    if spec.mig is not None:
-        yield from (("mig", feature) for _, feature in spec.mig.features)
-    for shared in spec.sharing or ():
-        yield from (("sharing", feature) for _, feature in shared.features)
-    if spec.passthrough:
-        yield "passthrough", Feature.PASSTHROUGH
-    if spec.compute_domains is not None:
-        yield "compute_domains", Feature.COMPUTE_DOMAINS
-    if spec.health is not None:
-        yield "health", Feature.HEALTH
+        if self.mig is not None:
+            yield from (("mig", feature) for _, feature in self.mig.features)
+        for shared in self.sharing or ():
+            yield from (("sharing", feature) for _, feature in shared.features)
+        if self.passthrough:
+            yield "passthrough", Feature.PASSTHROUGH
+        if self.compute_domains is not None:
+            yield "compute_domains", Feature.COMPUTE_DOMAINS
+        if self.health is not None:
+            yield "health", Feature.HEALTH
 
 
 class PolicyProblem(Model):
@@ -188,15 +184,14 @@ class SeenPolicy(Model):
     @property
     def refused(self) -> str | None:
         """Why it is not accepted."""
-        return next(
-            (item.message for item in self.status.conditions if item.type == ACCEPTED and item.status == "False"), None
-        )
+        accepted = condition_of(self.status.conditions, ACCEPTED)
+        return accepted.message if accepted is not None and accepted.status == "False" else None
 
     @property
     def selects_nothing(self) -> bool:
         """Whether it is accepted and no GPU is selected; false before the controller has looked at it."""
-        accepted = any(item.type == ACCEPTED and item.status == "True" for item in self.status.conditions)
-        return accepted and self.status.gpus == 0
+        accepted = condition_of(self.status.conditions, ACCEPTED)
+        return accepted is not None and accepted.status == "True" and self.status.gpus == 0
 
 
 class GpuPolicy(Model):

@@ -62,6 +62,14 @@ class Model(BaseModel):
             message = and_more(problems, _SHOWN, separator="; ")
             raise InvalidInput(message, about=about or cls.__name__, problems=problems) from error
 
+    @classmethod
+    def or_none(cls, obj: object) -> Self | None:
+        """Decode; None for an object that cannot be decoded."""
+        try:
+            return cls.of(obj)
+        except InvalidInput:
+            return None
+
     def to_wire(self) -> JsonObject:
         """The JSON object, without unset and None fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)

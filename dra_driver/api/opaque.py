@@ -31,7 +31,7 @@ from pydantic import ValidationError
 
 from dra_driver.api.config import BLOCK_OF, CONFIG_KINDS, PER_DEVICE, DeviceConfig, adapter
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import AllocatedConfig, ClaimConfig, DeviceClaim
+from dra_driver.api.resource import AllocatedConfig, DeviceClaim
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import CONFIG_API_VERSION, RequestName
 from dra_driver.phrases import listed, meant, shown
@@ -54,11 +54,6 @@ def kind_of(parameters: object, *, field: str) -> str:
         allowed = f"must be one of {listed(CONFIG_KINDS)}{meant(kind, CONFIG_KINDS)}"
         raise InvalidConfig(f"is {shown(kind)}; {allowed}", field=f"{field}.kind")
     return kind
-
-
-def meant_for(kind: str) -> str:
-    """The devices that configs of this kind are for, in the plural: `MIG devices`."""
-    return CONFIG_KINDS[kind].devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,17 +257,14 @@ def _field(index: int, config: AllocatedConfig, devices: DeviceClaim | None) -> 
     if devices is None:
         pass
     elif config.source == "FromClaim":
-        copies = [n for n, written in enumerate(devices.config) if _is_copied(written, config)]
+        copy = (config.requests, config.opaque)
+        copies = [n for n, written in enumerate(devices.config) if (written.requests, written.opaque) == copy]
         place = f"spec.devices.config[{copies[0]}]" if copies else place
     else:
         ways = [way for request in devices.requests for way in request.ways]
         classes = {spec.device_class_name for name, spec in ways if name.covered_by(config.requests)}
         place = f"DeviceClass {min(classes)}: spec.config" if len(classes) == 1 else place
     return f"{place}.opaque.parameters"
-
-
-def _is_copied(written: ClaimConfig, config: AllocatedConfig) -> bool:
-    return (written.requests, written.opaque) == (config.requests, config.opaque)
 
 
 def config_for[C: DeviceConfig](request: RequestName, configs: Sequence[ListedConfig], kind: type[C]) -> C:
@@ -305,7 +297,7 @@ def _applying(
     if not config.requests or (config.source == "FromClass" and kind.kind in of_class):
         return []
     raise InvalidConfig(
-        f"{written} is for {meant_for(written)}, but request `{request}` was given one of the {kind.devices}; "
-        f"use {kind.kind}, or leave the config out",
+        f"{written} is for {CONFIG_KINDS[written].devices}, but request `{request}` was given one of the"
+        f" {kind.devices}; use {kind.kind}, or leave the config out",
         field=f"{config.field}.kind",
     )

@@ -40,7 +40,7 @@ In `nodes` and `gpus` all given fields must match; in each list one entry must m
 shell patterns. Without `nodes` or `gpus` a rule applies to all.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -238,20 +238,18 @@ class PublishingPolicy(Strict):
         return policy.that_overrides(changed(self._publishing), changed(self._health_rules), self._waiting)
 
     @property
-    def features(self) -> tuple[tuple[str, Feature], ...]:
+    def features(self) -> Iterator[tuple[str, Feature]]:
         """Every feature that the policy requires, with the field that requires it; each gate must be on."""
-        results: list[tuple[str, Feature]] = []
         for index, rule in enumerate(self.mig):
-            results += [(f"mig[{index}].{field}", feature) for field, feature in rule.features]
+            yield from ((f"mig[{index}].{field}", feature) for field, feature in rule.features)
         for index, shared in enumerate(self.sharing):
-            results += [(f"sharing[{index}]{field}", feature) for field, feature in shared.features]
+            yield from ((f"sharing[{index}]{field}", feature) for field, feature in shared.features)
         if self.passthrough:
-            results.append(("passthrough", Feature.PASSTHROUGH))
+            yield "passthrough", Feature.PASSTHROUGH
         if self.compute_domains:
-            results.append(("computeDomains", Feature.COMPUTE_DOMAINS))
+            yield "computeDomains", Feature.COMPUTE_DOMAINS
         if self.health != HealthPolicy():
-            results.append(("health", Feature.HEALTH))
-        return tuple(results)
+            yield "health", Feature.HEALTH
 
     @property
     def asks_for_labels(self) -> bool:
@@ -336,9 +334,9 @@ PublishingPolicy.EVERYTHING = PublishingPolicy()
 _RULE_FIELDS = ("publish", "withhold", "attributes", "mig", "sharing", "passthrough", "compute_domains")
 
 
-def settings_of(rule: MigRule | SharingRule) -> dict[str, Any]:
-    """Without what it selects."""
-    return {name: value for name, value in dict(rule).items() if name not in ("nodes", "gpus")}
+def settings_of(rule: MigRule | SharingRule | NodeMig | NodeSharing) -> dict[str, Any]:
+    """Without what it selects and what it is called."""
+    return {name: value for name, value in dict(rule).items() if name not in ("nodes", "gpus", "rule")}
 
 
 def rules_of(policy: NodePolicy) -> PublishingPolicy:
@@ -352,7 +350,7 @@ def rules_before(policy: NodePolicy) -> PublishingPolicy:
 
 
 def _rules(groups: Sequence[GpuDecisions], policy: NodePolicy) -> PublishingPolicy:
-    publishing = [PublishRule(published=False)] if not policy.publish else [PublishRule(published=False, gpus=_ANY)]
+    publishing = [PublishRule(published=False, gpus=GpuSelection(names=["*"]) if policy.publish else None)]
     attributes, mig, sharing, passthrough = [], [], [], []
     for group in groups:
         gpus = GpuSelection(uuids=group.uuids)
@@ -361,9 +359,9 @@ def _rules(groups: Sequence[GpuDecisions], policy: NodePolicy) -> PublishingPoli
         for attribute in group.attributes:
             attributes.append(AttributeRule(gpus=gpus, values=attribute.values).called(attribute.rule))
         if group.mig is not None:
-            mig.append(MigRule(gpus=gpus, **_without_name(group.mig)).called(group.mig.rule))
+            mig.append(MigRule(gpus=gpus, **settings_of(group.mig)).called(group.mig.rule))
         for shared in group.sharing:
-            sharing.append(SharingRule(gpus=gpus, **_without_name(shared)).called(shared.rule))
+            sharing.append(SharingRule(gpus=gpus, **settings_of(shared)).called(shared.rule))
         if group.passthrough is not None:
             passthrough.append(PassthroughRule(gpus=gpus).called(group.passthrough.rule))
     return PublishingPolicy(
@@ -374,13 +372,6 @@ def _rules(groups: Sequence[GpuDecisions], policy: NodePolicy) -> PublishingPoli
         compute_domains=[DomainRule(channels=policy.channels)],
         health=policy.health,
     ).that_overrides(publishing, (), [waiting.uuid for waiting in policy.waiting])
-
-
-_ANY = GpuSelection(names=["*"])
-
-
-def _without_name(settings: NodeMig | NodeSharing) -> dict[str, Any]:
-    return {name: value for name, value in dict(settings).items() if name != "rule"}
 
 
 _WILD = frozenset("*?[")

@@ -12,6 +12,7 @@ from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.api.gpupolicy import FILE_KIND, GpuPolicy, is_policy, policies_among, rules_among
 from dra_driver.api.meta import GPU_POLICIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import DeviceClass, ExactRequest, ResourceClaimSpec
 from dra_driver.api.untyped import map_in, maps_in, value_at
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
 from dra_driver.apirules.metadata import problems_of_metadata, template_problems
@@ -31,7 +32,7 @@ from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import CheckReport, Finding, sentence, unreadable
 from dra_driver.checking.fit import check_claim_fit, check_class_fit, check_partitions
 from dra_driver.checking.knowledge import Knowledge, inventory_of_model, model_names
-from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
+from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests, PodPart, key_of
 from dra_driver.checking.pods import KINDS, check_pod, pod_spec, pod_specs_inside, report_missing
 from dra_driver.checking.selectors import KnownNames, fix_of
 from dra_driver.errors import InvalidInput
@@ -165,12 +166,12 @@ class _Judged:
         _check_metadata(taken)
         key = key_of(document)
         if document.kind == "ResourceClaim":
-            part = ClaimPart(report, "spec", taken.spec, typed_claim(taken.spec))
+            part = ClaimPart(report, "spec", taken.spec, ResourceClaimSpec.or_none(taken.spec))
             self._manifests.claims[key] = part
             self._claims.append((key[0], part))
         elif document.kind == "ResourceClaimTemplate":
             spec = map_in(taken.spec.get("spec"))
-            part = ClaimPart(report, "spec.spec", spec, typed_claim(spec))
+            part = ClaimPart(report, "spec.spec", spec, ResourceClaimSpec.or_none(spec))
             self._manifests.templates[key] = part
             self._claims.append((key[0], part))
             report_problems(template_problems(taken.spec.get("metadata") or {}), report)
@@ -180,9 +181,11 @@ class _Judged:
             self._others.append(taken)
 
     def _take_pod(self, document: Document, report: CheckReport) -> None:
-        group, _, version = document.api_version.rpartition("/")
+        group, version = _group_and_version(document.api_version)
         if definition_name(group, version, document.kind) is None:
-            _unknown_version(document, report, _versions_of(document.kind))
+            known = ("v1", "apps/v1", "batch/v1")
+            served = [text for text in known if definition_name(*_group_and_version(text), document.kind) is not None]
+            _unknown_version(document, report, served)
             return
         schema = builtin_schema(group, version, document.kind)
         cleaned = Cleaner(report, self._knowledge.minor).clean(document.obj, schema)
@@ -237,15 +240,23 @@ class _Judged:
         check_templates(self._templates_to_be, self._manifests)
         for pod in self._manifests.pods:
             check_pod(pod, self._manifests)
+        minor = self._knowledge.minor
         for taken in self._others:
-            _judge_other(taken, self._knowledge.minor)
+            if _has_errors(taken.report):
+                continue
+            if taken.document.kind == "ResourceSlice":
+                problems = problems_of_slice(taken.spec, None, SliceLimits.of(minor))
+                report_problems([problem.on(minor) for problem in problems], taken.report)
+            else:
+                report_problems(problems_of_taint_rule(taken.spec, None), taken.report)
 
     def _judge_class(self, taken: _Taken) -> None:
         check_class(taken.spec, taken.report, self._manifests)
         check_configs(taken.spec.get("config") or (), "spec.config", taken.report, self._knowledge)
-        typed = None if _has_errors(taken.report) else typed_class(taken.document.name, taken.spec)
-        part = ClassPart(taken.report, taken.spec, typed)
-        self._manifests.classes[taken.document.name] = part
+        name = taken.document.name
+        obj = {"metadata": {"name": name}, "spec": taken.spec}
+        part = ClassPart(taken.report, None if _has_errors(taken.report) else DeviceClass.or_none(obj))
+        self._manifests.classes[name] = part
         check_class_fit(part, self._manifests)
 
     def _judge_claim(self, namespace: str, part: ClaimPart) -> None:
@@ -279,16 +290,6 @@ class _Judged:
 
 def _has_errors(report: CheckReport) -> bool:
     return any(finding.severity is Severity.ERROR for finding in report.findings)
-
-
-def _judge_other(taken: _Taken, minor: int) -> None:
-    if _has_errors(taken.report):
-        return
-    if taken.document.kind == "ResourceSlice":
-        problems = problems_of_slice(taken.spec, None, SliceLimits.of(minor))
-        report_problems([problem.on(minor) for problem in problems], taken.report)
-    else:
-        report_problems(problems_of_taint_rule(taken.spec, None), taken.report)
 
 
 def _check_metadata(taken: _Taken) -> None:
@@ -387,10 +388,9 @@ def _unknown_version(document: Document, report: CheckReport, known: Sequence[st
     report.find(codes.API_VERSION, "apiVersion", message, fix=fix)
 
 
-def _versions_of(kind: str) -> list[str]:
-    groups = (("", "v1"), ("apps", "v1"), ("batch", "v1"))
-    results = [(group, version) for group, version in groups if definition_name(group, version, kind) is not None]
-    return [f"{group}/{version}" if group else version for group, version in results]
+def _group_and_version(api_version: str) -> tuple[str, str]:
+    group, _, version = api_version.rpartition("/")
+    return group, version
 
 
 # -- places
@@ -461,15 +461,7 @@ def class_errors(name: str, spec: JsonObject, driver: str) -> tuple[str, ...]:
     return tuple(sentence(finding) for finding in findings if finding.severity is Severity.ERROR)
 
 
-_EXACT_FIELDS = (
-    "deviceClassName",
-    "selectors",
-    "allocationMode",
-    "count",
-    "adminAccess",
-    "tolerations",
-    "capacity",
-)
+_EXACT_FIELDS = frozenset(field.alias for field in ExactRequest.model_fields.values())
 
 
 def _as_v1(obj: JsonObject) -> JsonObject:
@@ -478,7 +470,8 @@ def _as_v1(obj: JsonObject) -> JsonObject:
     if obj.get("apiVersion") != "resource.k8s.io/v1beta1" or not isinstance(spec := obj.get("spec"), dict):
         return obj
     if obj.get("kind") == "ResourceSlice" and spec.get("devices"):
-        return {**obj, "spec": {**spec, "devices": [_device(item) for item in spec["devices"]]}}
+        devices = [{"name": item.get("name", ""), **(item.get("basic") or {})} for item in spec["devices"]]
+        return {**obj, "spec": {**spec, "devices": devices}}
     if obj.get("kind") == "ResourceClaim":
         return {**obj, "spec": _claim_spec(spec)}
     if obj.get("kind") == "ResourceClaimTemplate" and isinstance(spec.get("spec"), dict):
@@ -493,12 +486,8 @@ def _claim_spec(spec: JsonObject) -> JsonObject:
     return {**spec, "devices": {**devices, "requests": [_request(request) for request in devices["requests"]]}}
 
 
-def _device(device: JsonObject) -> JsonObject:
-    return {"name": device.get("name", ""), **(device.get("basic") or {})}
-
-
 def _request(request: JsonObject) -> JsonObject:
     """Empty fields of an exact request belong to a request of alternatives."""
-    exact = {name: request[name] for name in _EXACT_FIELDS if request.get(name)}
+    exact = {name: value for name, value in request.items() if name in _EXACT_FIELDS and value}
     rest = {name: value for name, value in request.items() if name not in _EXACT_FIELDS}
     return {**rest, "exactly": exact} if exact else rest

@@ -13,6 +13,7 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Key
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
+from dra_driver.api.resource import ResourceClaimSpec
 from dra_driver.api.untyped import value_at
 from dra_driver.apirules.dra_claims import default_claim_spec, problems_of_claim_spec, problems_of_class_spec
 from dra_driver.apirules.metadata import dns_subdomain, problems_of_metadata
@@ -23,10 +24,9 @@ from dra_driver.checking import codes
 from dra_driver.checking.codes import Code, Severity
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import CheckReport
-from dra_driver.checking.manifests import ClaimPart, Manifests, typed_claim
+from dra_driver.checking.manifests import ClaimPart, Manifests
 from dra_driver.checking.selectors import KnownNames, check_selector, unknown
 from dra_driver.domains.objects import workload_template
-from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import GATES, KNOWN, FeatureGates
 from dra_driver.phrases import shown
 
@@ -60,18 +60,15 @@ def check_claim(part: ClaimPart, manifests: Manifests) -> None:
     defaulted = deepcopy(part.spec)
     default_claim_spec(defaulted, zero_is_missing=False)
     problems = problems_of_claim_spec(defaulted, part.path, _no_cel, consumable=True)
-    report_problems((problem for problem in problems if not _is_about_a_name(problem)), part.report)
+    # That there is no such request is said by `_check_named_requests`, with what was meant.
+    others = [item for item in problems if item.reason != "FieldValueInvalid" or not _REFERENCE.fullmatch(item.field)]
+    report_problems(others, part.report)
     _check_named_requests(part)
     _check_gates(part, manifests.knowledge.minor)
     _check_constraints(part, manifests.names)
     for _, path, request in part.alternatives():
         check_selectors(request.get("selectors") or (), f"{path}.selectors", part.report, manifests)
         _check_capacity(request, path, part.report, manifests)
-
-
-def _is_about_a_name(problem: FieldProblem) -> bool:
-    """That there is no such request is said by `_check_named_requests`, with what was meant."""
-    return problem.reason == "FieldValueInvalid" and _REFERENCE.fullmatch(problem.field) is not None
 
 
 def check_class(spec: JsonObject, report: CheckReport, manifests: Manifests) -> None:
@@ -108,26 +105,21 @@ def request_names(part: ClaimPart) -> dict[str, tuple[str, ...]]:
     """With the names of their alternatives."""
     return {
         str(request.get("name", "")): tuple(str(sub.get("name", "")) for sub in request.get("firstAvailable") or ())
-        for request in part.requests
+        for request in part.listed("requests")
     }
 
 
 def _check_named_requests(part: ClaimPart) -> None:
     requests = request_names(part)
     known = [*requests, *(f"{name}/{sub}" for name, subs in requests.items() for sub in subs)]
-    for path, name in _named_requests(part):
-        if name not in known:
-            message, fix = unknown(f"the claim has no request {shown(name)}", name, known)
-            only = f"write `{known[0]}`" if len(known) == 1 else None
-            part.report.find(codes.UNKNOWN_REQUEST, path, message, fix=fix or only)
-
-
-def _named_requests(part: ClaimPart) -> Iterator[tuple[str, str]]:
-    devices = part.spec.get("devices") or {}
+    only = f"write `{known[0]}`" if len(known) == 1 else None
     for field in ("constraints", "config"):
-        for index, item in enumerate(devices.get(field) or ()):
+        for index, item in enumerate(part.listed(field)):
             for at, name in enumerate(item.get("requests") or ()):
-                yield f"{part.path}.devices.{field}[{index}].requests[{at}]", name
+                if name not in known:
+                    message, fix = unknown(f"the claim has no request {shown(name)}", name, known)
+                    path = f"{part.path}.devices.{field}[{index}].requests[{at}]"
+                    part.report.find(codes.UNKNOWN_REQUEST, path, message, fix=fix or only)
 
 
 def _check_gates(part: ClaimPart, minor: int) -> None:
@@ -136,14 +128,14 @@ def _check_gates(part: ClaimPart, minor: int) -> None:
             check_gate("DRADeviceTaints", f"{path}.tolerations", part.report, minor)
         if request.get("capacity"):
             check_gate("DRAConsumableCapacity", f"{path}.capacity", part.report, minor)
-    for index, constraint in enumerate((part.spec.get("devices") or {}).get("constraints") or ()):
+    for index, constraint in enumerate(part.listed("constraints")):
         if constraint.get("distinctAttribute"):
             path = f"{part.path}.devices.constraints[{index}].distinctAttribute"
             check_gate("DRAConsumableCapacity", path, part.report, minor)
 
 
 def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
-    for index, constraint in enumerate((part.spec.get("devices") or {}).get("constraints") or ()):
+    for index, constraint in enumerate(part.listed("constraints")):
         path = f"{part.path}.devices.constraints[{index}]"
         if constraint.get("matchAttribute") and constraint.get("distinctAttribute"):
             message = "one constraint is either about matchAttribute or about distinctAttribute"
@@ -190,16 +182,12 @@ def check_domain(document: Document, report: CheckReport, minor: int) -> ClaimPa
     if cleaned["spec"].get("numNodes"):
         message = "`numNodes` is deprecated by NVIDIA; it makes each container wait until so many nodes are ready"
         report.find(codes.DEPRECATED_FIELD, "spec.numNodes", message, fix="leave it out if each may start on its own")
-    return _template(document)
-
-
-def _template(document: Document) -> ClaimPart | None:
-    try:
-        domain = with_uid(ComputeDomain.of(document.obj))
-    except InvalidInput:
+    domain = ComputeDomain.or_none(document.obj)
+    if domain is None:
         return None
-    spec = workload_template(domain, several_channels=True)["spec"]["spec"]
-    return ClaimPart(CheckReport(document, lambda _: _TEMPLATE), "spec.spec", spec, typed_claim(spec))
+    spec = workload_template(with_uid(domain), several_channels=True)["spec"]["spec"]
+    typed = ResourceClaimSpec.or_none(spec)
+    return ClaimPart(CheckReport(document, lambda _: _TEMPLATE), "spec.spec", spec, typed)
 
 
 def check_templates(made: Iterable[ClaimPart], manifests: Manifests) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig
+from dra_driver.api.config import CONFIG_KINDS, DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.opaque import config_for, kind_of, listed_configs, meant_for, written_config
+from dra_driver.api.opaque import config_for, kind_of, listed_configs, written_config
 from dra_driver.api.resource import AllocatedConfig, Opaque
 from dra_driver.checking import codes
 from dra_driver.checking.codes import Severity
@@ -51,7 +51,7 @@ def _check_parameters(
         kind = kind_of(parameters, field=path)
         described = next((item for item in taken if item.kind == kind), None)
         if described is None:
-            message = f"{kind} is for {meant_for(kind)}, which are devices of another driver"
+            message = f"{kind} is for {CONFIG_KINDS[kind].devices}, which are devices of another driver"
             report.find(codes.CONFIG_KIND, f"{path}.kind", message)
             return False
         written_config(parameters, described, field=path)
@@ -80,12 +80,11 @@ def _problems(error: InvalidConfig, path: str) -> Iterator[tuple[str, str]]:
 
 def check_configs_of_claim(part: ClaimPart, manifests: Manifests) -> None:
     """The claim's configs against the devices that its requests can get, together with those of the classes."""
-    configs = (part.spec.get("devices") or {}).get("config") or ()
-    path = f"{part.path}.devices.config"
-    if not check_configs(configs, path, part.report, manifests.knowledge) or not manifests.knowledge.sites:
+    path, knowledge = f"{part.path}.devices.config", manifests.knowledge
+    if not check_configs(part.listed("config"), path, part.report, knowledge) or not knowledge.sites:
         return
     for wish in wishes_of(part, manifests):
-        _check_request(part, wish, manifests.knowledge)
+        _check_request(part, wish, knowledge)
 
 
 def _check_request(part: ClaimPart, wish: Wish, knowledge: Knowledge) -> None:
@@ -97,9 +96,8 @@ def _check_request(part: ClaimPart, wish: Wish, knowledge: Knowledge) -> None:
     kinds = kinds_of(wish.expressions, knowledge)
     failed: dict[str, list[tuple[str, str]]] = {}
     for kind in sorted(kinds & _KINDS.keys()):
-        config = _KINDS[kind]
         try:
-            config_for(wish.name, configs, config)
+            config_for(wish.name, configs, _KINDS[kind])
         except InvalidConfig as error:
             failed[kind] = list(_problems(error, wish.path))
     severity = None if len(failed) == len(kinds) else Severity.WARNING
@@ -119,7 +117,7 @@ def _stack(part: ClaimPart, wish: Wish) -> tuple[list[AllocatedConfig], list[str
         for config in wish.device_class.spec.config
     ]
     places = [f"{wish.path}.deviceClassName" for _ in configs]
-    for index, item in enumerate((part.spec.get("devices") or {}).get("config") or ()):
+    for index, item in enumerate(part.listed("config")):
         opaque = item.get("opaque") or {}
         if isinstance(opaque.get("parameters"), dict) and isinstance(opaque.get("driver"), str):
             inner = Opaque(driver=opaque["driver"], parameters=opaque["parameters"])

@@ -6,7 +6,7 @@ NVLink; the scheduler knows nothing of either.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.search import Allocated, Undecided, allocate
@@ -76,17 +76,22 @@ def selected(site: SampleNode, expressions: tuple[str, ...]) -> SelectedDevices:
     return SelectedDevices(tuple(matching), failing)
 
 
-def kinds_of(expressions: tuple[str, ...], knowledge: Knowledge) -> frozenset[str]:
-    """The types (`gpu`, `mig`, `vfio`) of the devices of our driver that selectors let through; all that there can be.
+def is_matched(sites: Iterable[SampleNode], expressions: tuple[str, ...]) -> bool:
+    """Whether selectors let a device of any of the sites through."""
+    return any(selected(site, expressions).matching for site in sites)
+
+
+def kinds_of(
+    expressions: tuple[str, ...], knowledge: Knowledge, sites: Iterable[SampleNode] | None = None
+) -> frozenset[str]:
+    """The types (`gpu`, `mig`, `vfio`) of the devices of our driver that selectors let through, on `sites`; None: all
+    that there can be.
 
     Nothing where that is not known, or where a selector cannot be compiled.
     """
-    types: set[str] = set()
-    for site in knowledge.sites.broad:
-        for candidate in selected(site, expressions).matching:
-            if candidate.id.driver == knowledge.driver:
-                types.add(candidate.device.text("type"))
-    return frozenset(types) - {""}
+    matching = (selected(site, expressions).matching for site in (knowledge.sites.broad if sites is None else sites))
+    ours = (item.device for items in matching for item in items if item.id.driver == knowledge.driver)
+    return frozenset(device.text("type") for device in ours) - {""}
 
 
 def check_class_fit(part: ClassPart, manifests: Manifests) -> None:
@@ -100,7 +105,7 @@ def check_class_fit(part: ClassPart, manifests: Manifests) -> None:
     paths = [f"spec.selectors[{index}].cel.expression" for index in range(len(expressions))]
     if _report_failures(part, expressions, paths, knowledge) or not knowledge.sites.complete:
         return
-    if not any(selected(site, expressions).matching for site in knowledge.sites):
+    if not is_matched(knowledge.sites, expressions):
         message = "no known device satisfies all selectors of the class"
         part.report.find(codes.NEVER_FITS, "spec.selectors", message, severity=_severity(knowledge))
 
@@ -119,13 +124,8 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     if not knowledge.sites.complete:
         return
     # How many there are to have all of depends on what an administrator made of the GPUs.
-    everything = (wish for wish in wishes if wish.wants_all)
-    open_ = {
-        wish.name.request
-        for wish in everything
-        if any(selected(site, wish.expressions).matching for site in knowledge.sites)
-    }
-    wishes = [wish for wish in wishes if wish.name.request not in open_]
+    everything = [wish for wish in wishes if wish.wants_all and is_matched(knowledge.sites, wish.expressions)]
+    wishes = [wish for wish in wishes if wish.name.request not in {item.name.request for item in everything}]
     unjudged = any(finding.code in (codes.SELECTOR.name, codes.NOT_JUDGED.name) for finding in part.report.findings)
     if not fine or not wishes or unjudged:
         return
@@ -161,10 +161,8 @@ def _report_failures(
 
 def _is_known(wish: Wish, knowledge: Knowledge) -> bool:
     """Whether it is not for devices of another driver."""
-    if any(selected(site, wish.of_class).matching for site in knowledge.sites.broad):
-        return True
     ours = any(knowledge.driver in text for text in wish.expressions)
-    return ours and any(selected(site, wish.of_class).matching for site in knowledge.sites)
+    return is_matched(knowledge.sites if ours else knowledge.sites.broad, wish.of_class)
 
 
 def _only(claim: ResourceClaimSpec, names: Sequence[RequestName]) -> ResourceClaimSpec:
@@ -238,7 +236,7 @@ def _why(wish: Wish, alone: ResourceClaimSpec, name: str, manifests: Manifests) 
     most = len(selected(sites[0], wish.expressions).matching)
     if most == 0:
         for index, expression in enumerate(wish.own):
-            if not any(selected(site, (*wish.of_class, expression)).matching for site in sites):
+            if not is_matched(sites, (*wish.of_class, expression)):
                 path = f"{wish.path}.selectors[{index}].cel.expression"
                 return path, f"no device of the known {_models(sites)} satisfies this selector"
         path = f"{wish.path}.selectors" if wish.own else f"{wish.path}.deviceClassName"
@@ -274,15 +272,18 @@ def check_partitions(part: ClaimPart, manifests: Manifests) -> None:
     Claims with alternatives, admin access or `allocationMode: All` are not judged.
     """
     asked = list(_counted_wishes(part, manifests))
-    if len(asked) != len(part.requests):
+    if len(asked) != len(part.listed("requests")):
         return
     knowledge, matched = manifests.knowledge, False
-    for index, constraint in enumerate((part.spec.get("devices") or {}).get("constraints") or ()):
-        size = _partition_size(constraint, knowledge)
-        if size is not None:
+    for index, constraint in enumerate(part.listed("constraints")):
+        domain, _, name = str(constraint.get("matchAttribute") or "").rpartition("/")
+        partition = _PARTITION.fullmatch(name) if domain == knowledge.driver else None
+        if partition is not None:
             matched = True
             path = f"{part.path}.devices.constraints[{index}].matchAttribute"
-            _check_partition_count(part, path, size, _constrained(asked, constraint), knowledge)
+            names = constraint.get("requests")
+            wishes = [wish for wish in asked if not names or wish.name.request in names]
+            _check_partition_count(part, path, int(partition[1]), wishes, knowledge)
     if not matched and knowledge.certain:
         for site in knowledge.sites.broad:
             if _report_missing_partition(part, site, asked, knowledge):
@@ -294,24 +295,6 @@ def _counted_wishes(part: ClaimPart, manifests: Manifests) -> Iterator[Wish]:
         alone = wish.name.alternative is None and not wish.request.get("adminAccess")
         if alone and not wish.wants_all and isinstance(wish.request.get("count", 1), int):
             yield wish
-
-
-def _kinds_on(wish: Wish, site: SampleNode, driver: str) -> frozenset[str]:
-    """`gpu`, `vfio` and others, of the devices of a node that it selects."""
-    matching = selected(site, wish.expressions).matching
-    return frozenset(item.device.text("type") for item in matching if item.id.driver == driver) - {""}
-
-
-def _partition_size(constraint: JsonObject, knowledge: Knowledge) -> int | None:
-    """Of the partition that a constraint is about."""
-    domain, _, name = str(constraint.get("matchAttribute") or "").rpartition("/")
-    match = _PARTITION.fullmatch(name) if domain == knowledge.driver else None
-    return int(match[1]) if match is not None else None
-
-
-def _constrained(asked: Sequence[Wish], constraint: Mapping[str, object]) -> list[Wish]:
-    names = constraint.get("requests") or [wish.name.request for wish in asked]
-    return [wish for wish in asked if isinstance(names, list) and wish.name.request in names]
 
 
 def _check_partition_count(part: ClaimPart, path: str, size: int, asked: Sequence[Wish], knowledge: Knowledge) -> None:
@@ -327,12 +310,8 @@ def _check_partition_count(part: ClaimPart, path: str, size: int, asked: Sequenc
 
 def _report_missing_partition(part: ClaimPart, site: SampleNode, asked: Sequence[Wish], knowledge: Knowledge) -> bool:
     driver = knowledge.driver
-    kinds = [_kinds_on(request, site, driver) for request in asked]
-    whole = [
-        request
-        for request, request_kinds in zip(asked, kinds, strict=True)
-        if request_kinds and request_kinds.issubset(_WHOLE)
-    ]
+    kinds = [kinds_of(wish.expressions, knowledge, [site]) for wish in asked]
+    whole = [wish for wish, of_wish in zip(asked, kinds, strict=True) if of_wish and of_wish.issubset(_WHOLE)]
     if not whole:
         return False
     count, attributes = sum(request.count for request in whole), _attributes_on(site, driver)

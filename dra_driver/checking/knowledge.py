@@ -222,21 +222,19 @@ def site_of_inventory(
     inventory: NodeInventorySpec, policy: PublishingPolicy, gpus: int | None, behavior: Behavior, driver: str
 ) -> SampleNode:
     """A node of that name, without labels. `gpus` is of how many of its GPUs it is made; None for all."""
-    return _site(inventory.node_name, _published(inventory, policy, gpus, driver), behavior)
+    node, published = inventory.node_name, _published(inventory, policy, gpus, driver)
+    return SampleNode(node, NodeView(node), Catalog(published, behavior))
 
 
 def _site_by_own_policy(number: int, model: str, gpus: int | None, behavior: Behavior, driver: str) -> SampleNode:
-    return _site(inventory_of_model(model).node_name, _published_by_own_policy(number, model, gpus, driver), behavior)
+    node, published = inventory_of_model(model).node_name, _published_by_own_policy(number, model, gpus, driver)
+    return SampleNode(node, NodeView(node), Catalog(published, behavior))
 
 
 @cache
 def _published_by_own_policy(number: int, model: str, gpus: int | None, driver: str) -> Sequence[PublishedSlice]:
     """Described once for all that a process checks. What a `Catalog` remembers of its questions is not kept."""
     return _published(inventory_of_model(model), _own_policies()[number], gpus, driver)
-
-
-def _site(node: str, published: Sequence[PublishedSlice], behavior: Behavior) -> SampleNode:
-    return SampleNode(node, NodeView(node), Catalog(published, behavior))
 
 
 def _published(
@@ -254,10 +252,8 @@ def _published(
 def _slices(model: str, driver: str, described: Description) -> list[PublishedSlice]:
     """One for all devices and one for all counters: quicker to ask than those that the API would take."""
     counters = tuple(gpu.counters for gpu in described.gpus if gpu.counters is not None)
-    contents: list[dict[str, Any]] = [
-        {"devices": list(described.devices)},
-        *([{"shared_counters": list(counters)}] if counters else []),
-    ]
+    contents: list[dict[str, Any]] = [{"devices": list(described.devices)}]
+    contents += [{"shared_counters": list(counters)}] if counters else []
     pool = ResourcePool(name=model, generation=1, resource_slice_count=len(contents))
     return [
         PublishedSlice(

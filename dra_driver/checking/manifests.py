@@ -18,7 +18,6 @@ from dra_driver.api.untyped import list_in, value_at
 from dra_driver.checking.findings import CheckReport
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.selectors import KnownNames
-from dra_driver.errors import InvalidInput
 
 _POLICY_FIELDS = frozenset(("publish", "withhold", "mig", "sharing", "passthrough", "computeDomains"))
 """Charts of others have a `policy`, too."""
@@ -43,14 +42,10 @@ def patch_files(reading: ReadDocuments) -> frozenset[str]:
 
 def template_files(reading: ReadDocuments) -> frozenset[str]:
     """Files among these that are templates of charts among them, and not YAML before Helm has rendered them."""
-    files = (document.file for document in reading.documents)
-    folders = [posixpath.join(posixpath.dirname(file), "templates", "") for file in files if _is_chart(file)]
+    files = (posixpath.split(document.file) for document in reading.documents)
+    folders = [posixpath.join(folder, "templates", "") for folder, name in files if name == "Chart.yaml"]
     templates = {problem.file for problem in reading.problems if problem.message == TEMPLATE}
     return frozenset(file for file in templates if file.startswith(tuple(folders)))
-
-
-def _is_chart(file: str) -> bool:
-    return posixpath.basename(file) == "Chart.yaml"
 
 
 KUSTOMIZATION_FILES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
@@ -99,14 +94,14 @@ class ClaimPart:
     typed: ResourceClaimSpec | None
     """None when it breaks rules, so that nothing can be allocated for it."""
 
-    @property
-    def requests(self) -> Sequence[JsonObject]:
-        results: Sequence[JsonObject] = (self.spec.get("devices") or {}).get("requests") or ()
+    def listed(self, field: str) -> Sequence[JsonObject]:
+        """A list of `devices`: `requests`, `constraints` or `config`."""
+        results: Sequence[JsonObject] = (self.spec.get("devices") or {}).get(field) or ()
         return results
 
     def alternatives(self) -> Iterator[tuple[str, str, JsonObject]]:
         """Each request or alternative: its name (`request/alternative`), its path, and itself."""
-        for index, request in enumerate(self.requests):
+        for index, request in enumerate(self.listed("requests")):
             path, name = f"{self.path}.devices.requests[{index}]", str(request.get("name", ""))
             if isinstance(request.get("exactly"), dict):
                 yield name, f"{path}.exactly", request["exactly"]
@@ -117,7 +112,6 @@ class ClaimPart:
 @dataclass(frozen=True, slots=True)
 class ClassPart:
     report: CheckReport
-    spec: JsonObject
     typed: DeviceClass | None
 
 
@@ -157,20 +151,6 @@ class Manifests:
     def all_classes(self) -> Mapping[str, DeviceClass]:
         written = {name: class_.typed for name, class_ in self.classes.items() if class_.typed is not None}
         return {**self.knowledge.classes, **written}
-
-
-def typed_claim(spec: JsonObject) -> ResourceClaimSpec | None:
-    try:
-        return ResourceClaimSpec.of(spec)
-    except InvalidInput:
-        return None
-
-
-def typed_class(name: str, spec: JsonObject) -> DeviceClass | None:
-    try:
-        return DeviceClass.of({"metadata": {"name": name}, "spec": spec})
-    except InvalidInput:
-        return None
 
 
 def key_of(document: Document) -> Key:

@@ -26,7 +26,7 @@ _WHERE: Mapping[str, str] = {
     "CronJob": "spec.jobTemplate.spec.template.spec",
 }
 KINDS = frozenset(_WHERE)
-_CONTAINERS = ("initContainers", "containers")
+_NAMED = (("resourceClaimTemplateName", "ResourceClaimTemplate"), ("resourceClaimName", "ResourceClaim"))
 _SIMILAR_GPU = ("nvidia.com/",)
 _OF_HAMI = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
 """By its default configuration. Its number of GPUs is `nvidia.com/gpu`."""
@@ -65,8 +65,11 @@ def check_pod(pod: PodPart, manifests: Manifests) -> None:
             fix = f"add `resources: {{claims: [{{name: {name}}}]}}` to a container"
             pod.report.find(codes.UNUSED_CLAIM, path, f"no container uses claim {shown(name)}", fix=fix)
     for index, entry in enumerate(pod.spec.get("resourceClaims") or ()):
-        _check_named(pod, f"{pod.path}.resourceClaims[{index}]", entry, manifests)
-        _check_unused_requests(pod, f"{pod.path}.resourceClaims[{index}]", entry, used, manifests)
+        path = f"{pod.path}.resourceClaims[{index}]"
+        for field, kind in _NAMED:
+            if isinstance(name := entry.get(field), str) and name:
+                _check_name(pod, f"{path}.{field}", kind, name, manifests)
+        _check_unused_requests(pod, path, entry, used, manifests)
     _check_extended(pod, manifests)
 
 
@@ -106,7 +109,7 @@ def _check_listed(pod: PodPart) -> _ListedClaims:
             pod.report.find(codes.MISSING_FIELD, f"{path}.name", "the claim must have a name")
         if name and not is_dns_label(name):
             pod.report.find(codes.INVALID, f"{path}.name", f"is {shown(name)}; must be a DNS label like `gpu`")
-        for field in ("resourceClaimName", "resourceClaimTemplateName"):
+        for field, _ in _NAMED:
             named = entry.get(field)
             if named and not is_dns_subdomain(str(named)):
                 pod.report.find(codes.INVALID, f"{path}.{field}", f"is {shown(named)}; that is not a valid object name")
@@ -117,7 +120,7 @@ def _check_listed(pod: PodPart) -> _ListedClaims:
 
 
 def containers(pod: PodPart) -> Iterator[tuple[str, JsonObject]]:
-    for field in _CONTAINERS:
+    for field in ("initContainers", "containers"):
         for index, container in enumerate(pod.spec.get(field) or ()):
             yield f"{pod.path}.{field}[{index}]", container
     yield from pod.beside
@@ -187,13 +190,6 @@ def _check_unused_requests(
     if unused:
         message = f"no container uses request {listed(unused)} of claim {shown(name)}"
         pod.report.find(codes.UNUSED_REQUEST, path, message)
-
-
-def _check_named(pod: PodPart, path: str, entry: JsonObject, manifests: Manifests) -> None:
-    for field, kind in (("resourceClaimTemplateName", "ResourceClaimTemplate"), ("resourceClaimName", "ResourceClaim")):
-        name = entry.get(field)
-        if isinstance(name, str) and name:
-            _check_name(pod, f"{path}.{field}", kind, name, manifests)
 
 
 def _check_name(pod: PodPart, path: str, kind: str, name: str, manifests: Manifests) -> None:

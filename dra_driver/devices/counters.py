@@ -85,14 +85,10 @@ def gpu_counters(gpu: GpuFacts, published: Sequence[Offer]) -> GpuCounters | Non
         totals, consumption = _partitioned(gpu.mig, published)
     else:
         totals, consumption = _shared(gpu, published)
-    if all(_all_fit(counter, amount, consumption) for counter, amount in totals.items()):
-        return None
+    all_taken = {name: sum(taken.get(name, 0) for taken in consumption.values()) for name in totals}
+    if all(all_taken[name] <= amount for name, amount in totals.items()):
+        return None  # No counter refuses a device, even if claims have all of them.
     return GpuCounters(f"{gpu.name}-counters", totals, consumption)
-
-
-def _all_fit(counter: str, amount: int, consumption: Mapping[str, Amounts]) -> bool:
-    """Whether the counter refuses no device, even if claims have all of them."""
-    return sum(taken.get(counter, 0) for taken in consumption.values()) <= amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +145,9 @@ def _shared(gpu: GpuFacts, published: Sequence[Offer]) -> tuple[Amounts, dict[st
     """
     pieces: dict[str, list[Offer]] = {}
     for offer in published:
-        pieces.setdefault(_piece(gpu, offer), []).append(offer)
+        device = "" if offer.partition is None else offer.name.removeprefix(f"{gpu.name}-")
+        piece = f"{device.removesuffix(f'-share-{offer.share}')}-shares" if device else "shares"
+        pieces.setdefault(piece, []).append(offer)
     totals: dict[str, int] = {}
     consumption: dict[str, Amounts] = {}
     for counter, devices in pieces.items():
@@ -158,13 +156,6 @@ def _shared(gpu: GpuFacts, published: Sequence[Offer]) -> tuple[Amounts, dict[st
             for offer in devices:
                 consumption[offer.name] = {counter: 1 if offer.share is not None else totals[counter]}
     return totals, consumption
-
-
-def _piece(gpu: GpuFacts, offer: Offer) -> str:
-    if offer.partition is None:
-        return "shares"
-    whole = offer.name.removesuffix(f"-share-{offer.share}")
-    return f"{whole.removeprefix(f'{gpu.name}-')}-shares"
 
 
 def _slice(number: int) -> str:

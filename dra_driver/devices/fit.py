@@ -15,16 +15,12 @@ from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.errors import InvalidConfig
 from dra_driver.quantity import Quantity
 
-_CONFIG_FOR: dict[DeviceKind, type[DeviceConfig]] = {
+CONFIG_KIND: dict[DeviceKind, type[DeviceConfig]] = {
     DeviceKind.GPU: GpuConfig,
     DeviceKind.MIG: MigDeviceConfig,
     DeviceKind.VFIO: VfioDeviceConfig,
 }
-
-
-def config_kind(kind: DeviceKind) -> type[DeviceConfig]:
-    """The kind of config that devices of a kind take; without arguments it is their default."""
-    return _CONFIG_FOR[kind]
+"""The kind of config that devices of a kind take; without arguments it is their default."""
 
 
 def identity(offer: Offer) -> str:
@@ -85,27 +81,20 @@ def _of_policy(rule: SharingRule) -> Sharing:
 def _unknown_devices(mps: Mps, devices: Sequence[Offer], path: str) -> Problems:
     """A limit for a device that is not there would give a false sense of safety."""
     known = [identity(device) for device in devices]
+    named = ", ".join(f"`{index}` or `{uuid}`" for index, uuid in enumerate(sorted(known)))
     return [
         InvalidConfig(
-            f"is none of the devices that the config is for; they are {_named(known)}; `*` is all",
+            f"is none of the devices that the config is for; they are {named}; `*` is all",
             field=f"{path}.mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}]",
         )
         for key in mps.strangers(known)
     ]
 
 
-def _named(known: Sequence[str]) -> str:
-    return ", ".join(f"`{index}` or `{uuid}`" for index, uuid in enumerate(sorted(known)))
-
-
 def _idle(sharing: Sharing, device: Offer) -> list[str]:
-    wish = PlannedUse(device.kind, sharing.strategy, sets_interval=_sets_interval(sharing))
-    reason = without_effect(device.gpu, wish)
+    sets_interval = sharing.time_slicing is not None and sharing.time_slicing.interval != "Default"
+    reason = without_effect(device.gpu, PlannedUse(device.kind, sharing.strategy, sets_interval=sets_interval))
     return [] if reason is None else [f"{device.name}: the interval has no effect: {reason}"]
-
-
-def _sets_interval(sharing: Sharing) -> bool:
-    return sharing.time_slicing is not None and sharing.time_slicing.interval != "Default"
 
 
 def _idle_limits(mps: Mps, devices: Sequence[Offer]) -> list[str]:

@@ -190,21 +190,14 @@ def wanted_status(
     wanted = sorted([*others, *limitations], key=_order)
     if wanted == now.limitations and (now.conditions or not wanted):
         return now
-    condition = dated(_policy_followed([known for known in wanted if known.rule is not None], time), now.conditions)
-    conditions = [known for known in now.conditions if known.type != POLICY_FOLLOWED]
-    return now.model_copy(
-        update={
-            "conditions": sorted([*conditions, condition], key=lambda known: known.type),
-            "limitations": wanted,
-        }
-    )
-
-
-def _policy_followed(broken: Sequence[Limitation], time: str) -> Condition:
-    return Condition(
+    broken = [known for known in wanted if known.rule is not None]
+    condition = Condition(
         type=POLICY_FOLLOWED,
         status="False" if broken else "True",
         reason=broken[0].reason if broken else "Followed",
         message="; ".join(map(str, broken))[:_LONGEST],
         last_transition_time=time,
     )
+    conditions = [known for known in now.conditions if known.type != POLICY_FOLLOWED]
+    conditions = sorted([*conditions, dated(condition, now.conditions)], key=lambda known: known.type)
+    return now.model_copy(update={"conditions": conditions, "limitations": wanted})

@@ -77,21 +77,21 @@ def nvlink_domains(gpus: Sequence[GpuFacts]) -> dict[str, str]:
     connected" would not be true of them; nor is a GPU in MIG mode, whose partitions cannot use NVLink.
     """
     domains = {gpu.uuid: gpu.fabric.clique for gpu in gpus if gpu.fabric is not None and gpu.fabric.clique is not None}
-    reachable = {gpu.uuid: _reachable(gpu) for gpu in gpus if gpu.uuid not in domains and _uses_nvlink(gpu)}
+    reachable = {
+        gpu.uuid: frozenset(gpu.nvlink.peers)
+        for gpu in gpus
+        if gpu.uuid not in domains and gpu.nvlink is not None and _can_use_nvlink(gpu)
+    }
     for component in _components(reachable):
         if len(component) > 1 and all(reachable[uuid] >= component - {uuid} for uuid in component):
             domains.update(dict.fromkeys(component, min(component)))
     return {gpu.uuid: domains[gpu.uuid] for gpu in gpus if gpu.uuid in domains and not _in_mig_mode(gpu)}
 
 
-def _reachable(gpu: GpuFacts) -> frozenset[str]:
-    return frozenset(gpu.nvlink.peers) if gpu.nvlink is not None else frozenset()
-
-
-def _uses_nvlink(gpu: GpuFacts) -> bool:
+def _can_use_nvlink(gpu: GpuFacts) -> bool:
     # Behind NVSwitches the links are up before the fabric manager has registered the GPU, but carry nothing.
     registered = gpu.fabric is None or (gpu.fabric.state == "Completed" and gpu.fabric.status == 0)
-    return gpu.nvlink is not None and registered and not _in_mig_mode(gpu)
+    return registered and not _in_mig_mode(gpu)
 
 
 def _in_mig_mode(gpu: GpuFacts) -> bool:

@@ -123,11 +123,8 @@ class _Look:
             self._note(LimitationCause.NO_MIG, "MIG devices are not offered because this GPU has no MIG mode", rule)
             return None
         if gpu.virtualization == "VGPUGuest" or not gpu.mig.profiles:
-            self._note(
-                LimitationCause.NO_MIG_PROFILES,
-                "MIG devices are not made on demand because the driver names no profiles",
-                rule,
-            )
+            text = "MIG devices are not made on demand because the driver names no profiles"
+            self._note(LimitationCause.NO_MIG_PROFILES, text, rule)
             return None
         return rule
 
@@ -161,11 +158,11 @@ class _Look:
 
     def _note_obstacle(self, obstacle: ModeObstacle, mode: str, rule: MigRule | None) -> None:
         text = f"MIG mode cannot be switched {mode} by a reset now: {obstacle.message}"
-        note = Note(LimitationCause.MODE_CHANGE_BLOCKED, text, self._gpu, rule, fix=obstacle.fix)
-        self.notes.append(note)
+        self.notes.append(Note(LimitationCause.MODE_CHANGE_BLOCKED, text, self._gpu, rule, fix=obstacle.fix))
 
     def _partitions(self, mig: MigFacts, rule: MigRule) -> Iterator[Offer]:
-        parts = [part for name in sorted(set(rule.compute_instances)) for part in _parts_of(name)]
+        matches = (_PART.fullmatch(name) for name in sorted(set(rule.compute_instances)))
+        parts = [(match[2], int(match[1])) for match in matches if match is not None]
         possible = {profile.name: profile.slices for profile in mig.profiles}
         for parent, slices in parts:
             if not compute_parts(possible.get(parent, 0), slices):
@@ -187,11 +184,9 @@ class _Look:
             for part in sorted(instance.compute_instances, key=lambda part: (part.start, part.id))
         ]
         if not static and not mig.switched:  # Such a GPU waits until its plugin switches the mode off.
-            self._note(
-                LimitationCause.NO_MIG_DEVICES,
-                "nothing is offered because the GPU is in MIG mode and has no MIG devices",
-                self._policy.mig_rule(self._node, self._labels, self._gpu),
-            )
+            rule = self._policy.mig_rule(self._node, self._labels, self._gpu)
+            text = "nothing is offered because the GPU is in MIG mode and has no MIG devices"
+            self._note(LimitationCause.NO_MIG_DEVICES, text, rule)
         return static
 
     def _full(self) -> Offer:
@@ -253,12 +248,7 @@ def _that_make_sense(mig: MigFacts) -> list[MigProfileFacts]:
 
 
 _PART = re.compile(r"(\d)c\.(.+)")
-
-
-def _parts_of(name: str) -> Iterator[tuple[str, int]]:
-    """GPU instance profile and compute slices of `1c.3g.40gb`, as the policy has it."""
-    if (match := _PART.fullmatch(name)) is not None:
-        yield match[2], int(match[1])
+"""Compute slices and GPU instance profile of `1c.3g.40gb`, as the policy has it."""
 
 
 def _places(

@@ -139,23 +139,23 @@ OF_WHO_ASKS: tuple[Need, ...] = (
         "the permissions of this driver's service accounts are unknown",
     ),
 )
+
+
+def _needs(verbs: str, group: str, resource: str, loss: str, gate: Feature | None = None) -> list[Need]:
+    return [Need(verb, group, resource, loss, gate=gate) for verb in verbs.split()]
+
+
 OF_THE_PLUGIN: tuple[Need, ...] = (
     Need("get", "resource.k8s.io", "resourceclaims", "no claim is prepared"),
     Need("list", "resource.k8s.io", "resourceclaims", "deleted claims stay prepared"),
     Need("get", "", "nodes", "inventories have no owner"),
     Need("create", "dra.gpu", "nodeinventories", "no GPU is reported"),
     Need("update", "dra.gpu", "nodeinventories", "changes and heartbeats are not reported"),
-    *(
-        Need(verb, "resource.nvidia.com", "computedomains", "no claim of a ComputeDomain is prepared", gate=_DOMAINS)
-        for verb in ("list", "watch")
-    ),
+    *_needs("list watch", "resource.nvidia.com", "computedomains", "no claim of a ComputeDomain is prepared", _DOMAINS),
 )
 OF_THE_CONTROLLER: tuple[Need, ...] = (
-    Need("list", "dra.gpu", "nodeinventories", "nothing is published"),
-    Need("watch", "dra.gpu", "nodeinventories", "nothing is published"),
-    Need("list", "resource.k8s.io", "resourceslices", "nothing is published"),
-    Need("watch", "resource.k8s.io", "resourceslices", "nothing is published"),
-    Need("create", "resource.k8s.io", "resourceslices", "nothing is published"),
+    *_needs("list watch", "dra.gpu", "nodeinventories", "nothing is published"),
+    *_needs("list watch create", "resource.k8s.io", "resourceslices", "nothing is published"),
     Need("patch", "resource.k8s.io", "resourceslices", "changes are not published"),
     Need("delete", "resource.k8s.io", "resourceslices", "slices of deleted nodes remain"),
     Need("update", "coordination.k8s.io", "leases", "no replica can become leader", lease=True),
@@ -172,13 +172,9 @@ def your_permissions(cluster: ClusterView) -> Judgment:
     losses = {need.permission: need.loss for need in OF_WHO_ASKS}
     for access in cluster.own_access.items:
         if not access.allowed:
-            yield wrong(
-                "lacking",
-                permission=access.permission,
-                loss=losses.get(access.permission, "the checks see less"),
-                verb=access.verb,
-                resource=f"{access.resource}{f'.{access.group}' if access.group else ''}",
-            )
+            verb, _, resource = access.permission.partition(" ")
+            loss = losses.get(access.permission, "the checks see less")
+            yield wrong("lacking", permission=access.permission, loss=loss, verb=verb, resource=resource)
     return "you may read everything that the checks need"
 
 

@@ -168,7 +168,9 @@ def stored(path: Path) -> Stored:
                 if file is None:
                     continue
                 if name in _KINDS:
-                    _read_objects(file, _KINDS[name], objects)
+                    for line in io.TextIOWrapper(file, encoding="utf-8"):
+                        if (text := line.strip().rstrip(",")).startswith("{"):
+                            objects.add(_KINDS[name], json.loads(text))
                 elif name in (FACTS, NODE_FACTS, DESCRIPTION):
                     data[name] = json.load(file)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
@@ -186,13 +188,6 @@ def stored(path: Path) -> Stored:
         )
     facts = facts_from(data[FACTS]) if FACTS in data else None
     return Stored(objects, facts, data.get(NODE_FACTS), bool(description.get("anonymous")))
-
-
-def _read_objects(file: IO[bytes], kind: ObservedKind, objects: DecodedObjects) -> None:
-    for line in io.TextIOWrapper(file, encoding="utf-8"):
-        text = line.strip().rstrip(",")
-        if text.startswith("{"):
-            objects.add(kind, json.loads(text))
 
 
 # -- logs and metrics

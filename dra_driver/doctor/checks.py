@@ -43,7 +43,7 @@ def _runs(cluster: ClusterView) -> bool:
 def _undecided(cluster: ClusterView) -> list[Unread]:
     """The kinds that could not be read and that may prove an installation."""
     served = not cluster.server.groups or INVENTORY_GROUP in cluster.server.groups
-    parts = ("daemon_sets", "deployments", *(("definitions",) if served else ()))
+    parts = ("daemon_sets", "deployments", *["definitions"] * served)
     return [unread for part in parts if (unread := cluster.unread(part)) is not None]
 
 

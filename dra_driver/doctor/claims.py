@@ -23,33 +23,25 @@ _NO_PODS = "NoNodes"
 """The reason of a domain that no pod uses, so that nothing waits for it."""
 
 
-def _waiting_for_nodes(cluster: ClusterView) -> Mapping[str, str | None]:
-    """When the claims that nodes must prepare before a pod is bound were allocated, by UID."""
-    named = {claim.uid for inventory in cluster.inventories.items for claim in inventory.status.binding_claims}
-    return {
-        claim.metadata.uid: claim.status.allocation.allocation_timestamp
-        for claim in cluster.claims.items
-        if claim.metadata.uid in named and claim.status.allocation is not None
-    }
-
-
 def claims(cluster: ClusterView) -> Judgment:
     pods = {pod.metadata.uid for pod in cluster.pods.items}
     ours = [slice_ for slice_ in cluster.slices.items if slice_.driver == cluster.driver]
     published = {f"{slice_.pool}/{device}" for slice_ in ours for device in slice_.devices}
     held = 0
-    waiting = _waiting_for_nodes(cluster)
+    # Claims that nodes must prepare before a pod is bound.
+    waiting = {claim.uid for inventory in cluster.inventories.items for claim in inventory.status.binding_claims}
     for claim in cluster.claims.items:
-        devices = claim.results_of(cluster.driver)
-        if not devices:
+        devices, allocation = claim.results_of(cluster.driver), claim.status.allocation
+        if not devices or allocation is None:
             continue
+        since = allocation.allocation_timestamp if claim.metadata.uid in waiting else None
         held += 1
         names = [f"{device.pool}/{device.device}" for device in devices]
         where = {"namespace": claim.metadata.namespace, "name": claim.metadata.name}
         users = [user.name for user in claim.status.reserved_for if user.resource == "pods" and user.uid not in pods]
         if nodes := sorted({device.pool for device in devices} - cluster.nodes_by_name.keys()):
             yield wrong("node-gone", f"ResourceClaim {claim}", node=and_more(nodes, 5), **where)
-        elif (age := _age(cluster, waiting.get(claim.metadata.uid))) > _BINDING:
+        elif (age := _age(cluster, since)) > _BINDING:
             yield wrong("not-prepared", f"ResourceClaim {claim}", node=devices[0].pool, age=_minutes(age), **where)
         elif users:
             facts = {"pods": and_more(users, 5), "devices": and_more(names, 5)}
@@ -117,9 +109,8 @@ def events(cluster: ClusterView) -> Judgment:
         if event.type == "Warning" and not (_repeats(event, failed) or _is_over(event, time, last, healthy)):
             regarding = event.involved_object
             place = f"{regarding.namespace}/" if regarding.namespace else ""
-            age = f"{max(0.0, (cluster.time - time).total_seconds()) / 60:.0f} min"
+            age, command = _minutes(max(timedelta(), cluster.time - time)), _what_to_run(regarding)
             about = f"{regarding.kind} {place}{regarding.name}"
-            command = _what_to_run(regarding)
             yield wrong("told", about, reason=event.reason, age=age, note=event.message, command=command)
     return "no unresolved Warning event of a plugin in the last 30 minutes"
 

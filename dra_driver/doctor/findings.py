@@ -6,7 +6,7 @@ check judges what was observed and names rows. The page of all checks is made fr
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -40,14 +40,7 @@ class Diagnosis:
     trouble: str = ""
 
     def to_data(self) -> JsonObject:
-        return {
-            "check": self.check,
-            "verdict": self.verdict.value,
-            "about": self.about or None,
-            "sentence": self.sentence,
-            "fix": self.fix or None,
-            "trouble": self.trouble or None,
-        }
+        return {name: str(value) or None for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True)

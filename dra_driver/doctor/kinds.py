@@ -61,11 +61,9 @@ def _node(obj: JsonObject) -> JsonObject:
 
 def _pod(obj: JsonObject) -> JsonObject | None:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    try:
-        if core.PodSpec.of(spec).ours is not None:
-            return obj
-    except InvalidInput:
-        pass
+    typed = core.PodSpec.or_none(spec)
+    if typed is not None and typed.ours is not None:
+        return obj
     if not spec.get("resourceClaims") and not status.get("extendedResourceClaimStatus"):
         return None
     metadata = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
@@ -79,11 +77,9 @@ def _pod(obj: JsonObject) -> JsonObject | None:
 
 def _workload(obj: JsonObject, *, conflicting: bool = False) -> JsonObject | None:
     """This driver's, and those that may be `conflicting` with it."""
-    try:
-        workload = core.AppsWorkload.of(obj)
-    except InvalidInput:
-        return None
-    return obj if workload.program or (conflicting and software_of(workload)) else None
+    workload = core.AppsWorkload.or_none(obj)
+    concerns = workload is not None and (workload.program or (conflicting and software_of(workload)))
+    return obj if concerns else None
 
 
 _OUR_GROUPS = frozenset((INVENTORY_GROUP, CONFIG_GROUP))

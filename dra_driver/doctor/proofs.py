@@ -5,9 +5,8 @@ tried` with the reason. A pod of a proof runs `gpu-dra-cuda-check` of our image 
 deletes both, and a pod that is not deleted ends by itself.
 """
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -49,14 +48,8 @@ class Proof:
     texts: Mapping[str, str] = field(default_factory=dict)
 
     def to_data(self) -> JsonObject:
-        return {
-            "name": self.name,
-            "outcome": self.outcome.value,
-            "reason": self.reason,
-            "fix": self.fix or None,
-            "seconds": None if self.seconds is None else round(self.seconds, 3),
-            "texts": dict(self.texts),
-        }
+        seconds = None if self.seconds is None else round(self.seconds, 3)
+        return {**asdict(self), "outcome": self.outcome.value, "fix": self.fix or None, "seconds": seconds}
 
 
 def passed(reason: str, **texts: str) -> Proof:
@@ -311,8 +304,9 @@ def judged(shape: Shape, outcome: ProofOutcome, slices: Iterable[ResourceSlice],
     ended = next((status.state.terminated for status in outcome.pod.status.container_statuses), None)
     if ended is None:
         return _never_ended(outcome)
-    report = _report(ended.message)
-    if report is None:
+    try:
+        report = CudaReport.model_validate_json(ended.message)
+    except ValidationError:
         words = " ".join((ended.message or ended.reason).split())
         return failed(
             f"the container ended with status {ended.exit_code} and without a report: {words[:300]}",
@@ -353,13 +347,6 @@ def _never_ended(outcome: ProofOutcome) -> Proof:
     why = next(filter(None, reasons), "no reason was reported")
     fix = "run dractl doctor --node there"
     return failed(f"pod {pod.name} has not ended after {after}: {' '.join(why.split())[:400]}", fix)
-
-
-def _report(message: str) -> CudaReport | None:
-    try:
-        return CudaReport.model_validate(json.loads(message))
-    except (ValueError, ValidationError):
-        return None
 
 
 def _claimed(outcome: ProofOutcome, slices: Iterable[ResourceSlice], driver: str) -> Collection[str] | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import groupby
 from operator import attrgetter
 
 from dra_driver.api.core import CONTROLLER, KUBELET_PLUGIN, AppsWorkload, moment
@@ -10,6 +9,7 @@ from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.policy import rules_of
 from dra_driver.doctor.cluster import ClusterView, SliceSeen
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
+from dra_driver.grouping import grouped
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 LEASE_NAME = "gpu-dra-controller"
@@ -82,9 +82,8 @@ def versions(cluster: ClusterView) -> Judgment:
         theirs = container.version or reported.get(workload.program or "")
         if theirs is None:
             unread = cluster.releases.unread
-            yield wrong(
-                "no-tag", about, image=container.image, why=f": {unread.sentence}" if unread is not None else ""
-            )
+            why = f": {unread.sentence}" if unread is not None else ""
+            yield wrong("no-tag", about, image=container.image, why=why)
         elif theirs.removeprefix("v") != cluster.release:
             yield wrong("skew", about, theirs=theirs, release=cluster.release)
     running = set()
@@ -103,7 +102,7 @@ def versions(cluster: ClusterView) -> Judgment:
 def _pools(cluster: ClusterView) -> dict[tuple[str, str], list[SliceSeen]]:
     """By driver and pool, both in order."""
     key = attrgetter("driver", "pool")
-    return {pool: list(group) for pool, group in groupby(sorted(cluster.slices.items, key=key), key)}
+    return grouped(sorted(cluster.slices.items, key=key), key)
 
 
 def slices_published(cluster: ClusterView) -> Judgment:

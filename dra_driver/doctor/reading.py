@@ -168,19 +168,18 @@ class Reader:
 
     def _keep(self, kind: ObservedKind, obj: JsonObject) -> None:
         trimmed = kind.keep(obj)
-        if trimmed is None or (kind is EVENT_KIND and not self._is_new(trimmed)):
+        if trimmed is None:
             return
+        if kind is EVENT_KIND:
+            # The two requests for Events overlap.
+            uid = str(trimmed["metadata"].get("uid"))
+            if uid in self._event_uids:
+                return
+            self._event_uids.add(uid)
         # Items of a list have no kind.
         typed = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **trimmed}
         self._take(kind, typed)
         self.objects.add(kind, typed)
-
-    def _is_new(self, event: JsonObject) -> bool:
-        """The two requests for Events overlap."""
-        uid = str(event["metadata"].get("uid"))
-        new = uid not in self._event_uids
-        self._event_uids.add(uid)
-        return new
 
     async def _named_objects(self, first: ClusterView) -> None:
         """Objects whose names or namespaces follow from others."""
@@ -244,9 +243,8 @@ class Reader:
             return SeenKind((), _unread("permissions", error, permission("create", "authorization.k8s.io", kind)))
 
     async def _review(self, kind: str, question: AccessCheck) -> AccessCheck:
-        attributes = {"verb": question.verb, "group": question.group, "resource": question.resource}
-        attributes |= {"namespace": question.namespace} if question.namespace is not None else {}
-        attributes |= {"name": question.name} if question.name is not None else {}
+        asked = ("verb", "group", "resource", "namespace", "name")
+        attributes = {name: value for name in asked if (value := getattr(question, name)) is not None}
         body: JsonObject = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview" if question.who is None else "SubjectAccessReview",

@@ -114,7 +114,12 @@ def an_event(answer: Any, about: str) -> tuple[str, JsonObject]:
 
 def error_of(response: aiohttp.ClientResponse, content: bytes, about: str) -> ClusterError:
     try:
-        status = _status(content) if response.content_type == PROTOBUF else json.loads(content)
+        if response.content_type == PROTOBUF:
+            from dra_driver.kube import envelope
+
+            status = envelope.refusal(content)
+        else:
+            status = json.loads(content)
     except (ValueError, RecursionError):
         status = {"message": content.decode(errors="replace")[:500].strip()}
     if not isinstance(status, dict):
@@ -127,12 +132,6 @@ def _excerpt(answer: Any) -> str:
         return repr(str(answer)[:80])
     except RecursionError:
         return "too many levels"
-
-
-def _status(content: bytes) -> JsonObject:
-    from dra_driver.kube import envelope
-
-    return envelope.refusal(content)
 
 
 def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) -> ClusterError:

@@ -83,9 +83,8 @@ class _Call:
             return self
         try:
             data = to_json(body)
-        except (
-            PydanticSerializationError
-        ):  # Half of a surrogate pair, as in the name of a file; the server replaces it.
+        except PydanticSerializationError:
+            # Half of a surrogate pair, as in the name of a file; the server replaces it.
             data = json.dumps(body).encode()
         return replace(self, data=data, headers={**self.headers, "Content-Type": content_type})
 
@@ -113,17 +112,13 @@ class Kube:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        timeout = aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
+        own_headers = [("User-Agent", self._user_agent), ("Accept", "application/json")]
         self._session = aiohttp.ClientSession(
             base_url=self._endpoint.server.rstrip("/") + "/",
             connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ttl_dns_cache=30, socket_factory=_socket),
-            headers=[
-                ("User-Agent", self._user_agent),
-                ("Accept", "application/json"),
-                *self._endpoint.impersonation,
-            ],
+            headers=[*own_headers, *self._endpoint.impersonation],
             proxy=self._endpoint.proxy,
-            timeout=timeout,
+            timeout=aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S),
         )
         return self
 
@@ -256,11 +251,9 @@ class Kube:
         grace_period_s: int | None = None,
     ) -> None:
         """Delete; `uid` and `resource_version` are preconditions (Conflict). Raises NotFound."""
-        preconditions = {
-            key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value is not None
-        }
+        named = (("uid", uid), ("resourceVersion", resource_version))
         body: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if preconditions:
+        if preconditions := {key: value for key, value in named if value is not None}:
             body["preconditions"] = preconditions
         if grace_period_s is not None:
             body["gracePeriodSeconds"] = grace_period_s
@@ -379,14 +372,18 @@ class Kube:
     @asynccontextmanager
     async def _answer(self, call: _Call, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer to a call. Raises what the server's refusal means, or Unreachable, also while it is read."""
+        if self._session is None:
+            raise RuntimeError("Kube is used outside its `async with` block")
         try:
-            async with self._open().request(
+            async with self._session.request(
                 call.method,
                 call.path.lstrip("/"),
                 params=call.query,
                 data=call.data,
                 headers={**self._authorization(), **call.headers},
-                **self._tls(),
+                # For each request, so that connections with a replaced certificate are not reused.
+                ssl=self._endpoint.context() or True,
+                server_hostname=self._endpoint.server_name,
                 **options,
             ) as response:
                 self._answered(call.verb, call.resource, response.status)
@@ -396,15 +393,6 @@ class Kube:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._answered(call.verb, call.resource, None)
             raise answers.unreachable(error, call.about) from error
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            raise RuntimeError("Kube is used outside its `async with` block")
-        return self._session
-
-    def _tls(self) -> dict[str, Any]:
-        """For each request, so that connections with a replaced certificate are not reused."""
-        return {"ssl": self._endpoint.context() or True, "server_hostname": self._endpoint.server_name}
 
     def _authorization(self) -> dict[str, str]:
         token = self._endpoint.token()

@@ -29,10 +29,6 @@ _log = structlog.get_logger(__name__)
 type _Signature = tuple[tuple[int, int] | None, ...]
 
 
-def _no_token() -> str | None:
-    return None
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """`token` returns the value of the Authorization header, or None; it is called for every request, because tokens
@@ -46,7 +42,7 @@ class Endpoint:
 
     server: str
     tls: "ssl.SSLContext | TlsFiles | None" = None
-    token: Callable[[], str | None] = _no_token
+    token: Callable[[], str | None] = lambda: None
     proxy: str | None = None
     server_name: str | None = None
     impersonation: tuple[tuple[str, str], ...] = ()
@@ -111,8 +107,7 @@ class TokenFile:
     def __call__(self) -> str:
         """Raises Unreachable if the token cannot be read."""
         try:
-            stat = self._path.stat()
-            if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
+            if (seen := _signature_of(self._path)) is None or seen != self._seen:
                 self._header = f"Bearer {self._path.read_text().strip()}"
                 self._seen = seen
         except (OSError, UnicodeDecodeError) as error:
@@ -209,7 +204,7 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
     from kubernetes import client, config
     from kubernetes.config.config_exception import ConfigException
 
-    configuration = client.Configuration()
+    configuration, about = client.Configuration(), f"kubeconfig {_joined(files)}"
     try:
         context = context or _current(files)
         with _failures_raised():
@@ -219,20 +214,15 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
         tls = _tls_of_package(configuration) if _uses_tls(configuration.host, proxy) else None
         impersonation = _impersonation(_first(files, "user", chosen.get("user")))
     except UnicodeDecodeError as error:
-        raise InvalidInput(
-            "is not UTF-8 text, so it is not a kubeconfig", about=f"kubeconfig {_joined(files)}"
-        ) from error
+        raise InvalidInput("is not UTF-8 text, so it is not a kubeconfig", about=about) from error
     except binascii.Error as error:
-        raise InvalidInput(
-            f"has certificate data that is not Base64: {error}", about=f"kubeconfig {_joined(files)}"
-        ) from error
+        raise InvalidInput(f"has certificate data that is not Base64: {error}", about=about) from error
     except OSError as error:
-        raise UnreadableFile(error.strerror or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
+        raise UnreadableFile(error.strerror or "cannot be read", about=about) from error
     except (ConfigException, yaml.YAMLError, ValueError) as error:
-        reason = " ".join(_in_words(str(error)).split())
-        raise InvalidInput(reason, about=f"kubeconfig {_joined(files)}") from error
+        raise InvalidInput(" ".join(_in_words(str(error)).split()), about=about) from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput("is not a kubeconfig", about=f"kubeconfig {_joined(files)}") from error
+        raise InvalidInput("is not a kubeconfig", about=about) from error
 
     def token() -> str | None:
         # This call also refreshes expiring credentials. The names of the settings differ between releases of the

@@ -216,7 +216,7 @@ class EventRecorder:
             news = self._waiting[0]
             recent = self._recent.get(news)
             if recent is not None:
-                await self._attempt(news, self._create(news, recent))
+                await self._attempt(news, self._write(news, recent.name, recent))
             if self._waiting and self._waiting[0] is news:
                 self._waiting.popleft()
         for news, recent in list(self._recent.items()):
@@ -224,13 +224,11 @@ class EventRecorder:
                 await self._token()
                 await self._attempt(news, self._continue(news, recent))
 
-    async def _create(self, news: News, recent: _Recent) -> None:
-        await self._write(news, recent.name)
-        recent.written, recent.written_at = 1, _clock()
-
-    async def _write(self, news: News, name: str) -> None:
+    async def _write(self, news: News, name: str, recent: _Recent | None = None) -> None:
         with suppress(AlreadyExists):  # written by a call whose answer was lost, or before a restart
             await self._kube.create(EVENTS_V1, self._object(news, name))
+        if recent is not None:
+            recent.written, recent.written_at = 1, _clock()
 
     async def _continue(self, news: News, recent: _Recent) -> None:
         count, last = recent.count, micro_time(recent.last)
@@ -261,6 +259,8 @@ class EventRecorder:
                 self.dropped["refused"] += 1
 
     def _object(self, news: News, name: str) -> JsonObject:
+        note = news.note
+        short = note.encode()[: _LONGEST_NOTE - 3].decode(errors="ignore")
         return {
             "apiVersion": EVENTS_V1.api_version,
             "kind": "Event",
@@ -272,7 +272,7 @@ class EventRecorder:
             "reason": news.reason,
             "type": news.type,
             "regarding": news.regarding.to_wire(),
-            "note": _shortened(news.note),
+            "note": note if len(note.encode()) <= _LONGEST_NOTE else f"{short}...",
         }
 
     async def _wait(self) -> None:
@@ -337,10 +337,3 @@ def _digest(*parts: str) -> str:
 
 def _clock() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _shortened(note: str) -> str:
-    content = note.encode()
-    if len(content) <= _LONGEST_NOTE:
-        return note
-    return content[: _LONGEST_NOTE - 3].decode(errors="ignore") + "..."

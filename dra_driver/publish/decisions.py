@@ -18,6 +18,7 @@ from dra_driver.api.gpu_settings import (
     AttributeValue,
     GpuDecision,
     GpuDecisions,
+    ModeName,
     NodeAttributes,
     NodeHealth,
     NodeMig,
@@ -30,6 +31,7 @@ from dra_driver.api.gpu_settings import (
 from dra_driver.api.gpupolicy import GpuPolicy, in_order
 from dra_driver.api.inventory import MOST_GPUS, GpuFacts, MigFacts, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of, selects, settings_of
+from dra_driver.api.resource import Device
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.grouping import grouped
@@ -139,13 +141,14 @@ class _Change:
         self.before = {uuid: decision for uuid, decision in _by_gpu(now.before).items() if uuid in self._wanted}
         self.waiting: list[WaitingGpu] = []
         self._users = users
-        self._tables: dict[str, Mapping[str, Offer]] = {}
-        rules = {
+        self._inventory = inventory
+        self._rules = {
             "now": partial(rules_of, now),
             "before": partial(rules_before, now),
             "wanted": partial(rules_of, wanted),
         }
-        self._make = {name: lambda of=of: by_name(offers(inventory, of(), {})) for name, of in rules.items()}
+        self._tables: dict[str, Mapping[str, Offer]] = {}
+        """What the GPUs offer by each of these, made when it is needed."""
 
     def decision(self, gpu: GpuFacts) -> GpuDecision:
         """What holds for the GPU from now on; called once for each."""
@@ -155,10 +158,9 @@ class _Change:
             return wanted
         used = self._used(gpu)
         if used and not self._stays(used, self._table(source), wanted):
-            claims = sorted({claim for name in used for claim in self._users[name]})
-            self.waiting.append(
-                WaitingGpu(gpu=gpu.name, uuid=gpu.uuid, claims=claims[:_MOST_CLAIMS], policies=wanted.policies)
-            )
+            claims = sorted({claim for name in used for claim in self._users[name]})[:_MOST_CLAIMS]
+            waiting = WaitingGpu(gpu=gpu.name, uuid=gpu.uuid, claims=claims, policies=wanted.policies)
+            self.waiting.append(waiting)
             return held
         self.before[gpu.uuid] = held
         return wanted
@@ -177,7 +179,7 @@ class _Change:
         """Devices of the GPU that claims have."""
         if not self._users:
             return []
-        tables = [self._table(name) for name in self._make]
+        tables = [self._table(name) for name in self._rules]
         return [
             name
             for name in self._users
@@ -193,7 +195,7 @@ class _Change:
 
     def _table(self, name: str) -> Mapping[str, Offer]:
         if name not in self._tables:
-            self._tables[name] = self._make[name]()
+            self._tables[name] = by_name(offers(self._inventory, self._rules[name](), {}))
         return self._tables[name]
 
 
@@ -209,11 +211,14 @@ def with_offered(policy: NodePolicy, description: Description) -> NodePolicy:
     offered: Counter[tuple[str, str]] = Counter()
     for gpu in description.gpus:
         for device in gpu.devices:
-            kind = device.attributes["type"].string
-            shared = "-share" if device.allow_multiple_allocations else ""
-            offered.update((name, f"{kind}{shared}") for name in names.get(gpu.uuid, ()))
+            offered.update((name, kind_of(device)) for name in names.get(gpu.uuid, ()))
     devices = [OfferedDevices(policy=name, kind=kind, devices=count) for (name, kind), count in sorted(offered.items())]
     return policy.model_copy(update={"offered": devices})
+
+
+def kind_of(device: Device) -> str:
+    """`gpu`, `mig` or `vfio`, with `-share` for a device that several claims can have."""
+    return f"{device.text('type')}{'-share' if device.allow_multiple_allocations else ''}"
 
 
 def with_mode_changes(policy: NodePolicy, inventory: NodeInventorySpec, users: Users) -> NodePolicy:
@@ -243,14 +248,12 @@ def after_mode_changes(inventory: NodeInventorySpec, policy: NodePolicy) -> Node
     modes = {gpu.uuid: gpu.mig_mode == "On" for gpu in policy.waiting if gpu.mig_mode is not None}
     if not modes:
         return inventory
-    return inventory.model_copy(update={"gpus": [_in_mode(gpu, modes.get(gpu.uuid)) for gpu in inventory.gpus]})
-
-
-def _in_mode(gpu: GpuFacts, on: bool | None) -> GpuFacts:
-    if on is None or gpu.mig is None:
-        return gpu
-    mig = gpu.mig.model_copy(update={"enabled": on, "pending": on, "switched": on, "instances": []})
-    return gpu.model_copy(update={"mig": mig})
+    gpus = list(inventory.gpus)
+    for number, gpu in enumerate(gpus):
+        if gpu.mig is not None and (on := modes.get(gpu.uuid)) is not None:
+            mig = gpu.mig.model_copy(update={"enabled": on, "pending": on, "switched": on, "instances": []})
+            gpus[number] = gpu.model_copy(update={"mig": mig})
+    return inventory.model_copy(update={"gpus": gpus})
 
 
 def _mode_change(gpu: GpuFacts, decision: GpuDecisions, users: Users) -> WaitingGpu | None:
@@ -269,14 +272,9 @@ def _mode_change(gpu: GpuFacts, decision: GpuDecisions, users: Users) -> Waiting
         wanted = mig.enabled
     if wanted == mig.enabled and not stuck:
         return None
-    claims = sorted({claim for claims in used.values() for claim in claims})
-    return WaitingGpu(
-        gpu=gpu.name,
-        uuid=gpu.uuid,
-        claims=claims[:_MOST_CLAIMS],
-        policies=decision.policies,
-        mig_mode="On" if wanted else "Off",
-    )
+    claims = sorted({claim for claims in used.values() for claim in claims})[:_MOST_CLAIMS]
+    mode: ModeName = "On" if wanted else "Off"
+    return WaitingGpu(gpu=gpu.name, uuid=gpu.uuid, claims=claims, policies=decision.policies, mig_mode=mode)
 
 
 def _wanted_mode(decision: GpuDecision, mig: MigFacts) -> bool | None:

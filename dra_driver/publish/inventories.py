@@ -73,10 +73,7 @@ class KeptInventory:
         """Empty if there is none, or none that makes sense: then it is written again."""
         if self.packed_status is None:
             return NodeInventoryStatus()
-        try:
-            return NodeInventoryStatus.of(from_json(zlib.decompress(self.packed_status)))
-        except InvalidInput:
-            return NodeInventoryStatus()
+        return NodeInventoryStatus.or_none(from_json(zlib.decompress(self.packed_status))) or NodeInventoryStatus()
 
     def _about(self) -> str:
         return f"NodeInventory {self.name}"

@@ -3,18 +3,10 @@
 A file has GpuPolicies, or one PublishingPolicy, as the chart makes it of its value `policy`.
 """
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dra_driver.api.documents import read_documents
-from dra_driver.api.gpupolicy import (
-    FILE_KIND,
-    INSTALLED,
-    GpuPolicy,
-    is_policy,
-    policies_among,
-    rules_among,
-)
+from dra_driver.api.gpupolicy import FILE_KIND, INSTALLED, GpuPolicy, is_policy, policies_among, rules_among
 from dra_driver.api.meta import GPU_POLICIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput, UnreadableFile
@@ -57,21 +49,19 @@ def _objects(path: Path, gates: Gates) -> list[JsonObject]:
         raise UnreadableFile(f"cannot be read: {error.strerror}", about=about) from error
     except UnicodeDecodeError as error:
         raise InvalidInput(f"cannot be read: {error}", about=about) from error
+    features: list[tuple[str, Feature]] = []
+    for obj in objects:
+        if obj["kind"] == FILE_KIND:
+            features += PublishingPolicy.of(obj, about=about).features
+        else:
+            policy = GpuPolicy.read(obj)
+            features += [(f"{field} of GpuPolicy {policy.name}", feature) for field, feature in policy.spec.features]
     refused = [
         f"{field}: needs feature gate {feature}, which is off; switch it on (--feature-gates {feature}=true), or leave"
         " this out"
-        for field, feature in _features(objects, about)
+        for field, feature in features
         if feature not in gates
     ]
     if refused:
         raise InvalidInput("; ".join(refused), about=about, problems=refused)
     return objects
-
-
-def _features(objects: Sequence[JsonObject], about: str) -> Iterator[tuple[str, Feature]]:
-    for obj in objects:
-        if obj["kind"] == FILE_KIND:
-            yield from PublishingPolicy.of(obj, about=about).features
-        else:
-            policy = GpuPolicy.read(obj)
-            yield from ((f"{field} of GpuPolicy {policy.name}", feature) for field, feature in policy.spec.features)

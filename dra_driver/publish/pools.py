@@ -191,7 +191,7 @@ class PoolPublisher:
         kube = self._kube = watches.kube
         self._watches = watches
         self.driver = driver
-        changed = Changed(self._nodes_changed, self._pool_changed)
+        changed = Changed(self._nodes_changed, pool=lambda pool: self._queue.add(pool, soon=True))
         self.policies = publication.policies(watches, changed)
         self._describe = publication.describe
         self._labels_matter = publication.labels_matter or self.policies.labels_matter
@@ -318,9 +318,6 @@ class PoolPublisher:
         for _, pool in self._inventories.objects:
             if selected(pool, self._node_labels(pool)):
                 self._queue.add(pool)
-
-    def _pool_changed(self, pool: str) -> None:
-        self._queue.add(pool, soon=True)
 
     def _changed(self, change: MirrorChange[KeptInventory]) -> None:
         if change.after is None or self._statuses.has_news(change.after):

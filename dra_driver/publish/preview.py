@@ -11,7 +11,7 @@ from dra_driver.api.policy import PublishingPolicy, rules_of
 from dra_driver.api.resource import Device, ResourceClaim
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish.decisions import Users, after_mode_changes, decided, settled, with_mode_changes
+from dra_driver.publish.decisions import Users, after_mode_changes, decided, kind_of, settled, with_mode_changes
 from dra_driver.slices.features import ServerFeatures
 from dra_driver.slices.offline import DRIVERS
 
@@ -57,9 +57,9 @@ def preview(
     have = will if same else _published(inventory, rules_of(held), features)[0]
     return NodePreview(
         inventory.node_name,
-        {name: _kind(device) for name, device in will.items() if name not in have},
-        {name: _kind(device) for name, device in have.items() if name not in will},
-        {name: _kind(device) for name, device in will.items() if name in have and have[name] != device},
+        {name: kind_of(device) for name, device in will.items() if name not in have},
+        {name: kind_of(device) for name, device in have.items() if name not in will},
+        {name: kind_of(device) for name, device in will.items() if name in have and have[name] != device},
         tuple(with_mode_changes(settled(held, wanted, inventory, users), inventory, users).waiting),
         limitations,
         frozenset(name for decisions in wanted.gpus for name in decisions.policies),
@@ -76,11 +76,6 @@ def _published(
         devices |= {device.name: device for device in description.devices}
         limitations += limitations_of(description.notes, rules, driver, inventory.node_name)
     return devices, tuple(limitation for limitation in limitations if limitation.rule is not None)
-
-
-def _kind(device: Device) -> str:
-    kind = device.attributes["type"].string or ""
-    return f"{kind}-share" if device.allow_multiple_allocations else kind
 
 
 def counted(kinds: Iterable[str]) -> str:

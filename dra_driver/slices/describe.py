@@ -5,7 +5,7 @@ attributes, capacities, counters and taints, within the limits of the API. Pure:
 of the offers, which is the order in which the scheduler tries them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -80,15 +80,12 @@ def _with_shares(devices: Sequence[Offer], features: ServerFeatures) -> tuple[li
         for offer in devices
         if offer.sharing is not None and _place(offer) not in shared
     }
-    return list(_separate(devices, shared, features)), list(alone.values())
-
-
-def _separate(devices: Sequence[Offer], shared: set[object], features: ServerFeatures) -> Iterator[Offer]:
-    for offer in devices:
-        if offer.share is not None:
-            yield offer
-        elif _place(offer) not in shared or features.partitionable:
-            yield replace(offer, sharing=None)
+    separate = [
+        offer if offer.share is not None else replace(offer, sharing=None)
+        for offer in devices
+        if offer.share is not None or _place(offer) not in shared or features.partitionable
+    ]
+    return separate, list(alone.values())
 
 
 def _place(offer: Offer) -> object:
@@ -201,7 +198,9 @@ class _View:
         crowded: dict[str, None] = {}
         devices = tuple(self._device(offer, counters, crowded) for offer in published)
         self._note_crowded(gpu, crowded)
-        return DescribedGpu(devices, None if counters is None else _counter_set(counters), gpu.uuid)
+        if counters is None:
+            return DescribedGpu(devices, None, gpu.uuid)
+        return DescribedGpu(devices, CounterSet(name=counters.name, counters=_amounts(counters.totals)), gpu.uuid)
 
     def _device(self, offer: Offer, counters: GpuCounters | None, crowded: dict[str, None]) -> Device:
         """Adds the attributes that find no room to `crowded`."""
@@ -230,15 +229,13 @@ class _View:
             return []
         key = offer.gpu.uuid, _instance(offer)
         if key not in self._known_taints:
-            self._known_taints[key] = self._found_taints(offer)
+            results = taints(_conditions(offer), self._policy.health, self._driver_name)
+            if self._policy.changes_later(offer.gpu):
+                results.append(Taint(key=f"{self._driver_name}/{WAITING_TAINT}", value="Waiting", effect="NoSchedule"))
+            if not self._features.counters_apart:  # Servers of Kubernetes 1.34 refuse a taint without an effect.
+                results = [taint for taint in results if taint.effect != "None"]
+            self._known_taints[key] = results
         return self._known_taints[key]
-
-    def _found_taints(self, offer: Offer) -> list[Taint]:
-        results = taints(_conditions(offer), self._policy.health, self._driver_name)
-        if self._policy.changes_later(offer.gpu):
-            results.append(Taint(key=f"{self._driver_name}/{WAITING_TAINT}", value="Waiting", effect="NoSchedule"))
-        # Servers of Kubernetes 1.34 refuse a taint without an effect.
-        return results if self._features.counters_apart else [taint for taint in results if taint.effect != "None"]
 
     def _note_crowded(self, gpu: GpuFacts, attributes: Iterable[str]) -> None:
         """One note for each rule, and one for all of our own attributes."""
@@ -257,10 +254,6 @@ class _View:
             if not rule.values.keys().isdisjoint(names) and rule.matches(self._inventory.node_name, self._labels, gpu):
                 return rule
         return None
-
-
-def _counter_set(counters: GpuCounters) -> CounterSet:
-    return CounterSet(name=counters.name, counters=_amounts(counters.totals))
 
 
 def _consumed(counters: GpuCounters | None, device: str) -> list[CounterConsumption] | None:

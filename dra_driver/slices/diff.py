@@ -125,13 +125,10 @@ type SliceWrite = CreateSlice | UpdateSlice | DeleteSlice
 def wanted_pool(driver: str, node: NodeRef, layout: Mapping[int, SliceContents]) -> WantedPool:
     slices = []
     for index, contents in sorted(layout.items()):
-        wire = _wire(contents)
+        fields = _Fields(devices=contents.devices or None, shared_counters=contents.counter_sets or None)
+        wire = fields.to_wire()
         slices.append(WantedSlice(index, wire, _digest(driver, node, wire)))
     return WantedPool(driver, node, tuple(slices))
-
-
-def _wire(contents: SliceContents) -> JsonObject:
-    return _Fields(devices=contents.devices or None, shared_counters=contents.counter_sets or None).to_wire()
 
 
 class _Fields(Model):

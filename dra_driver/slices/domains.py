@@ -45,14 +45,16 @@ def domain_devices(
     rule = policy.domain_rule(node, labels)
     channels = min(rule.channels, imex.channels)
     common = _common(fabric, labels.get(DOMAIN_LABEL))
-    taints = _taints(fabric, driver_name)
-    devices = [_device("daemon", 0, common, taints)]
-    channel_taints = [*_daemon_taints(inventory, driver_name), *taints] if features.taints else []
-    binds = features.binding and inventory.prepares_for_binding is True
-    devices += [_device("channel", number, common, channel_taints, binds=binds) for number in range(channels)]
-    notes = []
+    notes, taints = [], []
     if fabric.problem is not None:
+        taints = [Taint(key=f"{driver_name}/{FABRIC_TAINT}", value=fabric.reason, effect="NoSchedule")]
         notes.append(Note(LimitationCause.FABRIC_INCOMPLETE, f"channels are tainted because {fabric.problem}"))
+    devices = [_device("daemon", 0, common, taints)]
+    if features.taints and any(problem.subject == DOMAIN_SUBJECT for problem in inventory.problems):
+        # The daemon itself is not kept away: it is tried again with the next pod.
+        taints = [Taint(key=f"{driver_name}/{DAEMON_TAINT}", value="NotReady", effect="NoSchedule"), *taints]
+    binds = features.binding and inventory.prepares_for_binding is True
+    devices += [_device("channel", number, common, taints, binds=binds) for number in range(channels)]
     if channels < rule.channels:
         text = (
             f"{channels} channels are offered because the NVIDIA driver has no more; the rule asks for {rule.channels}"
@@ -85,16 +87,3 @@ def _common(fabric: NodeFabric, domain: str | None) -> dict[str, Attribute]:
     if domain:
         common["domain"] = Attribute(string=domain)
     return common
-
-
-def _taints(fabric: NodeFabric, driver_name: str) -> list[Taint]:
-    if fabric.problem is None:
-        return []
-    return [Taint(key=f"{driver_name}/{FABRIC_TAINT}", value=fabric.reason, effect="NoSchedule")]
-
-
-def _daemon_taints(inventory: NodeInventorySpec, driver_name: str) -> list[Taint]:
-    """The daemon itself is not kept away: it is tried again with the next pod."""
-    if all(problem.subject != DOMAIN_SUBJECT for problem in inventory.problems):
-        return []
-    return [Taint(key=f"{driver_name}/{DAEMON_TAINT}", value="NotReady", effect="NoSchedule")]

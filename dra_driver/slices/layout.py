@@ -8,7 +8,7 @@ their own, with indices far behind, so that devices and counter sets never push 
 Before Kubernetes 1.35 a counter set was in the slice of its devices: there each GPU has a slice of its own.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import batched, chain
 from typing import Protocol
@@ -48,7 +48,13 @@ def slice_layout(gpus: Sequence[DescribedGpu], now: Places, features: ServerFeat
     """
     if any(gpu.counters is not None for gpu in gpus) and not features.counters_apart:
         return _by_gpu(gpus, now)
-    capacity = _capacity(gpus, features)
+    # Where there can be taints, the first one must not spread a full slice over two.
+    advanced = (
+        features.taints
+        or features.list_attributes
+        or any(device.taints or device.consumes_counters for gpu in gpus for device in gpu.devices)
+    )
+    capacity = ADVANCED_DEVICES_PER_SLICE if advanced else DEVICES_PER_SLICE
     groups = [group for gpu in gpus for group in batched(gpu.devices, capacity)]
     counter_sets = [(gpu.counters,) for gpu in gpus if gpu.counters is not None]
     in_front = {name: index for name, index in now.devices.items() if index < COUNTER_SLICES}
@@ -73,16 +79,6 @@ def _by_gpu(gpus: Sequence[DescribedGpu], now: Places) -> dict[int, SliceContent
     return layout
 
 
-def _capacity(gpus: Iterable[DescribedGpu], features: ServerFeatures) -> int:
-    # Where there can be taints, the first one must not spread a full slice over two.
-    advanced = (
-        features.taints
-        or features.list_attributes
-        or any(device.taints or device.consumes_counters for gpu in gpus for device in gpu.devices)
-    )
-    return ADVANCED_DEVICES_PER_SLICE if advanced else DEVICES_PER_SLICE
-
-
 class _Named(Protocol):
     @property
     def name(self) -> str: ...
@@ -98,16 +94,13 @@ def _placed[T: _Named](
     """Groups by slice index; where they are `now`, unless that takes more slices than a fresh start at `first`."""
     weights = [weight(group) for group in groups]
     fresh = _indices(weights, [None] * len(groups), capacity, first)
-    unmoved = _indices(weights, [_place_of(group, now) for group in groups], capacity, first)
+    places = [next((now[item.name] for item in group if item.name in now), None) for group in groups]
+    unmoved = _indices(weights, places, capacity, first)
     indices = unmoved if len(set(unmoved)) <= len(set(fresh)) else fresh
     placed: dict[int, list[tuple[T, ...]]] = {index: [] for index in sorted(set(indices))}
     for index, group in zip(indices, groups, strict=True):
         placed[index].append(group)
     return placed
-
-
-def _place_of(group: Iterable[_Named], now: Mapping[str, int]) -> int | None:
-    return next((now[item.name] for item in group if item.name in now), None)
 
 
 def _indices(weights: Sequence[int], wanted: Sequence[int | None], capacity: int, first: int) -> list[int]:

@@ -119,7 +119,8 @@ def device_attributes(
         plain, versions = _mig(offer, offer.partition), _versions_of(offer.gpu, driver)
     else:
         plain, versions = _gpu(offer.gpu, nvlink_domain), _versions_of(offer.gpu, driver)
-    plain |= {"type": offer.kind.value, "sharing": _sharing(offer), "isolation": _isolation(offer)}
+    sharing = "exclusive" if offer.sharing is None else _STRATEGIES[offer.sharing.strategy]
+    plain |= {"type": offer.kind.value, "sharing": sharing, "isolation": _isolation(offer)}
     described = dict(_written(plain)) | dict(_written_versions(versions))
     if lists:
         described |= _lists_of(offer)
@@ -153,10 +154,7 @@ def _count(value: Attribute) -> int:
     return len(value.ints or value.strings or (value,))
 
 
-def _sharing(offer: Offer) -> str:
-    if offer.sharing is None:
-        return "exclusive"
-    return {"TimeSlicing": "time-slicing", "MPS": "mps"}[offer.sharing.strategy]
+_STRATEGIES = {"TimeSlicing": "time-slicing", "MPS": "mps"}
 
 
 def _isolation(offer: Offer) -> str:
@@ -348,7 +346,8 @@ def _mig_amounts(offer: Offer, partition: Partition) -> dict[str, int]:
         }
         if partition.compute_slices is not None:
             amounts["memory"] = amounts["memory"] // _MEBIBYTE * _MEBIBYTE
-            amounts["multiprocessors"] = part_multiprocessors(offer.profile, own, _profiles(offer.gpu))
+            profiles = offer.gpu.mig.profiles if offer.gpu.mig is not None else []
+            amounts["multiprocessors"] = part_multiprocessors(offer.profile, own, profiles)
     if offer.existing is None:
         return amounts
     reported = {"memory": offer.existing.memory_bytes, "multiprocessors": offer.existing.multiprocessors}
@@ -361,21 +360,17 @@ def _mig_amounts(offer: Offer, partition: Partition) -> dict[str, int]:
 
 
 def _shared(amounts: Mapping[str, int], rule: SharingRule) -> dict[str, Capacity]:
-    shared = {
-        name: Capacity(value=_quantity(name, amount), request_policy={"default": "0"})
-        for name, amount in amounts.items()
-    }
+    policies: dict[str, dict[str, Any]] = {name: {"default": "0"} for name in amounts}
     memory = amounts.get("memory", 0) // _MEBIBYTE * _MEBIBYTE
-    capacity = rule.capacity or ()
     if memory:
-        shared["memory"] = Capacity(
-            value=_quantity("memory", amounts["memory"]), request_policy=_memory_policy(memory, rule)
-        )
+        policies["memory"] = _memory_policy(memory, rule)
+    shared = {
+        name: Capacity(value=_quantity(name, amount), request_policy=policies[name]) for name, amount in amounts.items()
+    }
     if rule.replicas is not None:
-        shared["shares"] = Capacity(
-            value=str(rule.replicas), request_policy=_in_steps("1", "1", str(rule.replicas), "1")
-        )
-    if "cores" in capacity:
+        replicas = str(rule.replicas)
+        shared["shares"] = Capacity(value=replicas, request_policy=_in_steps("1", "1", replicas, "1"))
+    if "cores" in (rule.capacity or ()):
         shared["cores"] = Capacity(value=str(_CORES), request_policy=_in_steps(str(_CORES), "1", str(_CORES), "1"))
     return shared
 
@@ -403,7 +398,3 @@ def plain_capacity(name: str, amount: int) -> Capacity:
 
 def _quantity(name: str, amount: int) -> str:
     return str(Quantity.of_bytes(amount)) if name in ("memory", "addressableMemory") else str(amount)
-
-
-def _profiles(gpu: GpuFacts) -> list[Any]:
-    return gpu.mig.profiles if gpu.mig is not None else []

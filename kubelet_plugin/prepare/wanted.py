@@ -15,7 +15,7 @@ from dra_driver.api.policy import SharingRule
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.cdi.edits import cdi_device_id
 from dra_driver.devices.exclusion import PlannedUse, conflict, unsupported
-from dra_driver.devices.fit import checked_against, config_kind, identity
+from dra_driver.devices.fit import CONFIG_KIND, checked_against, identity
 from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.features import check_strategy
@@ -302,7 +302,7 @@ def _results(
 
 
 def _config(result: AllocatedDevice, offer: Offer, configs: Sequence[ListedConfig]) -> DeviceConfig:
-    kind: type[Any] = config_kind(offer.kind)
+    kind: type[Any] = CONFIG_KIND[offer.kind]
     config: DeviceConfig = config_for(RequestName.of(result.request), configs, kind)
     return config
 

@@ -12,7 +12,7 @@ from support.wrong_configs import TABLE, configs_of, messages_of, place_of
 from dra_driver.api.inventory import NodeInventorySpec, summary_of
 from dra_driver.api.opaque import config_for, listed_configs
 from dra_driver.api.resource import AllocatedConfig
-from dra_driver.devices.fit import checked_against, config_kind
+from dra_driver.devices.fit import CONFIG_KIND, checked_against
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.errors import InvalidConfig
@@ -30,7 +30,7 @@ def offered(row: dict[str, Any]) -> Offer:
 @rows("row", TABLE)
 def test_every_mistake_gives_its_message(row: dict[str, Any]) -> None:
     device = offered(row)
-    kind = config_kind(device.kind)
+    kind = CONFIG_KIND[device.kind]
     listed = listed_configs([AllocatedConfig.of(config) for config in configs_of(row)], GPU_DRIVER)
 
     with pytest.raises(InvalidConfig) as refused:

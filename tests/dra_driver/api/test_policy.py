@@ -162,4 +162,4 @@ def test_all_mistakes_are_reported_together() -> None:
 
 
 def test_what_is_not_shared_needs_no_gate() -> None:
-    assert policy("sharing: [{strategy: Exclusive}]").features == ()
+    assert not list(policy("sharing: [{strategy: Exclusive}]").features)

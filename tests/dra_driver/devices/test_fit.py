@@ -15,7 +15,7 @@ from dra_driver.api.config import (
 )
 from dra_driver.api.inventory import ComputeInstanceFacts, MigFacts, MigProfileFacts
 from dra_driver.api.policy import SharingRule
-from dra_driver.devices.fit import checked_against, config_kind, identity
+from dra_driver.devices.fit import CONFIG_KIND, checked_against, identity
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import InvalidConfig
 
@@ -64,7 +64,7 @@ def refusal(sharing: Sharing, *devices: Offer) -> str:
 
 
 def test_each_kind_of_device_takes_one_kind_of_config() -> None:
-    assert [config_kind(kind) for kind in DeviceKind] == [GpuConfig, MigDeviceConfig, VfioDeviceConfig]
+    assert [CONFIG_KIND[kind] for kind in DeviceKind] == [GpuConfig, MigDeviceConfig, VfioDeviceConfig]
 
 
 @pytest.mark.parametrize("sharing", [None, sliced(), by_mps(), by_mps(50, 8 * GIB, ("*", GIB), multi_user=True)])
