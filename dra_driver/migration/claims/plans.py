@@ -123,7 +123,7 @@ def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> 
             )
             yield finding(codes.NOT_EDITABLE, document, pod.path, message, advice=advice)
         for container in pod.containers:
-            for resource, path in dict(strange_resources(container, meaning, options)).items():
+            for resource, path in strange_resources(container, meaning, options).items():
                 message = f"{resource}: neither its meaning nor what a {document.kind} does with it is known"
                 yield finding(codes.UNKNOWN_RESOURCE, document, path, message)
 

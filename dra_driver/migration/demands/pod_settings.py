@@ -5,18 +5,16 @@ Source: the reference on migration sources, section 5; libnvidia-container's var
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from dra_driver.api.untyped import Path, list_in, maps_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.migration import codes
-from dra_driver.migration.demands.resources import Notes
+from dra_driver.migration.demands.resources import PodNotes
 from dra_driver.migration.model import (
     ContainerAt,
     MigrationFinding,
-    Options,
     PodSpecAt,
     Put,
     Remove,
@@ -82,14 +80,20 @@ _HOST_GPU = re.compile(
 )
 
 
-def mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[MigrationFinding]:
-    """Device files and driver libraries of the host, and privileged containers that have GPUs."""
+def _host_folders(pod: PodSpecAt) -> Iterator[tuple[str, Path, object]]:
+    """Folders of the host that are volumes of the pod, with the path and the name of the volume."""
     for index, volume in enumerate(maps_in(pod.spec.get("volumes"))):
         folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
-        if folder and _HOST_GPU.fullmatch(folder):
-            message = f"volume {volume.get('name')} is {folder} of the host"
+        yield folder, (*pod.path, "volumes", index), volume.get("name")
+
+
+def mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[MigrationFinding]:
+    """Device files and driver libraries of the host, and privileged containers that have GPUs."""
+    for folder, path, name in _host_folders(pod):
+        if _HOST_GPU.fullmatch(folder):
             severity = Severity.WARNING if folder == "/dev" and not users else None
-            yield finding(codes.BYPASS, pod.document, (*pod.path, "volumes", index), message, severity=severity)
+            message = f"volume {name} is {folder} of the host"
+            yield finding(codes.BYPASS, pod.document, path, message, severity=severity)
     for container in users:
         if value_at(container.obj, ("securityContext", "privileged")) is True:
             path = (*container.path, "securityContext", "privileged")
@@ -102,13 +106,31 @@ _BEGINNING = re.compile(r"(GPU|MIG)-[0-9a-f][0-9a-f-]*", re.IGNORECASE)
 """Of a UUID: CUDA accepts a unique prefix."""
 
 
-def settings(
-    pod: PodSpecAt, users: Sequence[ContainerAt], resources: Iterable[str], options: Options, notes: Notes
-) -> Mapping[Path, tuple[str, ...]]:
+def settings(notes: PodNotes, users: Sequence[ContainerAt], resources: Collection[str]) -> Mapping[Path, list[str]]:
     """Of a pod that asks for GPUs: `users` are its containers that do, `resources` what they asked by.
 
     Returns selectors by the path of the container whose devices they are for."""
-    return _Reader(pod, users, tuple(resources), options, notes).read()
+    pod = notes.pod
+    paths = {container.path for container in users}
+    selectors: dict[Path, list[str]] = {}
+    group = shared_group(pod.document, notes.options)
+    if group is not None:
+        message = f"all pods of {', '.join(group)} share one ResourceClaim"
+        notes.say_with_claims(codes.SHARED_CLAIM, pod.path, message, fixed=False)
+    for container in pod.containers:
+        given = variables(container)
+        if container.path in paths:
+            selectors[container.path] = list(_of_user(notes, container, given))
+        elif sees_all(container):
+            _of_onlooker(notes, container, given[VISIBLE], users[0])
+        notes.findings += administration(pod, given)
+    _mps(notes, users)
+    _runtime_class(notes)
+    _scheduler(notes, resources)
+    _node_name(notes)
+    _tolerations(notes, resources)
+    notes.findings += mounts(pod, users)
+    return selectors
 
 
 def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
@@ -123,188 +145,151 @@ def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
     return ("volcano", ("spec",)) if of_volcano else (None, own)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    _pod: PodSpecAt
-    _users: Sequence[ContainerAt]
-    _resources: Sequence[str]
-    _options: Options
-    _notes: Notes
-    _selectors: dict[Path, list[str]] = field(default_factory=lambda: defaultdict(list))
+# -- variables of a container that asks for GPUs
 
-    def read(self) -> Mapping[Path, tuple[str, ...]]:
-        paths = {container.path for container in self._users}
-        group = shared_group(self._pod.document, self._options)
-        if group is not None:
-            message = f"all pods of {', '.join(group)} share one ResourceClaim"
-            self._notes.say_with_claims(codes.SHARED_CLAIM, self._pod.path, message, fixed=False)
-        for container in self._pod.containers:
-            given = variables(container)
-            if container.path in paths:
-                self._of_user(container, given)
-            elif sees_all(container):
-                self._of_onlooker(container, given[VISIBLE])
-            self._notes.findings += administration(self._pod, given)
-        self._mps()
-        self._runtime_class()
-        self._scheduler()
-        self._node_name()
-        self._tolerations()
-        self._notes.findings += mounts(self._pod, self._users)
-        return {path: tuple(dict.fromkeys(some)) for path, some in self._selectors.items()}
 
-    # -- variables of a container that asks for GPUs
+def _of_user(notes: PodNotes, container: ContainerAt, given: Mapping[str, Variable]) -> Iterator[str]:
+    """Yields selectors for its devices."""
+    visible, cuda = given.get(VISIBLE), given.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.value is None:
+        message = f"{VISIBLE} is set elsewhere; with claims it has no effect"
+        notes.say(codes.SETTING_KEPT, visible.path, message)
+    elif visible is not None and visible.value not in NONE_VISIBLE:
+        yield from _pinned(notes, VISIBLE, visible)
+        message = f"{VISIBLE}={visible.value} is removed from {container.name}: its claim decides what it gets"
+        notes.say_with_claims(codes.SETTING_REMOVED, visible.path, message)
+        notes.edits.append(Remove(visible.path))
+        # The driver's CDI edits replace the variable; the device plugin did not.
+        message = f"{VISIBLE}={visible.value} has no effect: {container.name} sees only the GPUs that it asks for"
+        notes.say_with_extended(codes.SETTING_KEPT, visible.path, message)
+    if cuda is not None:
+        yield from _pinned(notes, "CUDA_VISIBLE_DEVICES", cuda)
 
-    def _of_user(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
-        visible = given.get(VISIBLE)
-        if visible is not None and visible.value is None:
-            self._notes.say(
-                codes.SETTING_KEPT, visible.path, f"{VISIBLE} is set elsewhere; with claims it has no effect"
-            )
-        elif visible is not None and visible.value not in NONE_VISIBLE:
-            uuids = uuids_of(visible.value or "")
-            if uuids:
-                self._pinned(container, VISIBLE, visible, uuids)
-            message = f"{VISIBLE}={visible.value} is removed from {container.name}: its claim decides what it gets"
-            self._notes.say_with_claims(codes.SETTING_REMOVED, visible.path, message)
-            self._notes.edits.append(Remove(visible.path))
-            # The driver's CDI edits replace the variable; the device plugin did not.
-            message = f"{VISIBLE}={visible.value} has no effect: {container.name} sees only the GPUs that it asks for"
-            self._notes.say_with_extended(codes.SETTING_KEPT, visible.path, message)
-        cuda = given.get("CUDA_VISIBLE_DEVICES")
-        if cuda is not None and (uuids := uuids_of(cuda.value or "")):
-            self._pinned(container, "CUDA_VISIBLE_DEVICES", cuda, uuids)
 
-    def _of_onlooker(self, container: ContainerAt, visible: Variable) -> None:
-        """Asks for none, and sees those of its pod's other containers, and all others of the node."""
-        if self._options.share_visible_all:
-            message = f"{container.name} shares the GPUs of {self._users[0].name}, and no longer sees all of the node"
-            self._notes.say_with_claims(codes.BYPASS, visible.path, message, severity=Severity.INFO)
-            self._notes.edits.append(Remove(visible.path))
-            self._notes.needs_claims.append(f"{container.name} shares GPUs, which extended resources cannot express")
+def _pinned(notes: PodNotes, name: str, variable: Variable) -> Iterator[str]:
+    uuids = uuids_of(variable.value or "")
+    if uuids:
+        yield _with_uuid(f"{notes.options.attributes}.uuid", uuids)
+        notes.needs_claims.append("it asks for certain GPUs, which extended resources cannot express")
+        notes.say_with_claims(codes.PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
+
+
+def _of_onlooker(notes: PodNotes, container: ContainerAt, visible: Variable, user: ContainerAt) -> None:
+    """Asks for none, and sees those of its pod's other containers, and all others of the node."""
+    if notes.options.share_visible_all:
+        message = f"{container.name} shares the GPUs of {user.name}, and no longer sees all of the node"
+        notes.say_with_claims(codes.BYPASS, visible.path, message, severity=Severity.INFO)
+        notes.edits.append(Remove(visible.path))
+        notes.needs_claims.append(f"{container.name} shares GPUs, which extended resources cannot express")
+        return
+    advice = "If it should share the GPUs of the pod's other containers, decide `shareVisibleAll: true`."
+    message = f"{container.name} sees all GPUs of its node by {VISIBLE}={visible.value}, and asks for none"
+    notes.say(codes.BYPASS, visible.path, message, advice=advice)
+
+
+_MPS_FOLDERS = ("/tmp/nvidia-mps", "/run/nvidia/mps", "/var/run/nvidia/mps", "/tmp/nvidia-log")
+
+
+def _mps(notes: PodNotes, users: Sequence[ContainerAt]) -> None:
+    """A daemon of the host that the pod reaches by mounts and variables; or variables alone."""
+    given = [(name, variable.path) for user in users for name, variable in variables(user).items()]
+    signs = [(folder, path) for folder, path, _ in _host_folders(notes.pod) if folder in _MPS_FOLDERS]
+    signs += [(name, path) for name, path in given if name.startswith("CUDA_MPS_PIPE")]
+    if signs:
+        names = ", ".join(dict.fromkeys(name for name, _ in signs))
+        notes.say(codes.HAND_MADE_MPS, signs[0][1], f"it uses an MPS daemon of the host: {names}")
+        return
+    for name, path in given:
+        if name.startswith("CUDA_MPS_"):
+            message = f"{name} has an effect only if its devices are shared by MPS"
+            notes.say_with_claims(codes.SETTING_KEPT, path, message, fixed=False)
+
+
+# -- the pod
+
+
+def _runtime_class(notes: PodNotes) -> None:
+    name = notes.pod.spec.get("runtimeClassName")
+    path = (*notes.pod.path, "runtimeClassName")
+    if not isinstance(name, str) or not name.startswith("nvidia"):
+        return
+    if notes.options.remove_runtime_class:
+        notes.edits.append(Remove(path))
+        notes.say_with_claims(codes.SETTING_REMOVED, path, f"runtimeClassName {name}: devices come by CDI")
+    else:
+        message = f"runtimeClassName {name} is not needed: devices come by CDI"
+        notes.say_with_claims(codes.SETTING_KEPT, path, message, fixed=False)
+
+
+def _scheduler(notes: PodNotes, resources: Collection[str]) -> None:
+    """What KAI does with extended resources, `dra_driver.migration.claims.frameworks` says.
+
+    Source: Volcano 1.16, its action `allocate`, which looks for the resource in what the node has left.
+    """
+    name, path = scheduler_of(notes.pod)
+    if name is None:
+        return
+    if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
+        if "schedulerName" in notes.pod.inherited:
+            message = f"schedulerName {name}, which is set elsewhere, does not support claims"
+            notes.say_with_claims(codes.OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
             return
-        advice = "If it should share the GPUs of the pod's other containers, decide `shareVisibleAll: true`."
-        message = f"{container.name} sees all GPUs of its node by {VISIBLE}={visible.value}, and asks for none"
-        self._notes.say(codes.BYPASS, visible.path, message, advice=advice)
+        notes.edits.append(Remove(path))
+        message = f"schedulerName {name} is removed: it does not support claims, and the default scheduler does"
+        notes.say_with_claims(codes.OTHER_SCHEDULER, path, message, severity=Severity.INFO)
+        return
+    needs = next((words for part, words in _SCHEDULERS.items() if part in name), "check its documentation")
+    message = f"schedulerName {name} stays, and must support claims: {needs}"
+    notes.say_with_claims(codes.OTHER_SCHEDULER, path, message, fixed=False)
+    if "volcano" in name:
+        why = "Volcano supports extended resources of device plugins only, not those of a DeviceClass"
+        notes.prefers_claims.append(why)
+        message = f"schedulerName {name}: Volcano finds no {' or '.join(resources)} on nodes of the driver"
+        advice, severity = "Use claims, or the default scheduler.", Severity.ERROR
+    elif "kai" in name or "runai" in name:
+        return
+    else:
+        message = f"schedulerName {name} must support extended resources that a DeviceClass answers"
+        advice = "Check its documentation; otherwise use claims (`strategy: claims`)."
+        severity = Severity.WARNING
+    notes.say_with_extended(codes.OTHER_SCHEDULER, path, message, advice=advice, severity=severity)
 
-    def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
-        self._selectors[container.path].append(_with_uuid(f"{self._options.attributes}.uuid", uuids))
-        self._notes.needs_claims.append("it asks for certain GPUs, which extended resources cannot express")
-        self._notes.say_with_claims(codes.PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
 
-    # -- MPS by hand
+def _node_name(notes: PodNotes) -> None:
+    name = notes.pod.spec.get("nodeName")
+    path = (*notes.pod.path, "nodeName")
+    if not isinstance(name, str) or not name:
+        return
+    notes.edits += [Remove(path), Put((*notes.pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
+    message = f"nodeName {name} became a nodeSelector: a pod that bypasses the scheduler gets no devices"
+    notes.say_with_claims(codes.PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
+    notes.needs_claims.append("with nodeName the scheduler allocates no devices for it")
 
-    def _mps(self) -> None:
-        """A daemon of the host that the pod reaches by mounts and variables."""
-        signs = list(self._signs_of_mps())
-        if signs:
-            names = ", ".join(dict.fromkeys(name for _, name in signs))
-            self._notes.say(codes.HAND_MADE_MPS, signs[0][0], f"it uses an MPS daemon of the host: {names}")
-            return
-        for container in self._users:
-            for name, variable in variables(container).items():
-                if name.startswith("CUDA_MPS_"):
-                    message = f"{name} has an effect only if its devices are shared by MPS"
-                    self._notes.say_with_claims(codes.SETTING_KEPT, variable.path, message, fixed=False)
 
-    def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
-        for index, volume in enumerate(maps_in(self._pod.spec.get("volumes"))):
-            folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
-            if folder in ("/tmp/nvidia-mps", "/run/nvidia/mps", "/var/run/nvidia/mps", "/tmp/nvidia-log"):
-                yield (*self._pod.path, "volumes", index), folder
-        for container in self._users:
-            for name, variable in variables(container).items():
-                if name.startswith("CUDA_MPS_PIPE"):
-                    yield variable.path, name
-
-    # -- the pod
-
-    def _runtime_class(self) -> None:
-        name = self._pod.spec.get("runtimeClassName")
-        path = (*self._pod.path, "runtimeClassName")
-        if not isinstance(name, str) or not name.startswith("nvidia"):
-            return
-        if self._options.remove_runtime_class:
-            self._notes.edits.append(Remove(path))
-            self._notes.say_with_claims(codes.SETTING_REMOVED, path, f"runtimeClassName {name}: devices come by CDI")
-        else:
-            message = f"runtimeClassName {name} is not needed: devices come by CDI"
-            self._notes.say_with_claims(codes.SETTING_KEPT, path, message, fixed=False)
-
-    def _scheduler(self) -> None:
-        name, path = scheduler_of(self._pod)
-        if name is None:
-            return
-        if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
-            if "schedulerName" in self._pod.inherited:
-                message = f"schedulerName {name}, which is set elsewhere, does not support claims"
-                self._notes.say_with_claims(codes.OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
-                return
-            self._notes.edits.append(Remove(path))
-            message = f"schedulerName {name} is removed: it does not support claims, and the default scheduler does"
-            self._notes.say_with_claims(codes.OTHER_SCHEDULER, path, message, severity=Severity.INFO)
-            return
-        needs = next((words for part, words in _SCHEDULERS.items() if part in name), "check its documentation")
-        message = f"schedulerName {name} stays, and must support claims: {needs}"
-        self._notes.say_with_claims(codes.OTHER_SCHEDULER, path, message, fixed=False)
-        self._scheduler_of_extended_resources(name, path)
-
-    def _scheduler_of_extended_resources(self, name: str, path: Path) -> None:
-        """Of KAI's, `dra_driver.migration.claims.frameworks` says more.
-
-        Source: Volcano 1.16, its action `allocate`, which looks for the resource in what the node has left.
-        """
-        if "volcano" in name:
-            self._notes.prefers_claims.append(
-                "Volcano supports extended resources of device plugins only, not those of a DeviceClass"
-            )
-            message = f"schedulerName {name}: Volcano finds no {self._resources[0]} on nodes of the driver"
-            advice = "Use claims, or the default scheduler."
-            severity = Severity.ERROR
-        elif "kai" in name or "runai" in name:
-            return
-        else:
-            message = f"schedulerName {name} must support extended resources that a DeviceClass answers"
-            advice = "Check its documentation; otherwise use claims (`strategy: claims`)."
-            severity = Severity.WARNING
-        self._notes.say_with_extended(codes.OTHER_SCHEDULER, path, message, advice=advice, severity=severity)
-
-    def _node_name(self) -> None:
-        name = self._pod.spec.get("nodeName")
-        path = (*self._pod.path, "nodeName")
-        if not isinstance(name, str) or not name:
-            return
-        self._notes.edits += [Remove(path), Put((*self._pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
-        message = f"nodeName {name} became a nodeSelector: a pod that bypasses the scheduler gets no devices"
-        self._notes.say_with_claims(codes.PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
-        self._notes.needs_claims.append("with nodeName the scheduler allocates no devices for it")
-
-    def _tolerations(self) -> None:
-        """Of the taint that is named after the resource, as the admission plugin ExtendedResourceToleration does."""
-        if not any(resource in ("nvidia.com/gpu", "nvidia.com/gpu.shared") for resource in self._resources):
-            return
-        given = maps_in(self._pod.spec.get("tolerations"))
-        key = "nvidia.com/gpu"
-        covering = (item for item in given if item.get("effect") in (None, "", "NoSchedule"))
-        if any(
-            item.get("key") == key or (not item.get("key") and item.get("operator") == "Exists") for item in covering
-        ):
-            return
-        added = {"key": key, "operator": "Exists", "effect": "NoSchedule"}
-        if "tolerations" in self._pod.inherited:
-            path: Path = (*self._pod.path, "tolerations")
-            self._notes.edits.append(Put(path, [*given, added]))
-            message = f"a toleration of the taint {key} is added to those that it inherits"
-            self._notes.say_with_claims(codes.TOLERATION, path, message)
-            return
-        path = (*self._pod.path, "tolerations", len(given))
-        self._notes.edits.append(Put(path, added))
-        message = f"a toleration of the taint {key} is added"
-        if not given and (others := _TOLERATIONS_OF_OTHERS.get(self._pod.document.kind)):
-            message += f"; {others} no longer count: repeat them here"
-            self._notes.say_with_claims(codes.TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
-            return
-        self._notes.say_with_claims(codes.TOLERATION, path, message)
+def _tolerations(notes: PodNotes, resources: Collection[str]) -> None:
+    """Of the taint that is named after the resource, as the admission plugin ExtendedResourceToleration does."""
+    if not any(resource in ("nvidia.com/gpu", "nvidia.com/gpu.shared") for resource in resources):
+        return
+    given = maps_in(notes.pod.spec.get("tolerations"))
+    key = "nvidia.com/gpu"
+    covering = (item for item in given if item.get("effect") in (None, "", "NoSchedule"))
+    if any(item.get("key") == key or (not item.get("key") and item.get("operator") == "Exists") for item in covering):
+        return
+    added = {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+    if "tolerations" in notes.pod.inherited:
+        path: Path = (*notes.pod.path, "tolerations")
+        notes.edits.append(Put(path, [*given, added]))
+        message = f"a toleration of the taint {key} is added to those that it inherits"
+        notes.say_with_claims(codes.TOLERATION, path, message)
+        return
+    path = (*notes.pod.path, "tolerations", len(given))
+    notes.edits.append(Put(path, added))
+    message = f"a toleration of the taint {key} is added"
+    if not given and (others := _TOLERATIONS_OF_OTHERS.get(notes.pod.document.kind)):
+        message += f"; {others} no longer count: repeat them here"
+        notes.say_with_claims(codes.TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
+        return
+    notes.say_with_claims(codes.TOLERATION, path, message)
 
 
 _TOLERATIONS_OF_OTHERS: Mapping[str, str] = {

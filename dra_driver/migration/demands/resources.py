@@ -9,12 +9,11 @@ containers after it, as in the device manager of the kubelet.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
-from dra_driver.api.documents import Document
 from dra_driver.api.untyped import Path, map_in, value_at
 from dra_driver.checking.codes import Severity
 from dra_driver.grouping import grouped
@@ -26,15 +25,17 @@ from dra_driver.migration.model import (
     DeviceShare,
     Edit,
     FindingDetails,
+    Held,
     MigrationFinding,
     Options,
+    PodSpecAt,
     Role,
     Want,
     What,
     finding,
 )
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
-from dra_driver.migration.understand.meaning import SYSTEMS, Meaning, Stands
+from dra_driver.migration.understand.meaning import SYSTEMS, UNKNOWN_NODES, Meaning, Stands
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, MIG_RESOURCE, PluginSharing
 from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
@@ -55,8 +56,17 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Notes:
-    document: Document
+class PodNotes:
+    """One pod: by what it is read, and what is noted about it meanwhile."""
+
+    pod: PodSpecAt
+    meaning: Meaning
+    options: Options
+    requirements: Sequence[Requirement]
+    """What certainly holds of its node."""
+    hints: Hints
+    held: tuple[Held, ...]
+    """Claims that it has already."""
     findings: list[MigrationFinding] = field(default_factory=list)
     claim_findings: list[MigrationFinding] = field(default_factory=list)
     """If the pod gets claims."""
@@ -70,10 +80,19 @@ class Notes:
     leave: list[str] = field(default_factory=list)
     """Why the pod cannot be migrated, a sentence each."""
 
+    @property
+    def annotations(self) -> dict[str, str]:
+        return {str(key): str(value) for key, value in map_in(self.pod.metadata.get("annotations")).items()}
+
+    @property
+    def gpu_memory(self) -> Quantity | None:
+        """Of one GPU where the pod can run; None if it is not known."""
+        return self.meaning.gpu_memory(self.requirements) or self.options.gpu_memory
+
     def say(self, code: FindingCode, path: Path, message: str, **details: Unpack[FindingDetails]) -> None:
         """Once for all containers."""
         if all((finding.code, finding.message) != (code, message) for finding in self.findings):
-            self.findings.append(finding(code, self.document, path, message, **details))
+            self.findings.append(finding(code, self.pod.document, path, message, **details))
 
     def refuse(self, code: FindingCode, path: Path, message: str, **details: Unpack[FindingDetails]) -> None:
         """Says it, and that the pod cannot be migrated."""
@@ -83,12 +102,12 @@ class Notes:
     def say_with_claims(self, code: FindingCode, path: Path, message: str, **details: Unpack[FindingDetails]) -> None:
         """Done by the edits, unless the details say otherwise."""
         details.setdefault("fixed", True)
-        note = finding(code, self.document, path, message, **details)
+        note = finding(code, self.pod.document, path, message, **details)
         if note not in self.claim_findings:
             self.claim_findings.append(note)
 
     def say_with_extended(self, code: FindingCode, path: Path, message: str, **details: Unpack[FindingDetails]) -> None:
-        self.extended_findings.append(finding(code, self.document, path, message, **details))
+        self.extended_findings.append(finding(code, self.pod.document, path, message, **details))
 
 
 _FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
@@ -109,37 +128,31 @@ class Amount:
     paths: tuple[Path, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Amounts:
+class Amounts(dict[str, Amount]):
     """Of one container, by resource."""
 
-    by_resource: Mapping[str, Amount]
-
-    def __contains__(self, resource: str) -> bool:
-        return resource in self.by_resource
-
     def number(self, resource: str) -> int | None:
-        amount = self.by_resource.get(resource)
-        return None if amount is None else amount.number
+        return self[resource].number if resource in self else None
 
     def paths(self, *resources: str) -> tuple[Path, ...]:
-        return tuple(path for name in resources if name in self.by_resource for path in self.by_resource[name].paths)
+        return tuple(path for name in resources if name in self for path in self[name].paths)
 
 
-def amounts_of(container: ContainerAt, is_gpu: Callable[[str], bool], notes: Notes) -> Amounts:
-    """Of the resources for which `is_gpu`; those that cannot be read are in the notes only."""
+def amounts_of(container: ContainerAt, notes: PodNotes) -> Amounts:
+    """Of the resources that are known; those that cannot be read are in the notes only."""
     given = {name: map_in(container.resources.get(name)) for name in ("limits", "requests")}
-    names = sorted({str(name) for amounts in given.values() for name in amounts if is_gpu(str(name))})
-    amounts = (_amount(container, name, given, notes) for name in names)
+    names = sorted({str(name) for amounts in given.values() for name in amounts})
+    known = (name for name in names if is_gpu_resource(name, notes.meaning, notes.options))
+    amounts = (_amount(container, name, given, notes) for name in known)
     return Amounts({amount.resource: amount for amount in amounts if amount is not None})
 
 
 def _amount(
-    container: ContainerAt, resource: str, given: Mapping[str, Mapping[str, object]], notes: Notes
+    container: ContainerAt, resource: str, given: Mapping[str, Mapping[str, object]], notes: PodNotes
 ) -> Amount | None:
-    at = container.resources_path
+    at, document = container.resources_path, notes.pod.document
     # Limits that stand for another field are that field.
-    written = value_at(notes.document.obj, at) == container.resources
+    written = value_at(document.obj, at) == container.resources
     paths = {name: (*at, name, resource) if written else at for name in given if resource in given[name]}
     numbers = {name: _number(resource, given[name][resource], path, notes) for name, path in paths.items()}
     if None in numbers.values():
@@ -152,11 +165,11 @@ def _amount(
     if limit is None:
         message = f"{resource} is requested without a limit, which the API server refuses; {request} is used"
         path = paths["requests"]
-        notes.findings.append(finding(codes.INVALID_AMOUNT, notes.document, path, message, severity=Severity.WARNING))
+        notes.findings.append(finding(codes.INVALID_AMOUNT, document, path, message, severity=Severity.WARNING))
     return Amount(resource, limit or request or 0, tuple(paths.values()))
 
 
-def _number(resource: str, value: object, path: Path, notes: Notes) -> int | None:
+def _number(resource: str, value: object, path: Path, notes: PodNotes) -> int | None:
     if value is None:
         # What a template leaves where a value is empty. Source: Quantity.UnmarshalJSON takes null for 0.
         return 0
@@ -171,9 +184,9 @@ def _number(resource: str, value: object, path: Path, notes: Notes) -> int | Non
     return None
 
 
-def _unreadable(code: FindingCode, path: Path, message: str, notes: Notes, advice: str | None = None) -> None:
+def _unreadable(code: FindingCode, path: Path, message: str, notes: PodNotes, advice: str | None = None) -> None:
     """Said of each container, also if others have the same."""
-    notes.findings.append(finding(code, notes.document, path, message, advice=advice))
+    notes.findings.append(finding(code, notes.pod.document, path, message, advice=advice))
     notes.leave.append(message)
 
 
@@ -209,12 +222,14 @@ def is_strange(resource: str, meaning: Meaning, options: Options) -> bool:
     return resource.startswith("nvidia.com/") or "gpu" in resource.lower() or "vcuda" in resource
 
 
-def strange_resources(container: ContainerAt, meaning: Meaning, options: Options) -> Iterator[tuple[str, Path]]:
+def strange_resources(container: ContainerAt, meaning: Meaning, options: Options) -> dict[str, Path]:
     """Each, and where it is."""
-    for name in ("limits", "requests"):
-        for resource in map_in(container.resources.get(name)):
-            if is_strange(str(resource), meaning, options):
-                yield str(resource), (*container.resources_path, name, str(resource))
+    return {
+        str(resource): (*container.resources_path, name, str(resource))
+        for name in ("limits", "requests")
+        for resource in map_in(container.resources.get(name))
+        if is_strange(str(resource), meaning, options)
+    }
 
 
 # -- what a resource means in one pod
@@ -274,89 +289,67 @@ def handed_on(demands: Iterable[Demand]) -> set[Path]:
 _DEFAULTS = Options()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceMeaning:
-    """Of the resources that one pod asks for."""
-
-    _notes: Notes
-    _hints: Hints
-    _requirements: Sequence[Requirement]
-    _meaning: Meaning
-    _options: Options
-
-    def ask(self, container: ContainerAt, resource: str, number: int, paths: tuple[Path, ...]) -> Ask:
-        own = self._meaning.own.get(resource)
-        named = own is not None and not is_whole_or_mig(resource)
-        if own is not None and named:
-            return Ask(container, Want(own.what, number, device_class=own.device_class), paths, resource)
-        stands = self._stands(resource, paths[0])
-        single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
-        if single:
-            self._notes.needs_claims.append(f"{resource} means MIG devices here, not whole GPUs")
-            if stands.profile is None:
-                message = f"{resource} means MIG devices here (strategy single), of an unknown profile"
-                self._notes.refuse(codes.MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
-        if stands.sharing is not None:
-            return Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
-        want = Want(stands.what, number, stands.profile, selectors=self._alone(stands))
-        if own is not None and own.what is What.GPU is stands.what and self._options.gpu_class == _DEFAULTS.gpu_class:
-            want = replace(want, device_class=own.device_class)
-        return Ask(container, want, paths, resource, single)
-
-    def _stands(self, resource: str, path: Path) -> Stands:
-        meanings = self._meaning.meanings(resource, self._requirements, self._hints)
-        if len(meanings) > 1:
-            different = "; ".join(f"{_words(stands)} on {and_more(titles, 2)}" for stands, titles in meanings.items())
-            self._notes.say(codes.CONFLICTING_NODES, path, f"{resource} is {different}")
-        if meanings:
-            return max(meanings, key=lambda stands: len(meanings[stands]))
-        if self._meaning.views:
-            message = f"none of the given nodes and configurations has {resource} for this pod"
-            self._notes.say(codes.MEANING_UNKNOWN, path, message)
-        elif resource == GPU_RESOURCE and self._hints == Hints():
-            advice = "pass the device-plugin configuration with --with to be sure"
-            message = f"{resource} is assumed to mean a whole GPU; {advice}"
-            self._notes.say(codes.MEANING_UNKNOWN, path, message)
-        return _by_name(resource, self._hints)
-
-    def _alone(self, stands: Stands) -> tuple[str, ...]:
-        """Where some devices are shared, a condition for those that are not."""
-        if not self._meaning.shares(stands.what):
-            return ()
-        self._notes.needs_claims.append(
-            "some GPUs are shared, and extended resources do not distinguish them from others"
-        )
-        return (f"{self._options.attributes}.sharing == 'exclusive'",)
-
-    def _share(self, stands: Stands, resource: str, number: int, path: Path) -> Want:
-        sharing = stands.sharing or PluginSharing(None, None)
-        self._notes.needs_claims.append("extended resources do not distinguish shares from whole devices")
-        # No device has more shares than replicas, so these were of several.
-        beyond = sharing.replicas is not None and number > sharing.replicas
-        several = beyond or self._options.several_shares == "devices"
-        if number > 1:
-            why = f", because no device has more than {sharing.replicas}" * beyond
-            how = f"{number} devices, a share of each{why}" if several else f"{number} shares of one device"
-            refused = "; the device plugin refused more than one" if sharing.one_only else ""
-            self._notes.say(codes.SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
-        count, shares = (number, 1) if several else (1, number)
-        selectors = (f"{self._options.attributes}.sharing == 'mps'",) if sharing.strategy == "MPS" else ()
-        return Want(
-            stands.what, count, stands.profile, DeviceShare(number=shares), selectors, distinct=several and number > 1
-        )
+def ask_for(notes: PodNotes, container: ContainerAt, amount: Amount) -> Ask:
+    """As what the resource means in this pod."""
+    resource, number, paths = amount.resource, amount.number, amount.paths
+    own = notes.meaning.own.get(resource)
+    if own is not None and not is_whole_or_mig(resource):
+        return Ask(container, Want(own.what, number, device_class=own.device_class), paths, resource)
+    stands = _stands(notes, resource, paths[0])
+    single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
+    if single:
+        notes.needs_claims.append(f"{resource} means MIG devices here, not whole GPUs")
+        if stands.profile is None:
+            message = f"{resource} means MIG devices here (strategy single), of an unknown profile"
+            notes.refuse(codes.MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
+    if stands.sharing is not None:
+        return Ask(container, _share(notes, stands, stands.sharing, amount), paths, resource, single)
+    want = Want(stands.what, number, stands.profile, selectors=_alone(notes, stands))
+    if own is not None and own.what is What.GPU is stands.what and notes.options.gpu_class == _DEFAULTS.gpu_class:
+        want = replace(want, device_class=own.device_class)
+    return Ask(container, want, paths, resource, single)
 
 
-def _by_name(resource: str, hints: Hints) -> Stands:
-    """What the name alone says."""
-    base = resource.removesuffix(".shared")
-    sharing = None
-    if base != resource or hints.shared:
-        sharing = PluginSharing("MPS" if hints.mps else None, None, renamed=base != resource)
-    if base != GPU_RESOURCE:
-        return Stands(What.MIG, profile_of(base), sharing)
-    if hints.mig_profile is not None or hints.mig_strategy == "single":
-        return Stands(What.MIG, hints.mig_profile, sharing)
-    return Stands(What.GPU, None, sharing)
+def _stands(notes: PodNotes, resource: str, path: Path) -> Stands:
+    meanings = notes.meaning.meanings(resource, notes.requirements, notes.hints)
+    if len(meanings) > 1:
+        different = "; ".join(f"{_words(stands)} on {and_more(titles, 2)}" for stands, titles in meanings.items())
+        notes.say(codes.CONFLICTING_NODES, path, f"{resource} is {different}")
+    if meanings:
+        return max(meanings, key=lambda stands: len(meanings[stands]))
+    if notes.meaning.views:
+        message = f"none of the given nodes and configurations has {resource} for this pod"
+        notes.say(codes.MEANING_UNKNOWN, path, message)
+    elif resource == GPU_RESOURCE and notes.hints == Hints():
+        advice = "pass the device-plugin configuration with --with to be sure"
+        notes.say(codes.MEANING_UNKNOWN, path, f"{resource} is assumed to mean a whole GPU; {advice}")
+    return UNKNOWN_NODES.means(resource, notes.hints)
+
+
+def _alone(notes: PodNotes, stands: Stands) -> tuple[str, ...]:
+    """Where some devices are shared, a condition for those that are not."""
+    if not notes.meaning.shares(stands.what):
+        return ()
+    notes.needs_claims.append("some GPUs are shared, and extended resources do not distinguish them from others")
+    return (f"{notes.options.attributes}.sharing == 'exclusive'",)
+
+
+def _share(notes: PodNotes, stands: Stands, sharing: PluginSharing, amount: Amount) -> Want:
+    number = amount.number
+    notes.needs_claims.append("extended resources do not distinguish shares from whole devices")
+    # No device has more shares than replicas, so these were of several.
+    beyond = sharing.replicas is not None and number > sharing.replicas
+    several = beyond or notes.options.several_shares == "devices"
+    if number > 1:
+        why = f", because no device has more than {sharing.replicas}" * beyond
+        how = f"{number} devices, a share of each{why}" if several else f"{number} shares of one device"
+        refused = "; the device plugin refused more than one" if sharing.one_only else ""
+        message = f"{amount.resource}: {number} became {how}{refused}"
+        notes.say(codes.SHARES_ABOVE_ONE, amount.paths[0], message)
+    count, shares = (number, 1) if several else (1, number)
+    selectors = (f"{notes.options.attributes}.sharing == 'mps'",) if sharing.strategy == "MPS" else ()
+    share = DeviceShare(number=shares)
+    return Want(stands.what, count, stands.profile, share, selectors, distinct=several and number > 1)
 
 
 def _words(stands: Stands) -> str:
@@ -364,21 +357,3 @@ def _words(stands: Stands) -> str:
     if stands.sharing is None:
         return what
     return f"one of {stands.sharing.replicas or 'several'} shares of {what}"
-
-
-_GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
-_GKE_PROFILE = "cloud.google.com/gke-gpu-partition-size"
-
-
-def with_clouds(hints: Hints, requirements: Iterable[Requirement]) -> Hints:
-    """GKE's node pools say by labels of their own what `nvidia.com/gpu` is."""
-    chosen: Mapping[str, str] = {
-        requirement.key: requirement.values[0]
-        for requirement in requirements
-        if requirement.operator == "In" and len(requirement.values) == 1
-    }
-    if chosen.get(_GKE_PROFILE):
-        hints = replace(hints, mig_profile=profile_of(chosen[_GKE_PROFILE]) or hints.mig_profile)
-    if chosen.get(_GKE_SHARING) in ("time-sharing", "mps"):
-        hints = replace(hints, shared=True, mps=chosen[_GKE_SHARING] == "mps")
-    return hints

@@ -139,7 +139,7 @@ class Hints:
 
 def hints_of(requirements: Sequence[Requirement]) -> Hints:
     """Of requirements that all hold."""
-    strategy, profile, shared, mps = None, None, None, False
+    strategy, profile, gke_profile, shared, mps = None, None, None, None, False
     for requirement in requirements:
         value = requirement.values[0] if requirement.operator == "In" and len(requirement.values) == 1 else ""
         if requirement.key == f"{NVIDIA}gpu.product" and requirement.operator == "In" and requirement.values:
@@ -158,7 +158,11 @@ def hints_of(requirements: Sequence[Requirement]) -> Hints:
             shared, mps = True, True
         if requirement.key == f"{NVIDIA}gpu.replicas" and _asks_for_several(requirement):
             shared = True
-    return Hints(strategy, profile, shared, mps)
+        if requirement.key == "cloud.google.com/gke-gpu-partition-size":
+            gke_profile = restored_profile(value) or gke_profile
+        if requirement.key == "cloud.google.com/gke-gpu-sharing-strategy" and value in ("time-sharing", "mps"):
+            shared, mps = True, value == "mps"
+    return Hints(strategy, gke_profile or profile, shared, mps)
 
 
 def _asks_for_several(requirement: Requirement) -> bool:

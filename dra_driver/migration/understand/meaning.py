@@ -56,10 +56,12 @@ class View:
     def stands_for(self, resource: str, hints: Hints) -> Stands | None:
         """`hints` are what the pod's own choice of nodes says. None: the pod gets no such resource here."""
         base = self._base(resource)
-        renamed = resource != base
-        if not self._has(resource, base, renamed, hints):
-            return None
-        sharing = self._sharing_of(base, renamed, hints)
+        return self.means(resource, hints) if self._has(resource, base, resource != base, hints) else None
+
+    def means(self, resource: str, hints: Hints) -> Stands:
+        """What it is, if a node offers it."""
+        base = self._base(resource)
+        sharing = self._sharing_of(base, resource != base, hints)
         if base.startswith(MIG_RESOURCE):
             return Stands(What.MIG, restored_profile(base.removeprefix(MIG_RESOURCE)), sharing)
         single, profile = self._single(hints)
@@ -101,6 +103,10 @@ class View:
             known = self.sharing.get(base)
             return known if known is not None and known.renamed == renamed else None
         return PluginSharing("MPS" if hints.mps else None, None, renamed) if renamed or hints.shared else None
+
+
+UNKNOWN_NODES = View("nodes that are not known")
+"""Where a name alone says what a resource is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,11 +183,11 @@ def hindrances(held: Iterable[Held], document: Document) -> Iterator[MigrationFi
             yield finding(ALREADY_DRA, document, item.path, message, advice=_SAY_WHAT, severity=Severity.ERROR)
 
 
-def remaining_claims(held: Iterable[Held], document: Document) -> Iterator[MigrationFinding]:
+def remaining_claims(held: Iterable[Held], document: Document) -> tuple[MigrationFinding, ...]:
     """Of a pod that is migrated."""
-    for item in held:
-        message = f"claim {item.name} ({item.why}) is not for GPUs: it stays unchanged, and the pod's GPUs are migrated"
-        yield finding(ALREADY_DRA, document, item.path, message, advice="")
+    why = "is not for GPUs: it stays unchanged, and the pod's GPUs are migrated"
+    messages = ((item, f"claim {item.name} ({item.why}) {why}") for item in held)
+    return tuple(finding(ALREADY_DRA, document, item.path, message, advice="") for item, message in messages)
 
 
 _ONE_OF_BOTH = (
