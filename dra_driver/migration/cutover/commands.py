@@ -379,7 +379,7 @@ def _makes(workload: MigratedWorkload, owner: ObjectRef) -> bool:
 
 
 _ONCE = ("Pod", "ReplicaSet", "ReplicationController", "JobSet", "Workflow")
-_CHANGEABLE_JOBS = ("CronJob", "ScaledJob")
+_CHANGEABLE_JOBS = ("CronJob", "ScaledJob", "RayCronJob")
 
 
 def _is_made_once(workload: MigratedWorkload) -> bool:

@@ -12,12 +12,13 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
+import yaml
+
 from dra_driver.api.documents import Document, read_documents
-from dra_driver.api.manifest_nodes import normalized
+from dra_driver.api.manifest_nodes import BadDocument, Text, Values, composed, normalized
 from dra_driver.api.untyped import Path, list_in, map_in, path_text, value_at
 from dra_driver.migration.read.kind_table import kind_of
 from dra_driver.migration.read.unrendered import speaks_of_gpus
-from dra_driver.migration.text.tree import NotATree, trees, value_of
 
 _GROUP = "kustomize.config.k8s.io/"
 _NAMES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
@@ -350,9 +351,10 @@ def _finds_templates(target: Mapping[str, Any]) -> bool:
 
 
 def _values(text: str) -> list[Any]:
+    source = Text("", normalized(text), 0, 0)
     try:
-        return [value_of(tree) for tree in trees(normalized(text))]
-    except NotATree:
+        return [Values(source).value(node) for node in composed(source)]
+    except (yaml.YAMLError, BadDocument):
         return []
 
 

@@ -322,3 +322,14 @@ def test_for_what_has_no_command_a_person_is_told() -> None:
     back = cutover(offering("web"), migrated({"web.yaml": FILES["web.yaml"]}), GPU_DRIVER, in_place).back
     assert not applied(back)
     assert any("web.yaml" in planned.what for stage in back for planned in stage.steps if planned.act is Act.APPLY)
+
+
+def test_a_job_that_starts_others_is_changed_in_place() -> None:
+    """Its pods come from later jobs; deleting it would delete those that run."""
+    group = {"template": {"spec": POD}}
+    spec = {"schedule": "@daily", "jobTemplate": {"rayClusterSpec": {"headGroupSpec": group}}}
+    obj = {"apiVersion": "ray.io/v1", "kind": "RayCronJob", "metadata": {"name": "nightly", "namespace": "team"}}
+    migration = migrated({"cron.yaml": yaml.safe_dump({**obj, "spec": spec})})
+    plan = cutover(offering("web"), migration, GPU_DRIVER, Results())
+    (command,) = [command for command in applied(plan.forward) if "cron.yaml" in command]
+    assert "delete" not in command

@@ -314,6 +314,13 @@ def test_a_patch_of_what_is_not_here_stays_and_says_so() -> None:
     assert (finding.severity, finding.place.line) == (Severity.WARNING, 3)
 
 
+@pytest.mark.parametrize("depth", [300, 900, 990, 5000])
+def test_a_patch_that_is_nested_too_deep_to_read_stops_nothing(depth: int) -> None:
+    files = {"kustomization.yaml": "resources: [web.yaml]\npatches: [{path: deep.yaml}]\n", "web.yaml": deployment()}
+    result = migrated({**files, "deep.yaml": f"a: {'[' * depth}{']' * depth}\n"})
+    assert any(finding.code is NOT_EDITABLE and "cannot be read" in finding.message for finding in result.findings)
+
+
 def test_a_json_file_that_a_kustomization_lists_is_rendered_first() -> None:
     pod = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": POD})
     result = migrated({"kustomization.yaml": "resources:\n- pod.json\n", "pod.json": pod})

@@ -208,6 +208,13 @@ def test_what_stays_needs_a_scheduler_that_knows_device_classes(
     assert result.needs_claims is None
 
 
+def test_a_scheduler_that_finds_no_resource_names_all_of_the_pod_in_their_order() -> None:
+    resources = {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1, "nvidia.com/mig-3g.20gb": 1, GPU: 1}
+    result = read(pod(limits(resources), schedulerName="volcano"))
+    listed = " or ".join(sorted(resources))
+    assert any(f"Volcano finds no {listed} on nodes" in finding.message for finding in result.extended_findings)
+
+
 @pytest.mark.parametrize(
     ("api_version", "kind", "more"),
     [
