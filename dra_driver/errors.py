@@ -132,10 +132,9 @@ class InvalidConfig(InvalidInput):
     help = Help(
         Move.USER,
         "The config of a claim or class cannot be decoded, or the device does not support it.",
-        "Compare the named field with [configuration.md](configuration.md), and the setting with the tables in "
-        "[sharing.md](sharing.md#what-excludes-what). If the config is `FromClass`, an administrator must correct"
-        " it. Then create "
-        "the claim again.",
+        "Compare the named field with [configuration.md](configuration.md), and the setting with the tables in"
+        " [sharing.md](sharing.md#what-excludes-what). If the config is `FromClass`, an administrator must correct it."
+        " Then create the claim again.",
     )
 
     @classmethod
@@ -169,11 +168,9 @@ class DeviceInUse(DriverError):
     help = Help(
         Move.OTHER_CLAIM,
         "Another claim holds the claim's GPU or part of a GPU. The message names the other claim.",
-        "Wait until the pods of the other claim end. If they no longer exist, the kubelet releases the claim"
-        " within two minutes, "
-        "or the plugin when it starts or at its next sweep. If both claims have running pods, two drivers allocate"
-        " the same GPU "
-        "during a migration: see [gpu-operator.md](gpu-operator.md).",
+        "Wait until the pods of the other claim end. If they no longer exist, the kubelet releases the claim within"
+        " two minutes, or the plugin when it starts or at its next sweep. If both claims have running pods, two"
+        " drivers allocate the same GPU during a migration: see [gpu-operator.md](gpu-operator.md).",
     )
 
 
@@ -184,8 +181,7 @@ class NodeNotReady(DriverError):
     help = Help(
         Move.ADMINISTRATOR,
         "Something on the node is missing, full or not permitted: the NVIDIA driver, a device node, a folder, a"
-        " program, a kernel "
-        "module, a port.",
+        " program, a kernel module, a port.",
         "Correct the file or program that the message names. `kubectl get nodeinventories NODE -o yaml` lists under"
         " `problems` why GPUs are not offered. You need not restart anything: the plugin checks again every 30 s, and"
         " the kubelet retries the claim.",
@@ -205,12 +201,10 @@ class DomainNotReady(NodeNotReady):
 
     help = Help(
         Move.NO_ONE,
-        "A pod of a ComputeDomain waits until the domain is ready on its node: until the daemon there has"
-        " connected to its "
-        "peers, or until `numNodes` nodes have joined.",
+        "A pod of a ComputeDomain waits until the IMEX daemon of its node is ready. With an NVIDIA driver before"
+        " 570.158.01 it also waits until `numNodes` nodes are ready.",
         "The message says what is missing, and `dractl get domains` shows it for all nodes of the domain. The"
-        " kubelet retries the "
-        "claim.",
+        " kubelet retries the claim.",
     )
 
     def __init__(self, message: str, *, about: str | None = None, lack: DomainLack = DomainLack.READY_DAEMON) -> None:
@@ -223,14 +217,11 @@ class HardwareError(NodeNotReady):
 
     help = Help(
         Move.ADMINISTRATOR,
-        "NVML or the kernel refused an operation: a GPU is lost or needs a reset, MIG cannot change while a"
-        " program uses the "
-        "GPU, or a driver could not be bound.",
+        "NVML or the kernel refused an operation: a GPU is lost or needs a reset, MIG cannot change while a program"
+        " uses the GPU, or a driver could not be bound.",
         "The message contains the error of NVML or the kernel. Conditions of the GPU in the node's inventory show"
-        " whether it is "
-        "unhealthy; taints keep new claims away. `nvidia-smi` on the node shows which programs use it. Reset a GPU"
-        " when no claim "
-        "holds it and the plugin has released it: [reset.md](reset.md).",
+        " whether it is unhealthy; taints keep new claims away. `nvidia-smi` on the node shows which programs use it."
+        " Reset a GPU when no claim holds it and the plugin has released it: [reset.md](reset.md).",
     )
 
     def __init__(
@@ -288,9 +279,8 @@ class NotFound(ClusterError):
     help = Help(
         Move.ADMINISTRATOR,
         "The API server has no such object or no such kind.",
-        "If an object is missing, it was deleted, and the driver continues without it. If a kind is missing,"
-        " its definition is "
-        "not installed (`crds.install`), or Kubernetes is older than 1.34.",
+        "If an object is missing, it was deleted, and the driver continues without it. If a kind is missing, its"
+        " definition is not installed (`crds.install`), or Kubernetes is older than 1.34.",
     )
 
 
@@ -334,10 +324,9 @@ class Rejected(ClusterError):
         Move.ADMINISTRATOR,
         "The API server refuses the request: RBAC forbids it, or an admission policy, a webhook or validation"
         " refuses it.",
-        "`forbidden` names the service account, the verb and the resource: compare them with "
-        "[security.md](security.md#what-each-service-account-may-do), and check that chart and image are of one"
-        " release. If the "
-        "message names a webhook or policy, ask its owner in the cluster.",
+        "`forbidden` names the service account, the verb and the resource: compare them with"
+        " [security.md](security.md#what-each-service-account-may-do), and check that chart and image are of one"
+        " release. If the message names a webhook or policy, ask its owner in the cluster.",
     )
 
 
@@ -349,6 +338,5 @@ class Unreachable(ClusterError):
         Move.NO_ONE,
         "The API server does not answer, answers 429 or 5xx, or has a certificate that is not trusted.",
         "Wait. Prepared claims stay prepared meanwhile. If this persists, check network policies, the API server's"
-        " address in the "
-        "kubeconfig, and its certificate.",
+        " address in the kubeconfig, and its certificate.",
     )

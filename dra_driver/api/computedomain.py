@@ -27,7 +27,8 @@ class ChannelSpec(Model):
 
 class ComputeDomainSpec(Model):
     num_nodes: int = Field(default=0, ge=0)
-    """Containers wait until this many nodes of the domain are ready; 0: each container waits only for its own node."""
+    """The domain is Ready only when this many nodes are. Containers wait for them only with an NVIDIA driver before
+    570.158.01."""
     channel: ChannelSpec
 
 

@@ -180,8 +180,9 @@ def check_domain(document: Document, report: CheckReport, minor: int) -> ClaimPa
     if any(finding.severity is Severity.ERROR for finding in report.findings):
         return None
     if cleaned["spec"].get("numNodes"):
-        message = "`numNodes` is deprecated by NVIDIA; it makes each container wait until so many nodes are ready"
-        report.find(codes.DEPRECATED_FIELD, "spec.numNodes", message, fix="leave it out if each may start on its own")
+        message = "`numNodes` is deprecated by NVIDIA; it only decides when the domain is Ready"
+        fix = "leave it out, unless the NVIDIA driver is older than 570.158.01"
+        report.find(codes.DEPRECATED_FIELD, "spec.numNodes", message, fix=fix)
     domain = ComputeDomain.or_none(document.obj)
     if domain is None:
         return None

@@ -68,8 +68,7 @@ MIXED_TERMS = FindingCode(
 )  # fmt: skip
 PREFERENCE_STAYS = FindingCode(
     "M008", "preference for GPUs stays with the pod", _INFO,
-    "Preferred node affinity names labels of GPUs. The scheduler still prefers such nodes while they have the "
-    "labels.",
+    "Preferred node affinity names labels of GPUs. The scheduler still prefers such nodes while they have the labels.",
     "Keep GPU Feature Discovery running, or write a request with alternatives (`firstAvailable`).",
 )  # fmt: skip
 NODE_ONLY_LABEL = FindingCode(
@@ -159,14 +158,12 @@ NO_COUNTERPART = FindingCode(
 )  # fmt: skip
 INVALID_AMOUNT = FindingCode(
     "M026", "amount that the API server refuses", _ERROR,
-    "An extended resource needs a whole number, and limits equal to requests. The API server never accepted "
-    "this pod.",
+    "An extended resource needs a whole number, and limits equal to requests. The API server never accepted this pod.",
     "Fix the manifest, then migrate it.",
 )  # fmt: skip
 ZERO = FindingCode(
     "M027", "amount of zero", _INFO,
-    "An amount of 0 requests nothing; it prevents the default of a LimitRange. It is removed if the pod gets "
-    "claims.",
+    "An amount of 0 requests nothing; it prevents the default of a LimitRange. It is removed if the pod gets claims.",
     "Also remove the default from the LimitRange.",
 )  # fmt: skip
 ROUNDED = FindingCode(
@@ -224,9 +221,8 @@ CONFLICTING_NODES = FindingCode(
 )  # fmt: skip
 ALREADY_DRA = FindingCode(
     "M039", "already uses DRA", _INFO,
-    "This pod has claims, or this cluster has a DRA driver for GPUs. They stay. If the claims are for other "
-    "devices, the pod's GPUs are migrated; if they are for GPUs, or their purpose is unknown, the pod is left "
-    "unchanged.",
+    "This pod has claims, or this cluster has a DRA driver for GPUs. They stay. If the claims are for other devices,"
+    " the pod's GPUs are migrated; if they are for GPUs, or their purpose is unknown, the pod is left unchanged.",
 )  # fmt: skip
 MIG_LAYOUT = FindingCode(
     "M040", "MIG layout", _INFO,

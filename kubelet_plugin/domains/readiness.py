@@ -49,11 +49,15 @@ _log = structlog.get_logger(__name__)
 
 
 class DomainReader:
-    """Of one node. `patience_s` is how long a channel may wait."""
+    """Of one node. `takes_late_peers`: whether its IMEX daemon keeps connections when nodes join later; `patience_s` is
+    how long a channel may wait."""
 
-    def __init__(self, api: Kube, node_name: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, api: Kube, node_name: str, takes_late_peers: Callable[[], bool], *, patience_s: float = PATIENCE_S
+    ) -> None:
         self._api = api
         self._node = node_name
+        self._takes_late_peers = takes_late_peers
         self._patience_s = patience_s
 
     async def find(self, uid: str, claim: ClaimRef, namespace: str | None) -> ComputeDomain:
@@ -106,9 +110,13 @@ class DomainReader:
         return DomainLack.FREE_NODE if not joined and has_other_domain else DomainLack.READY_DAEMON
 
     def _waits_for_others(self, domain: ComputeDomain) -> bool:
-        """Whether this node is ready in the domain, and other nodes are missing."""
+        """Whether this node is ready in the domain, and other nodes are missing that its daemon must restart for.
+
+        Source: `numNodes` in NVIDIA's API, which keeps no container waiting where daemons have names.
+        """
         here = any(node.name == self._node and node.status == "Ready" for node in domain.status.nodes)
-        return here and domain.spec.num_nodes > 0 and domain.status.status != "Ready"
+        incomplete = domain.spec.num_nodes > 0 and domain.status.status != "Ready"
+        return here and incomplete and not self._takes_late_peers()
 
     async def _look(self, uid: str, claim: ClaimRef, namespace: str | None) -> tuple[ComputeDomain, str]:
         listing = await self._api.list(COMPUTE_DOMAINS, namespace=namespace)

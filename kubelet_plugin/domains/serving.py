@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from dra_driver.domains.peers import knows_names
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.tasks import forever
 from kubelet_plugin.domains.readiness import DomainReader, DomainWatch
 from kubelet_plugin.domains.service import DomainClaims, DomainHost
+from kubelet_plugin.hardware.driver_root import kernel_module_version
 from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.listener import Listeners
 from kubelet_plugin.prepare.store import JournalStore
@@ -73,7 +75,7 @@ async def serve_domains(
     observers.collector.add(COMPUTE_DOMAIN_DRIVER, watch.devices)
     claims = DomainClaims(
         observers.pods.claims,
-        DomainReader(kube, settings.node_name),
+        DomainReader(kube, settings.node_name, lambda: knows_names(kernel_module_version(node.host))),
         journal,
         CdiFiles(settings.cdi_root, COMPUTE_DOMAIN_DRIVER),
         node,

@@ -212,9 +212,8 @@ class HeldByOther(DeviceInUse):
     help = Help(
         Move.OTHER_CLAIM,
         "The named claim holds the GPU on this node, or needs other settings of it than this claim.",
-        "As with [DeviceInUse](#deviceinuse). A claim with other settings of the same GPU (another time "
-        "slice, MPS beside time-slicing) waits until the first is released: [sharing.md](sharing.md#what-"
-        "excludes-what).",
+        "As with [DeviceInUse](#deviceinuse). A claim with other settings of the same GPU (another time slice, MPS"
+        " beside time-slicing) waits until the first is released: [sharing.md](sharing.md#what-excludes-what).",
     )
 
     def __init__(self, message: str, *, about: str, holder: Entry) -> None:

@@ -111,6 +111,7 @@ class Node:
         self.host = host_of(folder / "host")
         self.readable: str | None = None
         self.host_imex: Callable[[], str | None] | None = None
+        self.takes_late_peers = True
         self.heard = Heard()
 
     def plugin(self, *, patience_s: float = 5.0, sweep_interval_s: float = 600.0) -> DomainClaims:
@@ -124,7 +125,7 @@ class Node:
             host_imex=self.host_imex,
             daemon_mounts=(HARDWARE,),
         )
-        reader = DomainReader(cast(Any, self.domains), NODE, patience_s=patience_s)
+        reader = DomainReader(cast(Any, self.domains), NODE, lambda: self.takes_late_peers, patience_s=patience_s)
         return DomainClaims(
             ClaimReader(self.api), reader, self.journal, self.cdi, node, self.heard, sweep_interval_s=sweep_interval_s
         )

@@ -114,8 +114,7 @@ class World:
             return
         entry = next((entry for entry in domain.status.nodes if entry.name == started.node), None)
         others = {other.domain for other in self.pods.values() if other.running and other.node == started.node}
-        waits_for_all = domain.num_nodes > 0 and domain.status.status != "Ready"
-        if entry is not None and entry.status == "Ready" and not waits_for_all and others <= {started.domain}:
+        if entry is not None and entry.status == "Ready" and others <= {started.domain}:
             started.running = True
 
     # What the DaemonSet controller and kubelets do with daemons.

@@ -267,7 +267,7 @@ def _rows(outcome: ExampleOutcome) -> list[tuple[str, ...]]:
             outcome.name if index == 0 else "",
             container.container,
             container.node,
-            _devices(container.devices),
+            _devices(container),
             gpu_files(container.device_nodes),
         )
         for index, container in enumerate(outcome.containers)
@@ -275,12 +275,13 @@ def _rows(outcome: ExampleOutcome) -> list[tuple[str, ...]]:
     return rows or [(outcome.name, "-", "-", "-", "not run" if outcome.skipped else "failed")]
 
 
-def _devices(devices: Sequence[PublishedDevice]) -> str:
-    """A device by its name, several by their number."""
-    products = Counter(_product(device) for device in devices)
-    if len(devices) == 1:
-        return f"{devices[0].id.device} {next(iter(products))}"
-    return ", ".join(f"{count} x {product}" for product, count in products.items()) or "none"
+def _devices(container: ContainerResult) -> str:
+    """A device by its name, several by their number. A pod that has ended has released what it saw."""
+    products = Counter(_product(device) for device in container.devices)
+    if len(container.devices) == 1:
+        return f"{container.devices[0].id.device} {next(iter(products))}"
+    none = "released" if container.device_nodes else "none"
+    return ", ".join(f"{count} x {product}" for product, count in products.items()) or none
 
 
 def _product(device: PublishedDevice) -> str:

@@ -246,12 +246,13 @@ class _Quiet:
 
 
 async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> tuple[JsonObject, ...]:
-    """The scenario's pods once all of them run. Raises NodeNotReady with the reasons of those that do not, after
-    `timeout_s`, or when the cluster is quiet and no node was chosen for any of those that wait."""
+    """The scenario's pods when all of them run; a Job may have more a moment later. Raises NodeNotReady with what the
+    others wait for, after `timeout_s`, or when the cluster is quiet and no node was chosen for any that waits."""
     quiet = _Quiet()
+    pods: list[JsonObject] = []
 
     async def running() -> bool:
-        pods = await _pods(cluster.kube, scenario)
+        pods[:] = await _pods(cluster.kube, scenario)
         waiting = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Running", "Succeeded")]
         is_quiet = quiet.lasts(cluster.server.store.revision)
         if waiting and is_quiet and not any(map(cluster.scheduler.has_placed, waiting)):
@@ -266,9 +267,9 @@ async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s:
     try:
         await cluster.wait(running, "not all pods run", timeout_s)
     except NodeNotReady as error:
-        reasons = [await _why_waiting(cluster, pod) for pod in await _pods(cluster.kube, scenario)]
+        reasons = [await _why_waiting(cluster, pod) for pod in pods]
         raise NodeNotReady("; ".join(filter(None, reasons)) or str(error)) from error
-    return tuple(await _pods(cluster.kube, scenario))
+    return tuple(pods)
 
 
 async def _pods(kube: Kube, scenario: Scenario) -> list[JsonObject]:
@@ -284,7 +285,8 @@ async def _why_waiting(cluster: SimulatedCluster, pod: JsonObject) -> str | None
         return f"pod {pod['metadata']['name']}: {exactly}"
     conditions = [item.get("message") for item in status.get("conditions") or () if item.get("status") == "False"]
     events = (await cluster.kube.list(meta.EVENTS, namespace=pod["metadata"]["namespace"])).items
-    messages = [event["message"] for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
+    own = [event for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
+    messages = [event["message"] for event in sorted(own, key=lambda event: event["type"] == "Warning")]
     reason = (messages or [message for message in conditions if message] or ["no reason was given"])[-1]
     return f"pod {pod['metadata']['name']}: {reason}"
 

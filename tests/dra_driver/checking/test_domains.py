@@ -14,8 +14,8 @@ CERTAIN = Knowledge(classes=classes())
 SENTENCES = {
     "{channel: {resourceClaimTemplate: {name: train}}}": [],
     "{numNodes: 2, channel: {resourceClaimTemplate: {name: train}}}": [
-        "spec.numNodes: `numNodes` is deprecated by NVIDIA; it makes each container wait until so many nodes are ready"
-        " (leave it out if each may start on its own)"
+        "spec.numNodes: `numNodes` is deprecated by NVIDIA; it only decides when the domain is Ready"
+        " (leave it out, unless the NVIDIA driver is older than 570.158.01)"
     ],
     "{channel: {allocationMode: All, resourceClaimTemplate: {name: train.channel}}}": [],
     "{numNodes: two, channel: {resourceClaimTemplate: {name: train}}}": [

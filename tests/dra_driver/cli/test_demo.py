@@ -1,13 +1,14 @@
 """Which examples `dractl demo` runs on nodes that somebody names."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from dra_driver.cli.simulated.demo import _unfit, fitting_examples, scenarios_in
-from dra_driver.cli.simulated.scenario import Scenario, apply, read_scenario
+from dra_driver.cli.simulated.scenario import Scenario, apply, read_scenario, wait_running
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.cluster import parse_nodes
@@ -78,3 +79,24 @@ async def test_a_version_that_is_not_served_is_named_with_the_one_that_is(kube: 
     lost = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "none"}, "spec": {}}
     with pytest.raises(NotFound, match="namespaces"):
         await apply(kube, scenario_of(tmp_path, lost))
+
+
+async def test_pods_that_a_job_makes_later_are_not_among_those_that_run(tmp_path: Path) -> None:
+    """A pod is made for each completion, one after the other, so a list that is read again has one without a node."""
+    spec = {"completions": 2, "template": {"spec": {}}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "two"}, "spec": spec}
+    runs = {"spec": {"nodeName": "a"}, "status": {"phase": "Running"}}
+    lists = iter([[runs], [runs, {"spec": {}}]])
+
+    async def pods(*_: object, **__: object) -> Any:
+        return SimpleNamespace(items=next(lists))
+
+    async def is_up(*_: object) -> Any:
+        return {**job, "status": {"ready": 1, "active": 1}}
+
+    async def wait(condition: Any, *_: object) -> None:
+        assert await condition()
+
+    store, kube = SimpleNamespace(revision=1), SimpleNamespace(list=pods, get=is_up)
+    cluster = cast(Any, SimpleNamespace(kube=kube, server=SimpleNamespace(store=store), wait=wait))
+    assert await wait_running(cluster, scenario_of(tmp_path, job), 1.0) == (runs,)

@@ -115,8 +115,15 @@ async def test_a_channel_waits_until_its_node_is_ready(node: Node) -> None:
     ],
 )
 async def test_who_waited_too_long_is_told_what_is_missing(node: Node, status: JsonObject, says: str) -> None:
+    node.takes_late_peers = False
     node.domains.put("d", **status)
     refused(await prepared(node.plugin(patience_s=0.01), node.claim("one", "d")), NodeNotReady, says)
+
+
+async def test_no_container_waits_for_other_nodes_where_daemons_take_them_later(node: Node) -> None:
+    """As NVIDIA's API says of `numNodes`: a workload with fewer pods than that runs, too."""
+    node.domains.put("d", num_nodes=18, nodes=[{"name": NODE, "index": 0, "status": "Ready"}])
+    assert not isinstance(await prepared(node.plugin(patience_s=0.01), node.claim("one", "d")), DriverError)
 
 
 async def test_whether_another_domain_has_the_node_is_known(node: Node) -> None:

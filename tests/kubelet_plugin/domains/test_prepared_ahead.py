@@ -218,6 +218,7 @@ async def test_a_claim_that_the_journal_lost_is_one_that_the_kubelet_may_have(no
 
 async def test_a_domain_that_waits_for_other_nodes_is_no_fault_of_this_one(node: Node) -> None:
     entry = {"name": NODE, "index": 0, "status": "NotReady", "message": "its daemon's pod x is not ready yet"}
+    node.takes_late_peers = False
     node.domains.put("d", nodes=[entry], num_nodes=2)
     node.domains.put("e", nodes=[{**entry, "status": "Ready"}], num_nodes=2)
     plugin = node.plugin(patience_s=0.01)
