@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from dra_driver.apirules.status import ApiError
-from dra_driver.simulation.apiserver.requests import RequestTarget, resolve
+from dra_driver.simulation.apiserver.lists import RequestTarget, resolve
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.simulation.cluster import SimulatedCluster
 

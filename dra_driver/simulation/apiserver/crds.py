@@ -9,7 +9,7 @@ Source: Kubernetes' pages on CustomResourceDefinitions.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -35,8 +35,9 @@ from dra_driver.cel.functions import CURRENT, Server, functions_of
 from dra_driver.cel.overloads import Environment, ObjectType
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
+from dra_driver.simulation.apiserver.decode import json_type
 from dra_driver.simulation.apiserver.resource_types import Column, ResourceType
-from dra_driver.simulation.apiserver.rules.type_rules import Situation, TypeRules
+from dra_driver.simulation.apiserver.type_rules import Situation, TypeRules
 
 KEY = ("apiextensions.k8s.io", "customresourcedefinitions")
 
@@ -44,7 +45,7 @@ KEY = ("apiextensions.k8s.io", "customresourcedefinitions")
 def served_types(crd: JsonObject) -> list[ResourceType]:
     """One entry for each served version."""
     spec = crd["spec"]
-    storage = next((item["name"] for item in spec["versions"] if item.get("storage")), "")
+    (storage,) = _stored_versions(spec)
     return [_served_type(spec, version, storage) for version in spec["versions"] if version.get("served")]
 
 
@@ -61,45 +62,37 @@ def open_type(resource: Resource, storage: str | None = None) -> ResourceType:
 def _served_type(spec: JsonObject, version: JsonObject, storage: str) -> ResourceType:
     names = spec["names"]
     resource = Resource(spec["group"], version["name"], names["plural"], names["kind"], spec["scope"] == "Namespaced")
+    columns = version.get("additionalPrinterColumns") or ({"name": "Age", "type": "date", "jsonPath": _CREATED},)
     return ResourceType(
         resource,
         names.get("singular") or names["kind"].lower(),
+        (Column.read("Name", None), *map(_column, columns)),
         tuple(names.get("shortNames", ())),
         tuple(names.get("categories", ())),
         frozenset(version.get("subresources", {})),
         tuple(field["jsonPath"].lstrip(".") for field in version.get("selectableFields", ())),
         custom_schema(version.get("schema", {}).get("openAPIV3Schema")),
-        custom=True,
         marks=frozenset({"conditional", "generation"}),
-        columns=tuple(_column(item) for item in version.get("additionalPrinterColumns", ())),
         storage_version=storage,
     )
 
 
+_CREATED = ".metadata.creationTimestamp"
+
+
 def _column(raw: JsonObject) -> Column:
-    return Column(
-        raw["name"],
-        raw["type"],
-        raw["jsonPath"],
-        raw.get("priority", 0),
-        raw.get("description", ""),
-        raw.get("format", ""),
-    )
+    more = {name: raw[name] for name in ("priority", "description", "format") if name in raw}
+    return Column(raw["name"], raw["type"], raw["jsonPath"], **more)
 
 
 class DefinitionRules(TypeRules):
     """CustomResourceDefinition; that its schemas are structural is not checked."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        spec = obj.setdefault("spec", {})
-        names = spec.setdefault("names", {})
+        names = obj["spec"]["names"]
         kind = names.get("kind", "")
         names.setdefault("singular", kind.lower())
         names.setdefault("listKind", f"{kind}List")
-        spec.setdefault("conversion", {"strategy": "None"})
-        for version in spec.get("versions") or ():
-            for column in version.get("additionalPrinterColumns") or ():
-                column.setdefault("priority", 0)
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         spec = obj["spec"]
@@ -113,28 +106,25 @@ class DefinitionRules(TypeRules):
             problems.append(required("spec.group"))
         if spec.get("scope") not in ("Cluster", "Namespaced"):
             problems.append(not_supported("spec.scope", spec.get("scope", ""), ("Cluster", "Namespaced")))
-        if old is not None:
-            fixed = (("spec.group", "group"), ("spec.scope", "scope"))
-            problems += [
-                invalid(path, spec.get(name), "field is immutable")
-                for path, name in fixed
-                if spec.get(name) != old["spec"].get(name)
-            ]
-        stored = sum(bool(version.get("storage")) for version in spec.get("versions") or ())
-        if stored != 1:
-            problems.append(
-                invalid("spec.versions", "<value omitted>", "must have exactly one version marked as storage version")
-            )
+        problems += [
+            invalid(f"spec.{name}", spec.get(name), "field is immutable")
+            for name in ("group", "scope")
+            if old is not None and spec.get(name) != old["spec"].get(name)
+        ]
+        if len(_stored_versions(spec)) != 1:
+            why = "must have exactly one version marked as storage version"
+            problems.append(invalid("spec.versions", "<value omitted>", why))
         return problems
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         if old is None:
-            stored = [item["name"] for item in obj["spec"].get("versions") or () if item.get("storage")]
-            obj["status"] = {
-                "conditions": None,
-                "acceptedNames": {"plural": "", "kind": ""},
-                "storedVersions": stored,
-            }
+            names = {"plural": "", "kind": ""}
+            stored = _stored_versions(obj["spec"])
+            obj["status"] = {"conditions": None, "acceptedNames": names, "storedVersions": stored}
+
+
+def _stored_versions(spec: JsonObject) -> list[str]:
+    return [item["name"] for item in spec.get("versions") or () if item.get("storage")]
 
 
 class CustomRules(TypeRules):
@@ -142,7 +132,9 @@ class CustomRules(TypeRules):
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         schema = situation.kind.schema
-        return problems_of_custom(obj, schema) or problems_of_rules(obj, old, schema)
+        return _problems_of_value(obj, schema) or list(
+            _problems_of_rules(obj, _MISSING if old is None else old, schema)
+        )
 
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         return self.problems(obj, old, situation)
@@ -150,7 +142,6 @@ class CustomRules(TypeRules):
 
 def accepted_status(crd: JsonObject, now: str) -> JsonObject:
     """The status of a definition whose names are free: established at once."""
-    stored = [item["name"] for item in crd["spec"]["versions"] if item.get("storage")]
     before = crd.get("status", {}).get("storedVersions", [])
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message}
@@ -162,14 +153,14 @@ def accepted_status(crd: JsonObject, now: str) -> JsonObject:
     return {
         "conditions": conditions,
         "acceptedNames": crd["spec"]["names"],
-        "storedVersions": [*before, *(name for name in stored if name not in before)],
+        "storedVersions": [*before, *(name for name in _stored_versions(crd["spec"]) if name not in before)],
     }
 
 
 # -- validation of custom objects
 
 
-def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[FieldProblem]:
+def _problems_of_value(value: Any, schema: Schema, path: str = "") -> list[FieldProblem]:
     """All that is wrong with `value`, which was pruned and defaulted before."""
     if value is None:
         if schema.raw.get("nullable") or schema.type == "":
@@ -177,10 +168,10 @@ def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[Field
         return [_wrong_type(path, "null", schema.type)]
     if schema.raw.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, int | str):
-            return [_wrong_type(path, _json_type(value), "integer,string")]
+            return [_wrong_type(path, json_type(value), "integer,string")]
         return []
     if schema.type and not _is_type(value, schema.type):
-        return [_wrong_type(path, _json_type(value), schema.type)]
+        return [_wrong_type(path, json_type(value), schema.type)]
     checks: dict[type, Callable[[Any, Schema, str], list[FieldProblem]]] = {dict: _object, list: _array, str: _string}
     problems = checks.get(type(value), _number)(value, schema, path)
     allowed = schema.raw.get("enum")
@@ -189,20 +180,11 @@ def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[Field
     return problems
 
 
-def _json_type(value: object) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    names: Mapping[type, str] = {dict: "object", list: "array", str: "string", int: "integer", float: "number"}
-    return names.get(type(value), "null")
-
-
 def _is_type(value: object, wanted: str) -> bool:
-    actual = _json_type(value)
-    if wanted == "number":
-        return actual in ("integer", "number")
+    actual = json_type(value)
     if wanted == "integer" and isinstance(value, float):
         return value.is_integer()
-    return actual == wanted
+    return actual == wanted or (wanted == "number" and actual == "integer")
 
 
 def _wrong_type(path: str, actual: str, wanted: str) -> FieldProblem:
@@ -218,9 +200,9 @@ def _object(value: dict[str, Any], schema: Schema, path: str) -> list[FieldProbl
     for name, item in value.items():
         child = schema.properties.get(name)
         if child is not None and child.definition is None:
-            problems += problems_of_custom(item, child, _child(path, name))
+            problems += _problems_of_value(item, child, _child(path, name))
         elif child is None and schema.additional is not None:
-            problems += problems_of_custom(item, schema.additional, f"{path}.{name}")
+            problems += _problems_of_value(item, schema.additional, f"{path}.{name}")
     problems += _bounds(len(value), schema, path, "minProperties", "maxProperties", "should have at {} {} properties")
     return problems
 
@@ -229,7 +211,7 @@ def _array(value: list[Any], schema: Schema, path: str) -> list[FieldProblem]:
     problems: list[FieldProblem] = []
     if schema.items is not None:
         for index, item in enumerate(value):
-            problems += problems_of_custom(item, schema.items, f"{path}[{index}]")
+            problems += _problems_of_value(item, schema.items, f"{path}[{index}]")
     problems += _bounds(len(value), schema, path, "minItems", "maxItems", "should have at {} {} items")
     if schema.list_type in ("set", "map"):
         keys = [_list_key(item, schema) for item in value]
@@ -292,12 +274,8 @@ _OLD = re.compile(r"\boldSelf\b")
 _MISSING: Any = object()
 
 
-def problems_of_rules(value: Any, old: Any, schema: Schema) -> list[FieldProblem]:
-    """What the rules say of an object that is right otherwise; `old` is None for a new one."""
-    return list(_problems(value, _MISSING if old is None else old, schema, ""))
-
-
-def _problems(value: Any, old: Any, schema: Schema, path: str) -> Iterator[FieldProblem]:
+def _problems_of_rules(value: Any, old: Any, schema: Schema, path: str = "") -> Iterator[FieldProblem]:
+    """What the rules say of a value that is right otherwise. `old` is the one before, or `_MISSING`."""
     for rule in schema.raw.get("x-kubernetes-validations", ()):
         yield from _broken(rule, value, old, path, schema.type)
     if isinstance(value, dict):
@@ -305,10 +283,10 @@ def _problems(value: Any, old: Any, schema: Schema, path: str) -> Iterator[Field
             child = schema.child(name)
             if child is not None and child.definition is None:
                 before = old.get(name, _MISSING) if isinstance(old, dict) else _MISSING
-                yield from _problems(item, before, child, f"{path}.{name}" if path else name)
+                yield from _problems_of_rules(item, before, child, f"{path}.{name}" if path else name)
     if isinstance(value, list) and schema.items is not None:
         for index, item in enumerate(value):
-            yield from _problems(item, _same_item(item, old, schema), schema.items, f"{path}[{index}]")
+            yield from _problems_of_rules(item, _same_item(item, old, schema), schema.items, f"{path}[{index}]")
 
 
 def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) -> Iterator[FieldProblem]:

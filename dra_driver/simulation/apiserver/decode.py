@@ -112,18 +112,18 @@ class Decoder:
     def _scalar(self, value: object, schema: Schema, path: str) -> object:
         if schema.definition is not None and (canonical := _CANONICAL.get(schema.definition)) is not None:
             return self._canonical(value, canonical, path)
-        if not self.strict_types or _fits(value, schema.type):
+        if not self.strict_types or schema.type in _FITS.get(json_type(value), ()):
             return copy_json(value)
         if schema.type == "integer" and isinstance(value, float) and value.is_integer():
             return int(value)
         raise bad_request(
-            f"{self.kind} in version cannot be handled as a {self.kind}: json: cannot unmarshal {_json_type(value)} "
+            f"{self.kind} in version cannot be handled as a {self.kind}: json: cannot unmarshal {_go_type(value)} "
             f"into Go struct field {path} of type {_GO_TYPES.get(schema.type, schema.type)}"
         )
 
     def _canonical(self, value: object, canonical: Callable[[str], str], path: str) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise bad_request(f"{self.kind} cannot be handled: {path} must be a string, not {_json_type(value)}")
+            raise bad_request(f"{self.kind} cannot be handled: {path} must be a string, not {_go_type(value)}")
         try:
             return canonical(str(value))
         except ValueError as error:
@@ -158,24 +158,25 @@ _CANONICAL: dict[str, Callable[[str], str]] = {
 
 _ZEROS: dict[str, object] = {"string": "", "integer": 0, "boolean": False}
 _GO_TYPES = {"integer": "int64", "boolean": "bool", "number": "float64", "array": "list", "object": "map"}
+_GO_VALUES = {"boolean": "bool", "integer": "number"}
+"""What Go calls a value of JSON, where it is another word."""
+_FITS = {
+    "boolean": ("boolean",),
+    "integer": ("integer", "number", ""),
+    "number": ("number", ""),
+    "string": ("string", ""),
+}
+"""Types of fields that a value of a type fits in."""
 
 
-def _fits(value: object, json_type: str) -> bool:
-    if isinstance(value, bool):
-        return json_type == "boolean"
-    if isinstance(value, int):
-        return json_type in ("integer", "number", "")
-    if isinstance(value, float):
-        return json_type in ("number", "")
-    return isinstance(value, str) and json_type in ("string", "")
+def json_type(value: object) -> str:
+    """In the words of JSON Schema."""
+    names = {bool: "boolean", dict: "object", list: "array", str: "string", int: "integer", float: "number"}
+    return names.get(type(value), "null")
 
 
-def _json_type(value: object) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int | float):
-        return "number"
-    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+def _go_type(value: object) -> str:
+    return _GO_VALUES.get(json_type(value), json_type(value))
 
 
 def copy_json(value: Any) -> Any:

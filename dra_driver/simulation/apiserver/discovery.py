@@ -9,22 +9,19 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.schema import Definitions, definition_name
-from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry, sorted_by_name
+from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
 
 _OBJECT_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-_SUBRESOURCE_VERBS = {
-    **{name: ["create"] for name in ("binding", "eviction")},
-    **{name: ["create", "get"] for name in ("attach", "exec", "portforward")},
-    "log": ["get"],
+_SUBRESOURCES: dict[str, tuple[list[str], tuple[str, str, str]]] = {
+    "attach": (["create", "get"], ("", "v1", "PodAttachOptions")),
+    "binding": (["create"], ("", "v1", "Binding")),
+    "eviction": (["create"], ("policy", "v1", "Eviction")),
+    "exec": (["create", "get"], ("", "v1", "PodExecOptions")),
+    "log": (["get"], ("", "v1", "Pod")),
+    "portforward": (["create", "get"], ("", "v1", "PodPortForwardOptions")),
+    "scale": (["get", "patch", "update"], ("autoscaling", "v1", "Scale")),
 }
-_FOREIGN_KINDS = {
-    "binding": ("", "v1", "Binding"),
-    "attach": ("", "v1", "PodAttachOptions"),
-    "eviction": ("policy", "v1", "Eviction"),
-    "exec": ("", "v1", "PodExecOptions"),
-    "portforward": ("", "v1", "PodPortForwardOptions"),
-    "scale": ("autoscaling", "v1", "Scale"),
-}
+"""Verbs and kind of those that differ from the others, which are read and changed in the kind of their object."""
 REVIEWS = (
     ("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview"),
     ("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
@@ -58,10 +55,6 @@ def version_document(git_version: str) -> JsonObject:
 def verbs_of(kind: ResourceType) -> list[str]:
     """Namespaces cannot be deleted as a collection."""
     return [verb for verb in _OBJECT_VERBS if verb != "deletecollection" or kind.key != ("", "namespaces")]
-
-
-def _subresource_verbs(name: str) -> list[str]:
-    return _SUBRESOURCE_VERBS.get(name, ["get", "patch", "update"])
 
 
 def _version_order(version: str) -> tuple[int, str]:
@@ -101,11 +94,9 @@ def api_group_list(registry: TypeRegistry) -> JsonObject:
 def api_group(registry: TypeRegistry, group: str) -> JsonObject | None:
     """/apis/<group>."""
     versions = _grouped(registry).get(group)
-    return (
-        None
-        if not group or versions is None
-        else {"kind": "APIGroup", "apiVersion": "v1", **_api_group(group, versions)}
-    )
+    if not group or versions is None:
+        return None
+    return {"kind": "APIGroup", "apiVersion": "v1", **_api_group(group, versions)}
 
 
 def _api_group(group: str, versions: dict[str, list[ResourceType]]) -> JsonObject:
@@ -119,7 +110,7 @@ def api_resource_list(registry: TypeRegistry, group: str, version: str) -> JsonO
     if types is None:
         return None
     resources: list[JsonObject] = []
-    for kind in sorted_by_name(types):
+    for kind in sorted(types, key=lambda kind: kind.resource.plural):
         resources.append(_api_resource(kind))
         resources.extend(_api_subresource(kind, name) for name in sorted(kind.subresources))
     resources.extend(
@@ -132,32 +123,29 @@ def api_resource_list(registry: TypeRegistry, group: str, version: str) -> JsonO
 
 
 def _api_resource(kind: ResourceType) -> JsonObject:
-    document: JsonObject = {
+    return {
         "name": kind.resource.plural,
         "singularName": kind.singular,
         "namespaced": kind.resource.namespaced,
         "kind": kind.resource.kind,
         "verbs": verbs_of(kind),
+        **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
+        **({"categories": list(kind.categories)} if kind.categories else {}),
     }
-    if kind.short_names:
-        document["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        document["categories"] = list(kind.categories)
-    return document
 
 
 def _api_subresource(kind: ResourceType, name: str) -> JsonObject:
-    document: JsonObject = {
+    verbs, (group, version, of_kind) = _SUBRESOURCES.get(
+        name, (["get", "patch", "update"], ("", "v1", kind.resource.kind))
+    )
+    return {
         "name": f"{kind.resource.plural}/{name}",
         "singularName": "",
         "namespaced": kind.resource.namespaced,
-        "kind": kind.resource.kind,
-        "verbs": _subresource_verbs(name),
+        "kind": of_kind,
+        "verbs": verbs,
+        **({"group": group, "version": version} if (group, version) != ("", "v1") else {}),
     }
-    if name in _FOREIGN_KINDS:
-        group, version, document["kind"] = _FOREIGN_KINDS[name]
-        document |= {"group": group, "version": version} if (group, version) != ("", "v1") else {}
-    return document
 
 
 _SCHEMAS = "#/components/schemas/"

@@ -9,7 +9,7 @@ from collections import deque
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError
-from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService, WriteOptions, copied
+from dra_driver.simulation.apiserver.objects import NAMESPACE_KEY, DeleteOptions, ObjectService, WriteOptions, copied
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import StoredVersion, TypeKey
 
@@ -17,7 +17,6 @@ type _Place = tuple[TypeKey, str, str]
 """Type, namespace, name."""
 
 _COLLECTOR = WriteOptions()
-_NAMESPACES: TypeKey = ("", "namespaces")
 
 
 class GarbageCollector:
@@ -25,11 +24,11 @@ class GarbageCollector:
 
     def __init__(self, objects: ObjectService) -> None:
         self._objects = objects
-        self._owners: dict[_Place, frozenset[str]] = {}
         self._dependents: dict[str, set[_Place]] = {}
+        """What has or had an owner, by the owner's UID."""
         self._waiting: deque[tuple[_Place, str, bool]] = deque()
         self._scheduled = False
-        objects.rules.follow(self._follow)
+        objects.followers.append(self._follow)
 
     def _wake(self) -> None:
         if self._waiting and not self._scheduled:
@@ -39,37 +38,25 @@ class GarbageCollector:
     def _follow(self, kind: ResourceType, obj: JsonObject, gone: bool) -> None:
         metadata = obj["metadata"]
         place = (kind.key, metadata.get("namespace", ""), metadata["name"])
-        owners = frozenset() if gone else frozenset(item["uid"] for item in metadata.get("ownerReferences") or ())
-        self._index(place, owners)
-        ending = metadata.get("deletionTimestamp") is not None
-        if owners or gone or ending:
+        owners = metadata.get("ownerReferences") or ()
+        for owner in owners:
+            self._dependents.setdefault(owner["uid"], set()).add(place)
+        if owners or gone or metadata.get("deletionTimestamp") is not None:
             self._waiting.append((place, metadata["uid"], gone))
             self._wake()
-
-    def _index(self, place: _Place, owners: frozenset[str]) -> None:
-        before = self._owners.pop(place, frozenset())
-        if owners:
-            self._owners[place] = owners
-        for uid in before - owners:
-            self._dependents.get(uid, set()).discard(place)
-        for uid in owners - before:
-            self._dependents.setdefault(uid, set()).add(place)
 
     def _run(self) -> None:
         self._scheduled = False
         for _ in range(len(self._waiting)):
             place, uid, gone = self._waiting.popleft()
-            if gone:
-                self._after_removal(place, uid)
-            else:
+            if not gone:
                 self._look_at(place)
+                continue
+            for dependent in sorted(self._dependents.pop(uid, ())):
+                self._look_at(dependent)
+            if place[1]:
+                self._look_at((NAMESPACE_KEY, "", place[1]))
         self._wake()
-
-    def _after_removal(self, place: _Place, uid: str) -> None:
-        for dependent in sorted(self._dependents.get(uid, ())):
-            self._look_at(dependent)
-        if place[1]:
-            self._look_at((_NAMESPACES, "", place[1]))
 
     def _look_at(self, place: _Place) -> None:
         entry = self._objects.store.get(*place)
@@ -79,7 +66,7 @@ class GarbageCollector:
         metadata = entry.obj["metadata"]
         if metadata.get("deletionTimestamp") is None:
             self._judge(kind, entry)
-        elif place[0] == _NAMESPACES:
+        elif place[0] == NAMESPACE_KEY:
             self._empty_namespace(kind, entry)
 
     def _judge(self, kind: ResourceType, entry: StoredVersion) -> None:

@@ -1,7 +1,7 @@
 """Requests about objects: body and query in, response out. One method per verb, then the subresources and reviews."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 
 import yaml
 from aiohttp import web
@@ -18,10 +18,16 @@ from dra_driver.apirules.status import (
 )
 from dra_driver.simulation.apiserver import containers, crds, discovery, protobuf
 from dra_driver.simulation.apiserver.decode import copy_json
-from dra_driver.simulation.apiserver.lists import WatchSettings, WatchStream, list_document, list_page
+from dra_driver.simulation.apiserver.lists import (
+    RequestTarget,
+    WatchSettings,
+    list_document,
+    list_page,
+    list_query,
+    watch_lines,
+)
 from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService, WriteOptions, copied
 from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge, through_maps
-from dra_driver.simulation.apiserver.requests import RequestTarget, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import StoredVersion, encode
 from dra_driver.simulation.apiserver.tables import Representation
@@ -41,15 +47,7 @@ class Handlers:
         self._watch = watch
         self.nodes: Mapping[str, containers.NodeContainers] = {}
         """Who answers about containers, by name of the node."""
-        objects.rules.follow(self._follow_definitions)
-
-    def bootstrap(self, namespaces: Iterable[str]) -> None:
-        """The objects that every cluster has."""
-        kind = self._objects.registry.find("", "v1", "namespaces")
-        for name in namespaces:
-            if kind is not None:
-                body = {"metadata": {"name": name}, "status": {"phase": "Active"}}
-                self._objects.create(kind, "", body, WriteOptions())
+        objects.followers.append(self._follow_definitions)
 
     async def resource(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         """What is asked of a type. Raises ApiError for every refusal."""
@@ -82,8 +80,8 @@ class Handlers:
         query = list_query(target.kind, request.query)
         form = self._representation(request, target)
         if query.watch:
-            stream = WatchStream(self._objects.store, target, query, form.watch_encoder(), self._watch)
-            return await _streamed(request, stream)
+            lines = watch_lines(self._objects.store, target, query, form.watch_encoder(), self._watch)
+            return await _streamed(request, lines)
         if target.name is not None:
             entry = self._objects.get(target.kind, target.place, target.name)
             if target.subresource == "scale":
@@ -101,9 +99,11 @@ class Handlers:
         objects, given = self._objects, as_object(body)
         name, method = target.subresource, request.method
         if name == "binding" and method == "POST":
-            return _json(encode(bind(objects, target, given)), 201)
+            bind(objects, target, given)
+            return _json(encode({**_SUCCESS, "code": 201}), 201)
         if name == "eviction" and method == "POST":
-            return _json(encode(evict(objects, target, given)), 201)
+            evict(objects, target, given)
+            return _json(encode({**_SUCCESS, "code": 201}), 201)
         if name == "scale" and method in ("PUT", "PATCH"):
             return _json(encode(self._scale(request, target, given)))
         raise method_not_allowed()
@@ -140,7 +140,7 @@ class Handlers:
             patched = json_patch(current, body)
         else:
             raise ApiError(415, f"the body of the request was in an unknown format - {form}", details={})
-        return objects.patch(kind, old, target.subresource, patched, options), False
+        return objects.update(kind, target.place, name, target.subresource, patched, options, patched=old), False
 
     def _delete(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _delete_options(request, body)
@@ -241,21 +241,19 @@ def _object(
     return response
 
 
+_SUCCESS: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
+
 def _deleted(kind: ResourceType, entry: StoredVersion) -> web.Response:
-    metadata = entry.obj["metadata"]
-    details: JsonObject = {"name": metadata["name"], "kind": kind.resource.plural, "uid": metadata["uid"]}
-    if kind.resource.group:
-        details["group"] = kind.resource.group
-    return _json(
-        encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
-    )
+    metadata, group = entry.obj["metadata"], kind.resource.group
+    details = {"name": metadata["name"], "kind": kind.resource.plural, "uid": metadata["uid"]}
+    return _json(encode({**_SUCCESS, "details": details | ({"group": group} if group else {})}))
 
 
-async def _streamed(request: web.Request, stream: WatchStream) -> web.StreamResponse:
+async def _streamed(request: web.Request, lines: AsyncGenerator[bytes]) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.enable_chunked_encoding()
     await response.prepare(request)
-    lines = stream.lines()
     try:
         async for chunk in lines:
             await response.write(chunk)
@@ -265,9 +263,6 @@ async def _streamed(request: web.Request, stream: WatchStream) -> web.StreamResp
         await lines.aclose()
     await response.write_eof()
     return response
-
-
-_SUCCESS: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
 def scale_of(obj: JsonObject) -> JsonObject:
@@ -288,7 +283,7 @@ def scale_of(obj: JsonObject) -> JsonObject:
     }
 
 
-def bind(objects: ObjectService, target: RequestTarget, binding: JsonObject) -> JsonObject:
+def bind(objects: ObjectService, target: RequestTarget, binding: JsonObject) -> None:
     """pods/binding: puts a pod on a node, once. Raises ApiError 409 when it is on one already."""
     name = target.name or ""
     node = (binding.get("target") or {}).get("name")
@@ -307,20 +302,14 @@ def bind(objects: ObjectService, target: RequestTarget, binding: JsonObject) -> 
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     pod["status"]["conditions"] = [*conditions, scheduled]
     objects.store_unchecked(target.kind, pod)
-    return _SUCCESS
 
 
-def evict(objects: ObjectService, target: RequestTarget, eviction: JsonObject) -> JsonObject:
+def evict(objects: ObjectService, target: RequestTarget, eviction: JsonObject) -> None:
     """pods/eviction: a delete; disruption budgets are not consulted."""
     options = eviction.get("deleteOptions") or {}
-    preconditions = options.get("preconditions") or {}
-    objects.delete(
-        target.kind,
-        target.place,
-        target.name or "",
-        DeleteOptions(grace_period_s=options.get("gracePeriodSeconds"), uid=preconditions.get("uid")),
-    )
-    return _SUCCESS
+    uid = (options.get("preconditions") or {}).get("uid")
+    wanted = DeleteOptions(grace_period_s=options.get("gracePeriodSeconds"), uid=uid)
+    objects.delete(target.kind, target.place, target.name or "", wanted)
 
 
 def answer_review(kind: str, body: JsonObject) -> JsonObject:

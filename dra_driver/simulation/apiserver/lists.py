@@ -1,18 +1,186 @@
-"""Lists and watches: selection, pages, and streams of changes from a position in the history.
+"""Reads: a URL becomes what it asks for, and that a list, a page of one, or a stream of changes from a position on.
 
 An object that starts to match a selector arrives as ADDED, one that stops as DELETED with its last matching state.
+Source of the grammar of selectors: Kubernetes' "Labels and Selectors"; selectable fields: `resource_types.py`.
 """
 
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, Callable
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, bad_request, expired
-from dra_driver.simulation.apiserver.requests import ListQuery, RequestTarget
-from dra_driver.simulation.apiserver.store import Store, StoredVersion, StoreEvent, Subscription, encode
+from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
+from dra_driver.simulation.apiserver.store import Store, StoredVersion, StoreEvent, encode
+
+type Predicate = Callable[[JsonObject], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTarget:
+    """What a path addresses: `namespace` None is all of them or no namespace, `name` None is the collection."""
+
+    kind: ResourceType
+    namespace: str | None
+    name: str | None
+    subresource: str
+
+    @property
+    def place(self) -> str:
+        """The namespace as the store spells it."""
+        return self.namespace or ""
+
+
+def resolve(registry: TypeRegistry, path: str) -> RequestTarget | None:
+    """None when nothing is served at `path`."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace = None
+    if rest[0] == "namespaces" and len(rest) > 2 and (rest[2] != "status" or len(rest) > 3):
+        namespace, rest = rest[1], rest[2:]
+    kind = registry.find(group, version, rest[0])
+    if kind is None or len(rest) > 3 or (namespace is not None and not kind.resource.namespaced):
+        return None
+    name = rest[1] if len(rest) > 1 else None
+    subresource = rest[2] if len(rest) > 2 else ""
+    if subresource and subresource not in kind.subresources:
+        return None
+    if name is not None and kind.resource.namespaced and namespace is None:
+        return None
+    return RequestTarget(kind, namespace, name, subresource)
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """The query of a list, watch or collection delete."""
+
+    watch: bool
+    predicate: Predicate
+    limit: int
+    continue_token: str
+    resource_version: str
+    timeout_s: float | None
+    bookmarks: bool
+    initial_events: bool
+
+    @property
+    def plain(self) -> bool:
+        """Without selectors."""
+        return self.predicate is everything
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "").lower() in ("1", "true")
+
+
+def _number(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name) or "0"
+    if not text.isdigit():
+        raise bad_request(f"invalid value for {name}: {text!r}")
+    return int(text)
+
+
+def list_query(kind: ResourceType, query: Mapping[str, str]) -> ListQuery:
+    """Raises ApiError 400 for values that cannot be read."""
+    version, watch = query.get("resourceVersion", ""), _flag(query, "watch")
+    if version and not version.isdigit():
+        message = f'resourceVersion: Invalid value: "{version}": not a number'
+        raise ApiError(500, message, reason="") if watch else bad_request(message)
+    return ListQuery(
+        watch=watch,
+        predicate=both(
+            label_selector(query.get("labelSelector", "")),
+            field_selector(query.get("fieldSelector", ""), kind.selectable),
+        ),
+        limit=_number(query, "limit"),
+        continue_token=query.get("continue", ""),
+        resource_version=version,
+        timeout_s=float(_number(query, "timeoutSeconds")) or None,
+        bookmarks=_flag(query, "allowWatchBookmarks"),
+        initial_events=_flag(query, "sendInitialEvents"),
+    )
+
+
+_IN_SET = re.compile(r"^(?P<key>\S+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)$")
+_EQUALITY = re.compile(r"^(?P<key>[^=!<>\s]+)\s*(?P<op>==|!=|=)\s*(?P<value>[^=!<>\s]*)$")
+_COMMA = re.compile(r",(?![^(]*\))")
+"""Outside parentheses."""
+_EXISTS = re.compile(r"^(?P<absent>!\s*)?(?P<key>[A-Za-z0-9][-A-Za-z0-9_./]*)$")
+
+
+def everything(_obj: JsonObject) -> bool:
+    """The predicate of an empty selector."""
+    return True
+
+
+def label_selector(text: str) -> Predicate:
+    """Raises ApiError 400 for text that is no selector."""
+    terms = [_label_term(term.strip()) for term in _COMMA.split(text) if term.strip()]
+    if not terms:
+        return everything
+
+    def matches(obj: JsonObject) -> bool:
+        labels = obj["metadata"].get("labels") or {}
+        return all(term(labels) for term in terms)
+
+    return matches
+
+
+def _label_term(term: str) -> Callable[[dict[str, str]], bool]:
+    if match := _IN_SET.match(term):
+        key, values = match["key"], {value.strip() for value in match["values"].split(",")}
+        if match["op"] == "in":
+            return lambda labels: labels.get(key) in values
+        return lambda labels: labels.get(key) not in values
+    if match := _EQUALITY.match(term):
+        key, op, value = match["key"], match["op"], match["value"]
+        return lambda labels: (labels.get(key) == value) is (op != "!=")
+    if match := _EXISTS.match(term):
+        key, absent = match["key"], match["absent"] is not None
+        return lambda labels: (key in labels) is not absent
+    raise bad_request(f"unable to parse requirement: found {term!r}, expected: a label selector")
+
+
+def _field(obj: Any, path: Sequence[str]) -> str:
+    """A selectable field as the server compares it: absent is the empty string."""
+    for name in path:
+        obj = obj.get(name) if isinstance(obj, dict) else None
+    return "" if obj is None else str(obj).lower() if isinstance(obj, bool) else str(obj)
+
+
+def field_selector(text: str, allowed: Sequence[str]) -> Predicate:
+    """Raises ApiError 400 for text that is no selector, or for a field outside `allowed`."""
+    terms: list[tuple[list[str], bool, str]] = []
+    for term in filter(None, (part.strip() for part in text.split(","))):
+        match = _EQUALITY.match(term)
+        if match is None:
+            raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
+        if match["key"] not in allowed:
+            raise bad_request(f"field label not supported: {match['key']}")
+        terms.append((match["key"].split("."), match["op"] != "!=", match["value"]))
+    if not terms:
+        return everything
+    return lambda obj: all((_field(obj, path) == wanted) is equal for path, equal, wanted in terms)
+
+
+def both(first: Predicate, second: Predicate) -> Predicate:
+    """An object must satisfy both."""
+    if first is everything:
+        return second
+    return first if second is everything else lambda obj: first(obj) and second(obj)
+
+
+# -- lists
 
 _CONTINUE_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -26,54 +194,29 @@ class Page:
 
     entries: list[StoredVersion]
     revision: int
-    continue_token: str
-    remaining: int | None
+    continue_token: str = ""
+    remaining: int | None = None
 
 
 def list_page(store: Store, target: RequestTarget, query: ListQuery) -> Page:
     """One page of a list. Raises ApiError 410 when the list that the page belongs to was forgotten."""
+    revision, start, known = store.revision, 0, None
     if query.continue_token:
         revision, start = _read_token(query.continue_token)
-        entries = store.page(target.kind.key, revision)
-        if entries is None:
+        known = store.page(target.kind.key, revision)
+        if known is None:
             raise expired(_CONTINUE_EXPIRED)
-        entries = entries[start:]
-    else:
-        revision, start = store.revision, 0
-        entries = store.entries(target.kind.key)
-    if not query.limit and not query.continue_token:
-        return Page(_selected(entries, target, query), revision, "", None)
-    return _cut(store, target, query, entries, revision, start)
-
-
-def _cut(
-    store: Store, target: RequestTarget, query: ListQuery, entries: list[StoredVersion], revision: int, start: int
-) -> Page:
-    taken: list[StoredVersion] = []
-    for position, entry in enumerate(entries):
-        if not _selects(entry, target, query):
-            continue
-        if query.limit and len(taken) == query.limit:
-            if start == 0:
-                store.keep_page(target.kind.key, revision, entries)
-            rest = None
-            if query.plain:
-                rest = len(_selected(entries[position:], target, query))
-            return Page(taken, revision, _token(revision, start + position), rest)
-        taken.append(entry)
-    return Page(taken, revision, "", None)
-
-
-def _selects(entry: StoredVersion, target: RequestTarget, query: ListQuery) -> bool:
-    if target.namespace is not None and entry.key[0] != target.namespace:
-        return False
-    return query.predicate(entry.obj)
-
-
-def _selected(entries: list[StoredVersion], target: RequestTarget, query: ListQuery) -> list[StoredVersion]:
-    if target.namespace is None and query.plain:
-        return entries
-    return [entry for entry in entries if _selects(entry, target, query)]
+    entries = known if known is not None else store.entries(target.kind.key)
+    matching = entries
+    if target.namespace is not None or not query.plain:
+        in_place = (entry for entry in entries if target.namespace in (None, entry.key[0]))
+        matching = [entry for entry in in_place if query.predicate(entry.obj)]
+    end = start + query.limit
+    if not query.limit or end >= len(matching):
+        return Page(matching[start:], revision)
+    store.keep_page(target.kind.key, revision, entries)
+    rest = len(matching) - end if query.plain else None
+    return Page(matching[start:end], revision, _token(revision, end), rest)
 
 
 def _token(revision: int, start: int) -> str:
@@ -109,10 +252,9 @@ def list_document(target: RequestTarget, page: Page) -> bytes:
     return head[:-1].encode() + b',"items":[' + items + b"]}"
 
 
-INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+# -- watches
 
-type Encoder = Callable[[StoredVersion], bytes]
-"""How an entry looks in this stream: as itself, as a table, as metadata only."""
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +278,10 @@ def _bookmark(target: RequestTarget, revision: int, *, initial: bool) -> bytes:
     return _line("BOOKMARK", encode(obj))
 
 
-def _relevant(event: StoreEvent, target: RequestTarget, query: ListQuery) -> tuple[str, StoredVersion] | None:
+def _seen(event: StoreEvent, target: RequestTarget, query: ListQuery) -> tuple[str, StoredVersion] | None:
     """What a watcher with these selectors sees of a change: the event's type and the object; None for nothing."""
-    if target.namespace is not None and event.entry.key[0] != target.namespace:
-        return None
-    if target.name is not None and event.entry.key[1] != target.name:
+    namespace, name = event.entry.key
+    if target.namespace not in (None, namespace) or target.name not in (None, name):
         return None
     if query.plain:
         return event.type, event.entry
@@ -150,80 +291,48 @@ def _relevant(event: StoreEvent, target: RequestTarget, query: ListQuery) -> tup
         return ("MODIFIED" if before else "ADDED"), event.entry
     if not before or event.previous is None:
         return None
-    return "DELETED", event.entry if event.type == "DELETED" else _last_matching(event)
+    return "DELETED", event.previous.at(event.entry.revision)
 
 
-def _last_matching(event: StoreEvent) -> StoredVersion:
-    previous = event.previous.obj if event.previous is not None else event.entry.obj
-    metadata = {**previous["metadata"], "resourceVersion": str(event.entry.revision)}
-    return StoredVersion({**previous, "metadata": metadata}, event.entry.revision)
+async def watch_lines(
+    store: Store,
+    target: RequestTarget,
+    query: ListQuery,
+    encoder: Callable[[StoredVersion], bytes],
+    settings: WatchSettings,
+) -> AsyncGenerator[bytes]:
+    """One client's stream: chunks of complete lines, until the time is over or the server stops. `encoder` gives an
+    entry the look that the client wants: as itself, as a table, as metadata only."""
+    key, seen = target.kind.key, partial(_seen, target=target, query=query)
 
+    def lines(events: list[StoreEvent]) -> bytes:
+        return b"".join(_line(item[0], encoder(item[1])) for event in events if (item := seen(event)) is not None)
 
-class WatchStream:
-    """One client's stream: `lines()` yields chunks of complete lines until the time is over or the server stops."""
-
-    def __init__(
-        self, store: Store, target: RequestTarget, query: ListQuery, encoder: Encoder, settings: WatchSettings
-    ) -> None:
-        self._store = store
-        self._target = target
-        self._query = query
-        self._encoder = encoder
-        self._settings = settings
-        self._sent_revision = 0
-
-    async def lines(self) -> AsyncGenerator[bytes]:
-        key = self._target.kind.key
-        subscription = self._store.subscribe(key, self._wants)
-        try:
+    # What changes from here on reaches the subscription; before it come the objects, or the missed part of the history.
+    subscription = store.subscribe(key, lambda event: seen(event) is not None)
+    try:
+        if query.initial_events or query.resource_version in ("", "0"):
+            first = lines([StoreEvent(key, "ADDED", entry, None) for entry in store.entries(key)])
+            if query.initial_events and query.bookmarks:
+                first += _bookmark(target, store.revision, initial=True)
+        else:
             try:
-                first = self._first_lines()
+                first = lines(store.since(key, int(query.resource_version)))
             except ApiError as error:
                 yield _line("ERROR", encode(error.to_status()))
                 return
-            if first:
-                yield first
-            async for chunk in self._live(subscription):
-                yield chunk
-        finally:
-            self._store.unsubscribe(key, subscription)
-
-    def _wants(self, event: StoreEvent) -> bool:
-        return _relevant(event, self._target, self._query) is not None
-
-    def _first_lines(self) -> bytes:
-        """Existing objects or the missed part of the history; later changes reach the subscription."""
-        query, store = self._query, self._store
-        self._sent_revision = store.revision
-        if query.initial_events or query.resource_version in ("", "0"):
-            entries = store.entries(self._target.kind.key)
-            events = [StoreEvent(self._target.kind.key, "ADDED", entry, None) for entry in entries]
-            lines = self._encoded(events)
-            if query.initial_events and query.bookmarks:
-                lines += _bookmark(self._target, store.revision, initial=True)
-            return lines
-        return self._encoded(store.since(self._target.kind.key, int(query.resource_version)))
-
-    def _encoded(self, events: list[StoreEvent]) -> bytes:
-        lines = []
-        for event in events:
-            seen = _relevant(event, self._target, self._query)
-            if seen is not None:
-                lines.append(_line(seen[0], self._encoder(seen[1])))
-        return b"".join(lines)
-
-    async def _live(self, subscription: Subscription) -> AsyncGenerator[bytes]:
+        if first:
+            yield first
         clock = asyncio.get_running_loop().time
-        end = clock() + (self._query.timeout_s or self._settings.timeout_s)
-        bookmark_at = clock() + self._settings.bookmark_interval_s
+        end = clock() + (query.timeout_s or settings.timeout_s)
+        bookmark_at = clock() + settings.bookmark_interval_s
         while not subscription.closed and (now := clock()) < end:
-            batch = await subscription.next_batch(max(0.0, min(end, bookmark_at) - now))
-            lines = self._encoded([event for event in batch if event.entry.revision > self._sent_revision])
-            if batch:
-                self._sent_revision = max(self._sent_revision, batch[-1].entry.revision)
+            chunk = lines(await subscription.next_batch(max(0.0, min(end, bookmark_at) - now)))
             if clock() >= min(bookmark_at, end):
-                bookmark_at = clock() + self._settings.bookmark_interval_s
-                if self._query.bookmarks:
-                    lines += _bookmark(self._target, self._store.revision, initial=False)
-            if lines:
-                yield lines
+                bookmark_at = clock() + settings.bookmark_interval_s
+                if query.bookmarks:
+                    chunk += _bookmark(target, store.revision, initial=False)
+            if chunk:
+                yield chunk
+    finally:
+        store.unsubscribe(key, subscription)

@@ -1,15 +1,17 @@
 """Create, read, update, patch and delete: the rules that hold for objects of every type.
 
 Called by the HTTP handlers, one call a request; nothing here awaits, so each call is atomic. What differs between types
-(validation, immutable fields, dropped fields) is asked of `rules.py`.
+(validation, immutable fields, dropped fields) is asked of their rules (`type_rules.py`).
 """
 
 import random
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import NAMESPACES, JsonObject, wire_time
+from dra_driver.apirules.metadata import problems_of_metadata, problems_of_metadata_change
 from dra_driver.apirules.status import (
     MODIFIED,
     ApiError,
@@ -27,9 +29,13 @@ from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.patch import FieldPath, fields_of, merged, through_maps, without
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
-from dra_driver.simulation.apiserver.rules.type_rules import Rules, Situation
-from dra_driver.simulation.apiserver.store import EVENTS_API, Store, StoredVersion, stored_event
+from dra_driver.simulation.apiserver.store import EVENTS_API, Store, StoredVersion, TypeKey, stored_event
+from dra_driver.simulation.apiserver.type_rules import Situation, TypeRules, fill
 
+type Follower = Callable[[ResourceType, JsonObject, bool], None]
+"""Called after each write with the type, the object, and whether it is gone."""
+
+NAMESPACE_KEY: TypeKey = ("", "namespaces")
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE = 58
 _SERVER_OWNED = (
@@ -52,14 +58,6 @@ class WriteOptions:
     warnings: list[str] = field(default_factory=list)
 
 
-class UnknownFields(ApiError):
-    """400: strict decoding met fields that the type does not have."""
-
-    def __init__(self, paths: list[str], message: str) -> None:
-        super().__init__(400, message)
-        self.paths = paths
-
-
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
     """Body and query of a delete; None where the client said nothing."""
@@ -71,14 +69,26 @@ class DeleteOptions:
 
 
 class ObjectService:
-    """All reads and writes go through here."""
+    """All reads and writes go through here. `rules` are those of built-in types, `custom_rules` those of all others;
+    types without their own get the common ones only."""
 
-    def __init__(self, store: Store, registry: TypeRegistry, rules: Rules, gates: FeatureGates, minor: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        registry: TypeRegistry,
+        rules: Mapping[TypeKey, TypeRules],
+        custom_rules: TypeRules,
+        gates: FeatureGates,
+        minor: int,
+    ) -> None:
         self.store = store
         self.registry = registry
-        self.rules = rules
         self.gates = gates
         self.minor = minor
+        self.followers: list[Follower] = []
+        self._rules = rules
+        self._custom_rules = custom_rules
+        self._common_rules = TypeRules()
         self._applied: dict[str, dict[tuple[str, str], set[FieldPath]]] = {}
         """What each applier, by its name and subresource, said last of the object with this UID."""
 
@@ -94,9 +104,8 @@ class ObjectService:
 
     def create(self, kind: ResourceType, namespace: str, body: JsonObject, options: WriteOptions) -> StoredVersion:
         """Stores a new object. The namespace in the body, when there is one, must be that of the path."""
-        obj = self._decode(kind, body, options)
+        obj = self._decode(kind, namespace, body, options)
         metadata = obj["metadata"]
-        self._settle_namespace(kind, metadata, namespace)
         if metadata.get("resourceVersion"):
             raise ApiError(500, "resourceVersion should not be set on objects to be created", reason="")
         if not metadata.get("name") and metadata.get("generateName"):
@@ -106,10 +115,16 @@ class ObjectService:
             metadata.pop(name, None)
         metadata["uid"] = str(uuid.uuid4())
         metadata["creationTimestamp"] = wire_time(self.now())
-        situation = self._situation(kind, options)
-        self.rules.default(obj, situation)
-        self.rules.prepare_create(obj, situation)
-        self._refuse(kind, obj, self.rules.problems_of_new(obj, situation))
+        situation, rules = self._situation(kind, options), self._rules_of(kind)
+        fill(obj, kind.defaults)
+        rules.default(obj, situation)
+        if "generation" in kind.marks:
+            metadata["generation"] = 1
+        if kind.resets_status:
+            obj.pop("status", None)
+            obj |= kind.empty_status
+        rules.prepare(obj, None, situation)
+        self._refuse(kind, obj, problems_of_metadata(kind.key, metadata) + rules.problems(obj, None, situation))
         self.admit(kind, "", obj, None, options)
         if self.store.get(kind.key, namespace, metadata["name"]) is not None:
             raise already_exists(kind.resource, metadata["name"])
@@ -118,28 +133,25 @@ class ObjectService:
         return self.store_unchecked(kind, obj)
 
     def update(
-        self, kind: ResourceType, namespace: str, name: str, subresource: str, body: JsonObject, options: WriteOptions
+        self,
+        kind: ResourceType,
+        namespace: str,
+        name: str,
+        subresource: str,
+        body: JsonObject,
+        options: WriteOptions,
+        *,
+        patched: StoredVersion | None = None,
     ) -> StoredVersion:
-        """Replaces an object, or its status. A resourceVersion in the body must be the current one."""
-        obj = self._decode(kind, body, options)
-        metadata = obj["metadata"]
-        self._settle_namespace(kind, metadata, namespace)
-        if metadata.get("name", "") != name:
-            raise bad_request(
-                f"the name of the object ({metadata.get('name', '')}) does not match the name on the URL ({name})"
-            )
-        old = self.get(kind, namespace, name)
-        self._check_uid(kind, old, metadata.get("uid") or None)
-        return self.change(kind, old, obj, subresource, options)
-
-    def patch(
-        self, kind: ResourceType, old: StoredVersion, subresource: str, patched: JsonObject, options: WriteOptions
-    ) -> StoredVersion:
-        """Puts the outcome of a patch of `old` in its place."""
-        obj = self._decode(kind, patched, options)
-        self._settle_namespace(kind, obj["metadata"], old.key[0])
-        if obj["metadata"].get("name") != old.key[1]:
-            raise bad_request(f"the name of the object does not match the name on the URL ({old.key[1]})")
+        """Replaces an object, or its status. A resourceVersion in the body must be the current one. `patched` is what
+        the body is the outcome of a patch of; else a uid in the body is a precondition."""
+        obj = self._decode(kind, namespace, body, options)
+        given = obj["metadata"].get("name", "")
+        if given != name:
+            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+        old = patched or self.get(kind, namespace, name)
+        if patched is None:
+            self._check_preconditions(kind, old, uid=obj["metadata"].get("uid") or None)
         return self.change(kind, old, obj, subresource, options)
 
     def change(
@@ -162,9 +174,10 @@ class ObjectService:
             if name in before:
                 metadata[name] = before[name]
         situation = self._situation(kind, options, subresource)
-        self.rules.default(obj, situation)
-        obj = self.rules.prepare_update(obj, old.obj, situation)
-        self._refuse(kind, obj, self.rules.problems_of_change(obj, old.obj, situation))
+        fill(obj, kind.defaults)
+        self._rules_of(kind).default(obj, situation)
+        obj = self._prepared(obj, old.obj, situation)
+        self._refuse(kind, obj, self._problems_of_change(obj, old.obj, situation))
         obj["metadata"]["resourceVersion"] = before["resourceVersion"]
         self.admit(kind, subresource, obj, old.obj, options)
         if obj == old.obj:
@@ -177,14 +190,39 @@ class ObjectService:
             return StoredVersion(obj, old.revision)
         return self.store_unchecked(kind, obj)
 
+    def _prepared(self, obj: JsonObject, old: JsonObject, situation: Situation) -> JsonObject:
+        """The object that an update makes: a status update takes only the status, any other leaves it alone."""
+        kind, rules = situation.kind, self._rules_of(situation.kind)
+        if situation.subresource == "status":
+            changed = {**old, "metadata": {**old["metadata"], "uid": obj["metadata"]["uid"]}}
+            changed.pop("status", None)
+            if "status" in obj or not kind.custom:
+                changed["status"] = obj.get("status", {})
+            rules.prepare_status(changed, old, situation)
+            return changed
+        if "status" in kind.subresources:
+            obj.pop("status", None)
+            if "status" in old:
+                obj["status"] = old["status"]
+        rules.prepare(obj, old, situation)
+        if "generation" in kind.marks and _content(obj, kind) != _content(old, kind):
+            obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        return obj
+
+    def _problems_of_change(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
+        rules, metadata = self._rules_of(situation.kind), obj["metadata"]
+        problems = problems_of_metadata_change(metadata, old["metadata"])
+        if situation.subresource == "status":
+            return problems + rules.status_problems(obj, old, situation)
+        return problems_of_metadata(situation.kind.key, metadata) + problems + rules.problems(obj, old, situation)
+
     def apply(
         self, kind: ResourceType, namespace: str, name: str, subresource: str, config: JsonObject, options: WriteOptions
     ) -> tuple[StoredVersion, bool]:
-        """Server-side apply; answers the object and whether it is new."""
+        """Server-side apply; answers the object and whether it is new. Nothing in a configuration may be unknown."""
         if not (config.get("apiVersion") and config.get("kind")):
             raise bad_request("invalid object type: apiVersion and kind are required")
-        config = self._decode_config(kind, config)
-        self._settle_namespace(kind, config["metadata"], namespace)
+        config = self._decode(kind, namespace, config, None)
         if config["metadata"].setdefault("name", name) != name:
             raise bad_request(f"name in URL does not match name in Content object: {config['metadata']['name']}")
         if config["metadata"].pop("managedFields", None):
@@ -204,7 +242,7 @@ class ObjectService:
         if old is None:
             entry = self.create(kind, namespace, obj, options)
         else:
-            entry = self.patch(kind, old, subresource, obj, options)
+            entry = self.update(kind, namespace, name, subresource, obj, options, patched=old)
         if not options.dry_run:
             self._applied.setdefault(entry.obj["metadata"]["uid"], {})[applier] = fields
         return entry, old is None
@@ -214,66 +252,60 @@ class ObjectService:
     ) -> tuple[StoredVersion, bool]:
         """The object's last state, and whether it is gone already (else it waits for finalizers or its node)."""
         old = self.get(kind, namespace, name)
-        self._check_uid(kind, old, options.uid)
-        self._check_version(kind, old, options.resource_version)
+        self._check_preconditions(kind, old, options.uid, options.resource_version)
         self.admit(kind, "", None, old.obj, options)
         if options.dry_run:
             return old, True
         obj = {**old.obj, "metadata": dict(old.obj["metadata"])}
-        metadata = obj["metadata"]
-        grace_s = self.rules.grace_period_s(kind, obj, options.grace_period_s)
-        waits = bool(metadata.get("finalizers")) or self.rules.held_by_content(kind, obj)
-        goes = grace_s == 0 and not waits
-        if goes and not kind.deleted_gracefully:
+        # Pods are told before they go, with the time that they still have.
+        is_pod, is_namespace = kind.key == ("", "pods"), kind.key == NAMESPACE_KEY
+        grace_s = _grace_period_s(obj, options.grace_period_s) if is_pod else 0
+        has_content = is_namespace and bool(obj.get("spec", {}).get("finalizers"))
+        goes = grace_s == 0 and not obj["metadata"].get("finalizers") and not has_content
+        if goes and not is_pod:
             return self.remove(kind, old), True
-        self._mark_deleted(kind, obj, grace_s)
+        self._mark_deleted(obj, grace_s, is_namespace=is_namespace)
         entry = old if obj == old.obj else self.store_unchecked(kind, obj)
         return (self.remove(kind, entry) if goes else entry), goes
 
-    def _mark_deleted(self, kind: ResourceType, obj: JsonObject, grace_s: int) -> None:
+    def _mark_deleted(self, obj: JsonObject, grace_s: int, *, is_namespace: bool) -> None:
         """Puts the time of the deletion on an object; a later deletion can only bring it forward."""
         metadata = obj["metadata"]
         already = metadata.get("deletionTimestamp") is not None
         if already and grace_s >= metadata.get("deletionGracePeriodSeconds", 0):
             return
         metadata["deletionTimestamp"] = wire_time(self.now() + timedelta(seconds=grace_s))
-        if kind.key != ("", "namespaces"):
-            metadata["deletionGracePeriodSeconds"] = grace_s
         if metadata.get("generation") and not already:
             metadata["generation"] += 1
-        self.rules.mark_terminating(kind, obj)
+        if is_namespace:
+            obj["status"] = {**obj.get("status", {}), "phase": "Terminating"}
+        else:
+            metadata["deletionGracePeriodSeconds"] = grace_s
 
     def store_unchecked(self, kind: ResourceType, obj: JsonObject) -> StoredVersion:
         """Stores `obj` as the server's own doing: nothing is validated or reset."""
         entry = self.store.put(kind.key, obj)
-        self.rules.after_write(kind, entry.obj)
+        for follower in self.followers:
+            follower(kind, entry.obj, False)
         return entry
 
     def remove(self, kind: ResourceType, old: StoredVersion) -> StoredVersion:
         """Takes an object out that nothing holds."""
         entry = self.store.remove(kind.key, *old.key)
         self._applied.pop(old.obj["metadata"]["uid"], None)
-        self.rules.after_removal(kind, entry.obj)
+        for follower in self.followers:
+            follower(kind, entry.obj, True)
         return entry
+
+    def _rules_of(self, kind: ResourceType) -> TypeRules:
+        return self._custom_rules if kind.custom else self._rules.get(kind.key, self._common_rules)
 
     def _situation(self, kind: ResourceType, options: WriteOptions, subresource: str = "") -> Situation:
         now = wire_time(self.now())
         return Situation(kind, subresource, self.store, self.gates, self.minor, now, options.warnings)
 
-    def _decode_config(self, kind: ResourceType, config: JsonObject) -> JsonObject:
-        """An applied configuration: as written, and nothing in it may be unknown."""
-        options = WriteOptions(field_validation="Strict")
-        try:
-            return self._decode(kind, config, options, as_written=True)
-        except UnknownFields as error:
-            path = error.paths[0]
-            raise ApiError(
-                500, f"failed to create typed patch object: .{path}: field not declared in schema", reason=""
-            ) from error
-
-    def _decode(
-        self, kind: ResourceType, body: JsonObject, options: WriteOptions, *, as_written: bool = False
-    ) -> JsonObject:
+    def _decode(self, kind: ResourceType, namespace: str, body: JsonObject, options: WriteOptions | None) -> JsonObject:
+        """The object of a body. `options` None: a configuration that is applied, as it is written."""
         if not isinstance(body.get("metadata", {}), dict | None):
             raise bad_request("metadata must be an object")
         resource = kind.resource
@@ -287,45 +319,42 @@ class ObjectService:
                 f"the API version in the data ({body.get('apiVersion')}) does not match the expected API version "
                 f"({resource.api_version})"
             )
-        decoder = Decoder(resource.kind, strict_types=not kind.custom, as_written=as_written)
+        decoder = Decoder(resource.kind, strict_types=not kind.custom, as_written=options is None)
         obj = decoder.decode({**body, "metadata": body.get("metadata") or {}}, kind.schema)
-        self._report_unknown(kind, decoder.unknown, options)
+        if decoder.unknown:
+            self._report_unknown(kind, decoder.unknown, options)
         obj = stored_event(obj) if resource.api_version == EVENTS_API else obj
+        metadata = obj["metadata"]
+        given = metadata.pop("namespace", None) or namespace
+        if resource.namespaced:
+            if given != namespace:
+                why = "the namespace of the provided object does not match the namespace sent on the request"
+                raise bad_request(why)
+            metadata["namespace"] = namespace
         obj["apiVersion"], obj["kind"] = kind.storage_api_version, resource.kind
         return {"apiVersion": obj.pop("apiVersion"), "kind": obj.pop("kind"), **obj}
 
-    def _report_unknown(self, kind: ResourceType, unknown: list[str], options: WriteOptions) -> None:
+    def _report_unknown(self, kind: ResourceType, unknown: list[str], options: WriteOptions | None) -> None:
+        if options is None:
+            why = f"failed to create typed patch object: .{unknown[0]}: field not declared in schema"
+            raise ApiError(500, why, reason="")
         problems = [f'unknown field "{path}"' for path in unknown]
-        if not problems or options.field_validation == "Ignore":
-            return
         if options.field_validation == "Strict":
-            raise UnknownFields(
-                unknown,
-                f"{kind.resource.kind} in version {kind.resource.version!r} cannot be handled as a "
-                f"{kind.resource.kind}: strict decoding error: {', '.join(problems)}".replace("'", '"'),
-            )
-        options.warnings.extend(problems)
-
-    def _settle_namespace(self, kind: ResourceType, metadata: JsonObject, namespace: str) -> None:
-        given = metadata.get("namespace") or namespace
-        if kind.resource.namespaced and given != namespace:
-            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-        metadata.pop("namespace", None)
-        if kind.resource.namespaced:
-            metadata["namespace"] = namespace
+            name, listed = kind.resource.kind, ", ".join(problems)
+            why = f'{name} in version "{kind.resource.version}" cannot be handled as a {name}: strict decoding error:'
+            raise ApiError(400, f"{why} {listed}")
+        if options.field_validation != "Ignore":
+            options.warnings.extend(problems)
 
     def _require_namespace(self, kind: ResourceType, namespace: str, name: str) -> None:
         if not kind.resource.namespaced:
             return
-        entry = self.store.get(("", "namespaces"), "", namespace)
+        entry = self.store.get(NAMESPACE_KEY, "", namespace)
         if entry is None:
             raise not_found(NAMESPACES, namespace)
         if entry.obj.get("status", {}).get("phase") == "Terminating":
-            error = denied(
-                kind.resource,
-                name,
-                f"unable to create new content in namespace {namespace} because it is being terminated",
-            )
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            error = denied(kind.resource, name, why)
             cause = {
                 "reason": "NamespaceTerminating",
                 "message": f"namespace {namespace} is being terminated",
@@ -359,20 +388,17 @@ class ObjectService:
             reported = [problem.on(self.minor) for problem in problems]
             raise invalid_object(kind.resource, obj["metadata"].get("name", ""), reported)
 
-    def _check_uid(self, kind: ResourceType, old: StoredVersion, uid: str | None) -> None:
-        actual = old.obj["metadata"]["uid"]
-        if uid not in (None, actual):
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
-            raise precondition_failed(kind.resource, old.key[1], why)
-
-    def _check_version(self, kind: ResourceType, old: StoredVersion, version: str | None) -> None:
-        actual = old.obj["metadata"]["resourceVersion"]
-        if version not in (None, actual):
-            why = (
-                f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: "
-                f"{actual}"
-            )
-            raise precondition_failed(kind.resource, old.key[1], why)
+    def _check_preconditions(
+        self, kind: ResourceType, old: StoredVersion, uid: str | None, version: str | None = None
+    ) -> None:
+        metadata = old.obj["metadata"]
+        for name, wanted, actual in (
+            ("UID", uid, metadata["uid"]),
+            ("ResourceVersion", version, metadata["resourceVersion"]),
+        ):
+            if wanted not in (None, actual):
+                why = f"Precondition failed: {name} in precondition: {wanted}, {name} in object meta: {actual}"
+                raise precondition_failed(kind.resource, old.key[1], why)
 
     def _finished(self, obj: JsonObject) -> bool:
         metadata = obj["metadata"]
@@ -382,6 +408,19 @@ class ObjectService:
             and metadata.get("deletionGracePeriodSeconds", 0) == 0
             and obj["kind"] != "Namespace"
         )
+
+
+def _grace_period_s(pod: JsonObject, asked: int | None) -> int:
+    """Seconds that a pod lives on after its deletion, if it runs on a node."""
+    spec = pod.get("spec", {})
+    grace_s: int = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+    ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return 0 if ended or not spec.get("nodeName") else grace_s
+
+
+def _content(obj: JsonObject, kind: ResourceType) -> JsonObject:
+    ignored = {"metadata", "apiVersion", "kind"} | ({"status"} if "status" in kind.subresources else set())
+    return {name: value for name, value in obj.items() if name not in ignored}
 
 
 def copied(entry: StoredVersion) -> JsonObject:

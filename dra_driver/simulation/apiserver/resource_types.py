@@ -3,7 +3,7 @@
 Built-in types are rows of `resource_types.yaml`; types of CustomResourceDefinitions join at run time (`crds.py`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -16,14 +16,28 @@ from dra_driver.simulation.apiserver.store import TypeKey
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A printer column of a custom type."""
+    """A column of a type's table. `path` leads to the value, or names a function of `tables.py`; `missing` is shown for
+    a text or a number that is not there, if it is not None."""
 
     name: str
     type: str
-    json_path: str
+    path: str
     priority: int = 0
     description: str = ""
     format: str = ""
+    missing: str | None = None
+
+    @classmethod
+    def read(cls, text: str, filled: str | None) -> "Column":
+        """In the form of `resource_types.yaml`."""
+        name, _, type_ = text.partition(":")
+        path, _, missing = (filled or name.lower().replace(" ", "_")).partition("|")
+        form = "name" if name == "Name" else ""
+        return cls(name.rstrip("*"), type_ or "string", path, int("*" in name), format=form, missing=missing)
+
+
+NAME_AND_AGE: Mapping[str, str | None] = {"Name": None, "Age": None}
+"""The columns of types that show nothing else."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +46,23 @@ class ResourceType:
 
     resource: Resource
     singular: str
+    columns: tuple[Column, ...]
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     subresources: frozenset[str] = frozenset()
     fields: tuple[str, ...] = ()
     """Selectable fields beyond metadata.name and metadata.namespace."""
     schema: Schema = field(default=OPEN, compare=False)
-    custom: bool = False
-    columns: tuple[Column, ...] = ()
-    """Printer columns of a custom type."""
     marks: frozenset[str] = frozenset()
     """How it differs from other types; see `resource_types.yaml`."""
+    defaults: JsonObject = field(default_factory=dict, compare=False)
+    """What a built-in type fills in; custom ones have defaults in their schema."""
     storage_version: str = ""
     """The version under which a custom type is stored; empty for built-in types."""
+
+    @property
+    def custom(self) -> bool:
+        return bool(self.storage_version)
 
     @property
     def key(self) -> TypeKey:
@@ -60,20 +78,16 @@ class ResourceType:
         return f"{self.resource.group}/{version}" if self.resource.group else version
 
     @property
-    def deleted_gracefully(self) -> bool:
-        """A deletion is announced before it happens, with the time that the object still has."""
-        return self.key == ("", "pods")
-
-    @property
     def resets_status(self) -> bool:
         """The status of a new object is not the client's to set."""
         return "status" in self.subresources and "own status" not in self.marks
 
-    def fill_status(self, obj: JsonObject) -> None:
-        """The empty status that typed objects show."""
+    @property
+    def empty_status(self) -> JsonObject:
+        """What typed objects show while they have no status."""
         status = self.schema.properties.get("status")
-        if status is not None and status.raw.get("default") == {} and not self.custom:
-            obj["status"] = {}
+        shown = status is not None and status.raw.get("default") == {} and not self.custom
+        return {"status": {}} if shown else {}
 
     @property
     def selectable(self) -> tuple[str, ...]:
@@ -98,12 +112,14 @@ def _builtin_types(minor: int) -> Iterator[ResourceType]:
             yield ResourceType(
                 Resource(group, version, plural, row["kind"], not row.get("cluster")),
                 row["kind"].lower(),
+                tuple(Column.read(*item) for item in row.get("columns", NAME_AND_AGE).items()),
                 tuple(row.get("short", ())),
                 tuple([row["category"]] if "category" in row else ()),
                 frozenset(row.get("subresources", ())),
                 tuple(row.get("fields", ())),
                 builtin_schema(group, version, row["kind"], minor),
-                marks=frozenset(row.get("is", ())),
+                frozenset(row.get("is", ())),
+                row.get("defaults", {}),
             )
 
 
@@ -131,15 +147,13 @@ class TypeRegistry:
     def of_kind(self, api_version: str, kind: str) -> ResourceType | None:
         """By the names that objects carry, as in an owner reference; any version of the group answers."""
         group = api_version.rpartition("/")[0]
-        named = [
-            type_ for type_ in self._types.values() if type_.resource.group == group and type_.resource.kind == kind
-        ]
-        exact = [resource_type for resource_type in named if resource_type.resource.api_version == api_version]
+        named = [type_ for type_ in self if (type_.resource.group, type_.resource.kind) == (group, kind)]
+        exact = [type_ for type_ in named if type_.resource.api_version == api_version]
         return next(iter(exact or named), None)
 
     def of_key(self, key: TypeKey) -> ResourceType | None:
         """The first served version of a type."""
-        return next((type_ for type_ in self._types.values() if type_.key == key), None)
+        return next((type_ for type_ in self if type_.key == key), None)
 
     def __iter__(self) -> Iterator[ResourceType]:
         return iter(self._types.values())
@@ -147,11 +161,6 @@ class TypeRegistry:
     def groups(self) -> dict[str, dict[str, list[ResourceType]]]:
         """Group to version to types; the core group is the empty string."""
         groups: dict[str, dict[str, list[ResourceType]]] = {}
-        for type_ in self._types.values():
+        for type_ in self:
             groups.setdefault(type_.resource.group, {}).setdefault(type_.resource.version, []).append(type_)
         return groups
-
-
-def sorted_by_name(types: Iterable[ResourceType]) -> list[ResourceType]:
-    """The order of types within a version, in every discovery document."""
-    return sorted(types, key=lambda type_: type_.resource.plural)

@@ -17,16 +17,14 @@ from dra_driver.apirules.status import ApiError, path_not_found
 from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, protobuf
+from dra_driver.simulation.apiserver.builtin_rules import builtin_rules
 from dra_driver.simulation.apiserver.containers import NodeContainers
+from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
 from dra_driver.simulation.apiserver.handlers import Handlers, answer_review, as_object, read_body
-from dra_driver.simulation.apiserver.lists import WatchSettings
-from dra_driver.simulation.apiserver.objects import ObjectService
-from dra_driver.simulation.apiserver.requests import resolve
+from dra_driver.simulation.apiserver.lists import WatchSettings, resolve
+from dra_driver.simulation.apiserver.objects import NAMESPACE_KEY, ObjectService, WriteOptions
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
-from dra_driver.simulation.apiserver.rules.builtin_rules import builtin_rules
-from dra_driver.simulation.apiserver.rules.dra_rules import dra_rules, selector_problem
-from dra_driver.simulation.apiserver.rules.type_rules import Rules
 from dra_driver.simulation.apiserver.store import Store, encode
 
 DEFAULT_VERSION = SEEN[CURRENT]
@@ -54,19 +52,20 @@ class SimulatedApiServer:
         self.registry = TypeRegistry(minor)
         self.store = Store()
         gates = FeatureGates(minor, feature_gates)
-        definitions = {crds.KEY: crds.DefinitionRules()}
         cel = Server(
             minor, gates.enabled("DRAConsumableCapacity"), gates.enabled("DRAListTypeAttributes"), stored=False
         )
         judged = partial(selector_problem, server=cel)
-        rules = Rules({**builtin_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
-        self.objects = self.objects_type(self.store, self.registry, rules, gates, minor)
+        rules = {**builtin_rules(), **dra_rules(judged), crds.KEY: crds.DefinitionRules()}
+        self.objects = self.objects_type(self.store, self.registry, rules, crds.CustomRules(), gates, minor)
         self.url = ""
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None
         self._port = 0
         GarbageCollector(self.objects)
-        self._handlers.bootstrap(_SYSTEM_NAMESPACES)
+        if (kind := self.registry.of_key(NAMESPACE_KEY)) is not None:
+            for name in _SYSTEM_NAMESPACES:
+                self.objects.create(kind, "", {"metadata": {"name": name}}, WriteOptions())
 
     async def start(self, port: int = 0) -> str:
         """Listens, and answers the URL. After a `stop`, the same port again unless another one is given."""

@@ -38,14 +38,12 @@ _EVENT_NAMES: Mapping[str, str] = {
 """Fields of events.k8s.io/v1 by their names in the core group, in whose form events are stored."""
 
 
+_SERVED_NAMES = {stored: served for served, stored in _EVENT_NAMES.items()}
+
+
 def stored_event(obj: JsonObject) -> JsonObject:
     """An event of events.k8s.io/v1 in the form of the core group."""
     return {_EVENT_NAMES.get(name, name): value for name, value in obj.items()}
-
-
-def _served_event(obj: JsonObject) -> JsonObject:
-    names = {stored: served for served, stored in _EVENT_NAMES.items()}
-    return {names.get(name, name): value for name, value in obj.items()}
 
 
 @dataclass(slots=True)
@@ -61,6 +59,11 @@ class StoredVersion:
         metadata = self.obj["metadata"]
         return metadata.get("namespace", ""), metadata["name"]
 
+    def at(self, revision: int) -> "StoredVersion":
+        """The same content under another revision."""
+        metadata = {**self.obj["metadata"], "resourceVersion": str(revision)}
+        return StoredVersion({**self.obj, "metadata": metadata}, revision)
+
     def served_as(self, api_version: str, *, bare: bool = False) -> JsonObject:
         """The object in the shape of one of its versions; the stored dict itself where nothing differs.
 
@@ -68,10 +71,9 @@ class StoredVersion:
         """
         if self.obj["apiVersion"] == api_version and not bare:
             return self.obj
-        converted = _served_event(self.obj) if api_version == EVENTS_API else self.obj
-        if bare:
-            return {name: value for name, value in converted.items() if name not in ("apiVersion", "kind")}
-        return {**converted, "apiVersion": api_version}
+        names = _SERVED_NAMES if api_version == EVENTS_API else {}
+        served = {names.get(name, name): value for name, value in self.obj.items()} | {"apiVersion": api_version}
+        return {name: value for name, value in served.items() if not (bare and name in ("apiVersion", "kind"))}
 
     def encoded(self, api_version: str, *, bare: bool = False) -> bytes:
         """JSON of `served_as`, made once."""
@@ -174,8 +176,7 @@ class Store:
         previous = self._objects[type_key].pop((namespace, name))
         self._sorted.pop(type_key, None)
         self.revision += 1
-        metadata = {**previous.obj["metadata"], "resourceVersion": str(self.revision)}
-        entry = StoredVersion({**previous.obj, "metadata": metadata}, self.revision)
+        entry = previous.at(self.revision)
         self._publish(StoreEvent(type_key, "DELETED", entry, previous))
         return entry
 

@@ -1,12 +1,12 @@
 """The form in which a client wants objects: as they are, as tables, or only their metadata (the Accept header).
 
-`kubectl get` asks for tables. Columns of custom types are JSONPaths of fields, and of the item of a list that has a
-field with a value: `.status.conditions[?(@.type=='Ready')].status`. Names and order of the columns of built-in types
-are those that a kube-apiserver 1.36 sends; `*` marks a wide column, of which only those of pods are here. Types that no
-part of the simulated cluster works on (Services, roles and others) have a name and an age.
+`kubectl get` asks for tables. A column is filled by the JSONPath of a field, also of the item of a list that has a
+field with a value: `.status.conditions[?(@.type=='Ready')].status`; or, in built-in types, by one of the functions
+here, which see the object as it is stored. Types that no part of the simulated cluster works on (Services, roles and others)
+have a name and an age.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from itertools import chain, repeat
@@ -17,15 +17,11 @@ from dra_driver.errors import InvalidInput
 from dra_driver.jsonpath import Path, read_path
 from dra_driver.phrases import duration
 from dra_driver.simulation.apiserver import protobuf
-from dra_driver.simulation.apiserver.lists import Page, list_document, list_metadata
-from dra_driver.simulation.apiserver.requests import RequestTarget
+from dra_driver.simulation.apiserver.lists import Page, RequestTarget, list_document, list_metadata
 from dra_driver.simulation.apiserver.resource_types import Column
 from dra_driver.simulation.apiserver.store import StoredVersion, encode
 
 type Cell = str | int | float | bool | None
-type Printer = Callable[[JsonObject, datetime], list[Cell]]
-type Printed = tuple[str, Printer]
-"""Column names, comma-separated (`*` after a name: wide; `:type` after it: not a string), and what fills them."""
 
 
 def age(moment: str | None, now: datetime) -> str:
@@ -36,14 +32,6 @@ def age(moment: str | None, now: datetime) -> str:
     return duration(max(seconds, 0)) if seconds >= -1 else "<invalid>"
 
 
-def _created(obj: JsonObject, now: datetime) -> str:
-    return age(obj["metadata"].get("creationTimestamp"), now)
-
-
-def _name(obj: JsonObject) -> str:
-    return str(obj["metadata"]["name"])
-
-
 def _spec(obj: JsonObject) -> JsonObject:
     return obj.get("spec") or {}
 
@@ -52,29 +40,19 @@ def _status(obj: JsonObject) -> JsonObject:
     return obj.get("status") or {}
 
 
-def _node(obj: JsonObject, now: datetime) -> list[Cell]:
-    status = _status(obj)
-    conditions = {item["type"]: item["status"] for item in status.get("conditions", ())}
-    ready = {"True": "Ready", "False": "NotReady"}.get(conditions.get("Ready", ""), "NotReady")
+def _node_status(obj: JsonObject) -> str:
+    conditions = {item["type"]: item["status"] for item in _status(obj).get("conditions", ())}
+    ready = "Ready" if conditions.get("Ready") == "True" else "NotReady"
     state = ready if "Ready" in conditions else "Unknown"
-    if _spec(obj).get("unschedulable"):
-        state += ",SchedulingDisabled"
-    version = status.get("nodeInfo", {}).get("kubeletVersion", "")
-    return [_name(obj), state, "<none>", _created(obj, now), version]
+    return f"{state},SchedulingDisabled" if _spec(obj).get("unschedulable") else state
 
 
-def _pod(obj: JsonObject, now: datetime) -> list[Cell]:
-    spec, status = _spec(obj), _status(obj)
-    statuses = status.get("containerStatuses", ())
-    ready = sum(bool(item.get("ready")) for item in statuses)
-    restarts = sum(item.get("restartCount", 0) for item in statuses)
-    return [
-        _name(obj), f"{ready}/{len(spec.get('containers', ()))}", _pod_state(obj), str(restarts), _created(obj, now),
-        status.get("podIP") or "<none>", spec.get("nodeName") or "<none>",
-    ]  # fmt: skip
+def _pod_ready(obj: JsonObject) -> str:
+    ready = sum(bool(item.get("ready")) for item in _status(obj).get("containerStatuses", ()))
+    return f"{ready}/{len(_spec(obj).get('containers', ()))}"
 
 
-def _pod_state(obj: JsonObject) -> str:
+def _pod_status(obj: JsonObject) -> str:
     status = _status(obj)
     state = status.get("reason") or status.get("phase", "")
     gated = any(
@@ -96,140 +74,77 @@ def _pod_state(obj: JsonObject) -> str:
     return str(state)
 
 
-def _claim(obj: JsonObject, now: datetime) -> list[Cell]:
+def _claim_state(obj: JsonObject) -> str:
     status = _status(obj)
     states = ["deleted"] if obj["metadata"].get("deletionTimestamp") else []
     if status.get("allocation"):
         states.append("allocated")
         states.extend(["reserved"] if status.get("reservedFor") else [])
-    elif not states:
-        states.append("pending")
-    return [_name(obj), ",".join(states), _created(obj, now)]
+    return ",".join(states or ["pending"])
 
 
-def _slice(obj: JsonObject, now: datetime) -> list[Cell]:
-    spec = _spec(obj)
-    return [_name(obj), spec.get("nodeName", ""), spec.get("driver", ""), spec["pool"]["name"], _created(obj, now)]
+def _last_seen(obj: JsonObject, now: datetime) -> str:
+    series = obj.get("series") or {}
+    times = (obj.get("lastTimestamp"), series.get("lastObservedTime"), obj.get("firstTimestamp"), obj.get("eventTime"))
+    return age(next(filter(None, times), None), now)
 
 
-def _event(obj: JsonObject, now: datetime) -> list[Cell]:
-    about: JsonObject = obj.get("involvedObject") or obj.get("regarding") or {}
-    first = obj.get("firstTimestamp") or obj.get("eventTime")
-    last = obj.get("lastTimestamp") or (obj.get("series") or {}).get("lastObservedTime") or first
-    return [
-        age(last, now), obj.get("type", ""), obj.get("reason", ""),
-        f"{about.get('kind', '').lower()}/{about.get('name', '')}",
-        str(obj.get("message", obj.get("note", ""))).strip(),
-    ]  # fmt: skip
+def _event_object(obj: JsonObject) -> str:
+    about: JsonObject = obj.get("involvedObject") or {}
+    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
 
 
-def _daemon_set(obj: JsonObject, now: datetime) -> list[Cell]:
-    status, pod = _status(obj), _spec(obj).get("template", {}).get("spec", {})
-    fields = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady", "updatedNumberScheduled")
-    counts: list[Cell] = [status.get(name, 0) for name in (*fields, "numberAvailable")]
-    selector = ",".join(f"{key}={value}" for key, value in sorted((pod.get("nodeSelector") or {}).items()))
-    return [_name(obj), *counts, selector or "<none>", _created(obj, now)]
+def _node_selector(obj: JsonObject) -> str:
+    pod = _spec(obj).get("template", {}).get("spec", {})
+    return ",".join(f"{key}={value}" for key, value in sorted((pod.get("nodeSelector") or {}).items())) or "<none>"
 
 
-def _count(obj: JsonObject, name: str) -> int:
-    count: int = _status(obj).get(name) or 0
-    return count
+def _job_status(obj: JsonObject) -> str:
+    conditions = {item["type"] for item in _status(obj).get("conditions") or () if item["status"] == "True"}
+    return next((name for name in ("Complete", "Failed", "Suspended") if name in conditions), "Running")
 
 
-def _deployment(obj: JsonObject, now: datetime) -> list[Cell]:
-    ready = f"{_count(obj, 'readyReplicas')}/{_spec(obj).get('replicas', 1)}"
-    updated, available = _count(obj, "updatedReplicas"), _count(obj, "availableReplicas")
-    return [_name(obj), ready, str(updated), str(available), _created(obj, now)]
+def _completions(obj: JsonObject) -> str:
+    wanted, parallelism = _spec(obj).get("completions"), _spec(obj).get("parallelism") or 0
+    of = str(wanted) if wanted is not None else f"1 of {parallelism}" if parallelism > 1 else "1"
+    return f"{_status(obj).get('succeeded') or 0}/{of}"
 
 
-def _replica_set(obj: JsonObject, now: datetime) -> list[Cell]:
-    wanted = _spec(obj).get("replicas", 1)
-    return [_name(obj), wanted, _count(obj, "replicas"), _count(obj, "readyReplicas"), _created(obj, now)]
+def _duration(obj: JsonObject, now: datetime) -> str:
+    started, ended = _status(obj).get("startTime"), _status(obj).get("completionTime")
+    return age(started, datetime.fromisoformat(ended) if ended else now) if started else ""
 
 
-def _stateful_set(obj: JsonObject, now: datetime) -> list[Cell]:
-    return [_name(obj), f"{_count(obj, 'readyReplicas')}/{_spec(obj).get('replicas', 1)}", _created(obj, now)]
+def _last_schedule(obj: JsonObject, now: datetime) -> str:
+    last = _status(obj).get("lastScheduleTime")
+    return age(last, now) if last else "<none>"
 
 
-def _job(obj: JsonObject, now: datetime) -> list[Cell]:
-    spec, status = _spec(obj), _status(obj)
-    conditions = {item["type"] for item in status.get("conditions") or () if item["status"] == "True"}
-    state = next((name for name in ("Complete", "Failed", "Suspended") if name in conditions), "Running")
-    completions, parallelism = spec.get("completions"), spec.get("parallelism") or 0
-    of = str(completions) if completions is not None else f"1 of {parallelism}" if parallelism > 1 else "1"
-    started, ended = status.get("startTime"), status.get("completionTime")
-    took = age(started, datetime.fromisoformat(ended) if ended else now) if started else ""
-    return [_name(obj), state, f"{_count(obj, 'succeeded')}/{of}", took, _created(obj, now)]
-
-
-def _cron_job(obj: JsonObject, now: datetime) -> list[Cell]:
-    spec, status = _spec(obj), _status(obj)
-    last = status.get("lastScheduleTime")
-    return [
-        _name(obj), spec.get("schedule", ""), spec.get("timeZone") or "<none>", str(bool(spec.get("suspend"))),
-        len(status.get("active") or ()), age(last, now) if last else "<none>", _created(obj, now),
-    ]  # fmt: skip
-
-
-def _named(obj: JsonObject, now: datetime) -> list[Cell]:
-    return [_name(obj), _created(obj, now)]
-
-
-def _dated(obj: JsonObject, _now: datetime) -> list[Cell]:
-    return [_name(obj), obj["metadata"]["creationTimestamp"]]
-
-
-_EVENT_COLUMNS = "Last Seen,Type,Reason,Object,Message"
-
-PRINTERS: dict[tuple[str, str], Printed] = {
-    ("", "configmaps"): (
-        "Name,Data,Age",
-        lambda obj, now: [_name(obj), len(obj.get("data", ())) + len(obj.get("binaryData", ())), _created(obj, now)],
-    ),
-    ("", "events"): (_EVENT_COLUMNS, _event),
-    ("", "namespaces"): (
-        "Name,Status,Age",
-        lambda obj, now: [_name(obj), _status(obj).get("phase", ""), _created(obj, now)],
-    ),
-    ("", "nodes"): (
-        "Name,Status,Roles,Age,Version",
-        _node,
-    ),
-    ("", "pods"): ("Name,Ready,Status,Restarts,Age,IP*,Node*", _pod),
-    ("", "secrets"): (
-        "Name,Type,Data,Age",
-        lambda obj, now: [_name(obj), obj.get("type", "Opaque"), len(obj.get("data", ())), _created(obj, now)],
-    ),
-    ("apiextensions.k8s.io", "customresourcedefinitions"): ("Name,Created At:date", _dated),
-    ("apps", "daemonsets"): (
-        "Name,Desired:integer,Current:integer,Ready:integer,Up-to-date:integer,Available:integer,Node Selector,Age",
-        _daemon_set,
-    ),
-    ("apps", "deployments"): ("Name,Ready,Up-to-date,Available,Age", _deployment),
-    ("apps", "replicasets"): ("Name,Desired:integer,Current:integer,Ready:integer,Age", _replica_set),
-    ("apps", "statefulsets"): ("Name,Ready,Age", _stateful_set),
-    ("batch", "cronjobs"): ("Name,Schedule,Timezone,Suspend,Active:integer,Last Schedule,Age", _cron_job),
-    ("batch", "jobs"): ("Name,Status,Completions,Duration,Age", _job),
-    ("coordination.k8s.io", "leases"): (
-        "Name,Holder,Age",
-        lambda obj, now: [_name(obj), _spec(obj).get("holderIdentity", ""), _created(obj, now)],
-    ),
-    ("events.k8s.io", "events"): (_EVENT_COLUMNS, _event),
-    ("resource.k8s.io", "resourceclaims"): ("Name,State,Age", _claim),
-    ("resource.k8s.io", "resourceslices"): ("Name,Node,Driver,Pool,Age", _slice),
-}  # fmt: skip
-
-BY_NAME: Printed = ("Name,Age", _named)
-"""For types that show nothing else."""
-
-
-def printed(key: tuple[str, str]) -> Printed:
-    """How a built-in type is shown."""
-    return PRINTERS.get(key, BY_NAME)
-
+CELLS: Mapping[str, Callable[[JsonObject, datetime], Cell]] = {
+    "active": lambda obj, _: len(_status(obj).get("active") or ()),
+    "age": lambda obj, now: age(obj["metadata"].get("creationTimestamp"), now),
+    "completions": lambda obj, _: _completions(obj),
+    "created": lambda obj, _: str(obj["metadata"]["creationTimestamp"]),
+    "duration": _duration,
+    "entries": lambda obj, _: len(obj.get("data", ())) + len(obj.get("binaryData", ())),
+    "job": lambda obj, _: _job_status(obj),
+    "last_schedule": _last_schedule,
+    "last_seen": _last_seen,
+    "message": lambda obj, _: str(obj.get("message", "")).strip(),
+    "name": lambda obj, _: str(obj["metadata"]["name"]),
+    "node": lambda obj, _: _node_status(obj),
+    "node_selector": lambda obj, _: _node_selector(obj),
+    "object": lambda obj, _: _event_object(obj),
+    "pod": lambda obj, _: _pod_status(obj),
+    "pod_ready": lambda obj, _: _pod_ready(obj),
+    "replicas": lambda obj, _: f"{_status(obj).get('readyReplicas') or 0}/{_spec(obj).get('replicas', 1)}",
+    "restarts": lambda obj, _: str(sum(it.get("restartCount", 0) for it in _status(obj).get("containerStatuses", ()))),
+    "state": lambda obj, _: _claim_state(obj),
+    "suspend": lambda obj, _: str(bool(_spec(obj).get("suspend"))),
+}
+"""What fills columns of built-in types that no path does, by the names of `resource_types.yaml`."""
 
 _API_VERSION = "meta.k8s.io/v1"
-_AGE = Column("Age", "date", ".metadata.creationTimestamp")
 
 
 class Representation:
@@ -275,41 +190,25 @@ class Representation:
         return lambda entry: self.object(entry, header=next(headers))
 
     def _table(self, entries: Sequence[StoredVersion], metadata: JsonObject, *, header: bool = True) -> bytes:
+        shown = ("name", "type", "format", "description", "priority")
+        columns = [{name: getattr(column, name) for name in shown} for column in self._kind.columns]
         return encode(
             {
                 "kind": "Table",
                 "apiVersion": _API_VERSION,
                 "metadata": metadata,
-                "columnDefinitions": self._header() if header else None,
+                "columnDefinitions": columns if header else None,
                 "rows": [self._row(entry, self._now()) for entry in entries],
             }
         )
 
-    def _header(self) -> list[JsonObject]:
-        if self._kind.custom:
-            columns = [Column("Name", "string", "", format="name"), *(self._kind.columns or (_AGE,))]
-        else:
-            parts = [name.partition(":") for name in printed(self._kind.key)[0].split(",")]
-            columns = [
-                Column(
-                    name.rstrip("*"), kind or "string", "", int("*" in name), format="name" if name == "Name" else ""
-                )
-                for name, _, kind in parts
-            ]
-        return [
-            {name: getattr(column, name) for name in ("name", "type", "format", "description", "priority")}
-            for column in columns
-        ]
-
     def _row(self, entry: StoredVersion, now: datetime) -> JsonObject:
-        obj = entry.served_as(self._kind.resource.api_version)
-        if self._kind.custom:
-            columns = self._kind.columns or (_AGE,)
-            cells = [obj["metadata"]["name"], *(custom_cell(column, obj, now) for column in columns)]
-        else:
-            cells = printed(self._kind.key)[1](obj, now)
-        shown = {"None": None, "Object": obj}.get(self._include, _partial_metadata(obj))
-        return {"cells": cells, "object": shown}
+        shown: JsonObject | None = None
+        if self._include == "Object":
+            shown = entry.served_as(self._kind.resource.api_version)
+        elif self._include != "None":
+            shown = _partial_metadata(entry.obj)
+        return {"cells": [cell(column, entry.obj, now) for column in self._kind.columns], "object": shown}
 
 
 def _wanted_form(accept: str) -> str:
@@ -333,12 +232,14 @@ def _partial_metadata(obj: JsonObject) -> JsonObject:
 _TYPES: dict[str, tuple[type, ...]] = {"integer": (int, float), "number": (int, float), "boolean": (bool,)}
 
 
-def custom_cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
-    """None for a value of another type than the column's, and where the path leads nowhere."""
-    path = _path(column.json_path)
+def cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
+    """A custom type's is None for a value of another type than the column's, and where the path leads nowhere."""
+    if column.path in CELLS:
+        return CELLS[column.path](obj, now)
+    path = _path(column.path)
     value: Any = next(iter(path.values(obj)), None) if path is not None else None
     if value is None:
-        return None
+        return int(column.missing) if column.missing and column.type == "integer" else column.missing
     if column.type == "date":
         try:
             return age(str(value), now)

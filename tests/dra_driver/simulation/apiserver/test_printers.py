@@ -7,7 +7,7 @@ import pytest
 from support.rows import rows
 
 from dra_driver.simulation.apiserver.resource_types import Column
-from dra_driver.simulation.apiserver.tables import PRINTERS, age, custom_cell
+from dra_driver.simulation.apiserver.tables import CELLS, age, cell
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def waiting(reason: str) -> dict[str, Any]:
 )
 def test_the_state_of_a_pod(metadata: dict[str, str], status: dict[str, Any], shown: str) -> None:
     pod = {"metadata": {"name": "p", **metadata}, "spec": {"containers": [{}]}, "status": status}
-    assert PRINTERS["", "pods"][1](pod, NOW)[2] == shown
+    assert CELLS["pod"](pod, NOW) == shown
 
 
 @rows(
@@ -51,4 +51,4 @@ def test_the_state_of_a_pod(metadata: dict[str, str], status: dict[str, Any], sh
 def test_a_column_whose_path_leads_nowhere_is_empty(path: str, shown: str | None) -> None:
     conditions = [{"type": "A", "status": "1"}, {"type": "B", "status": "2"}]
     obj = {"metadata": {"name": "n"}, "status": {"conditions": conditions}}
-    assert custom_cell(Column("Ready", "string", path), obj, NOW) == shown
+    assert cell(Column("Ready", "string", path), obj, NOW) == shown

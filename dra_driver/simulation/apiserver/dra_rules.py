@@ -17,8 +17,8 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.functions import Server
 from dra_driver.names import ADMIN_ACCESS_LABEL
-from dra_driver.simulation.apiserver.rules.type_rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.store import TypeKey
+from dra_driver.simulation.apiserver.type_rules import Situation, TypeRules
 
 _GROUP = "resource.k8s.io"
 
@@ -74,8 +74,6 @@ class ClaimRules(SelectorRules):
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
         default_claim_spec(obj["spec"])
-        for device in (obj.get("status") or {}).get("devices") or ():
-            device.setdefault("conditions", None)
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_claim_spec(obj["spec"], old and old["spec"], situation.gates)

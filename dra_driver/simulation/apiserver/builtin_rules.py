@@ -1,7 +1,7 @@
 """The rules of built-in types outside resource.k8s.io, as far as drivers, manifests and kubectl meet them.
 
-Pods get their defaults, so that what is read back looks as on a real cluster; only what concerns claims is validated
-in depth. Workloads get theirs, and what their validation refuses of selectors and templates.
+Of pods, only what concerns claims is validated in depth; of workloads, what their validation refuses of selectors and
+templates. A Node is not tainted as not ready: here is no controller that would take the taint away again.
 """
 
 import base64
@@ -20,15 +20,14 @@ from dra_driver.apirules.status import (
     not_supported,
     required,
 )
-from dra_driver.simulation.apiserver.decode import copy_json
-from dra_driver.simulation.apiserver.rules.type_rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.store import TypeKey
+from dra_driver.simulation.apiserver.type_rules import Situation, TypeRules
 from dra_driver.simulation.workloads.batch import cron_fields
 
 
 def builtin_rules() -> dict[TypeKey, TypeRules]:
     """By type."""
-    apps: dict[TypeKey, TypeRules] = {("apps", plural): AppsRules(plural) for plural in _DEFAULTS}
+    apps: dict[TypeKey, TypeRules] = dict.fromkeys(_APPS, AppsRules())
     return {
         ("", "namespaces"): NamespaceRules(),
         ("", "nodes"): NodeObjectRules(),
@@ -58,33 +57,24 @@ class NamespaceRules(TypeRules):
 
 
 class NodeObjectRules(TypeRules):
-    """Node. It is not tainted as not ready: here is no controller that would take the taint away again."""
+    """Node: all that it has can be allocated, unless it says less."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
         status = obj.get("status") or {}
         if status.get("capacity"):
             status.setdefault("allocatable", dict(status["capacity"]))
-        _show_times(obj, "lastHeartbeatTime", "lastTransitionTime")
-
-
-def _show_times(obj: JsonObject, *names: str) -> None:
-    """Times of conditions that no client set are null on the wire, never left out."""
-    for condition in (obj.get("status") or {}).get("conditions") or ():
-        for name in names:
-            condition.setdefault(name, None)
 
 
 class PodRules(TypeRules):
     """Pod. After creation only images, deadlines and tolerations may change; nodes are set by binding."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        default_pod_spec(obj.get("spec", {}))
-        obj.get("spec", {}).setdefault("enableServiceLinks", True)
-        for container in _containers(obj.get("spec", {})):
+        spec = obj.get("spec", {})
+        _default_pod(spec)
+        for container in _containers(spec):
             resources = container.get("resources") or {}
             for name, quantity in (resources.get("limits") or {}).items():
                 resources.setdefault("requests", {}).setdefault(name, quantity)
-        _show_times(obj, "lastProbeTime", "lastTransitionTime")
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         if old is not None:
@@ -127,7 +117,7 @@ class PodRules(TypeRules):
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         if old is None:
-            return problems_of_pod(obj["spec"])
+            return _problems_of_pod(obj["spec"])
         if _fixed_part(obj["spec"]) == _fixed_part(old["spec"]):
             return []
         why = (
@@ -177,36 +167,18 @@ def _containers(spec: JsonObject) -> list[JsonObject]:
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
-def default_pod_spec(spec: JsonObject) -> None:
-    """A pod's spec, or that of a template."""
-    spec.setdefault("restartPolicy", "Always")
-    spec.setdefault("terminationGracePeriodSeconds", 30)
-    spec.setdefault("dnsPolicy", "ClusterFirst")
-    spec.setdefault("securityContext", {})
-    spec.setdefault("schedulerName", "default-scheduler")
+def _default_pod(spec: JsonObject) -> None:
+    """What the table of defaults has not, for a pod's spec or that of a template."""
     if spec.get("serviceAccountName"):
         spec.setdefault("serviceAccount", spec["serviceAccountName"])
     for container in _containers(spec):
-        container.setdefault("terminationMessagePath", "/dev/termination-log")
-        container.setdefault("terminationMessagePolicy", "File")
-        tag = container.get("image", "").rpartition("/")[2].partition("@")[0].partition(":")[2]
-        latest = tag in ("", "latest") and "@" not in container.get("image", "")
+        image = container.get("image", "")
+        tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+        latest = tag in ("", "latest") and "@" not in image
         container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
-        for port in container.get("ports") or ():
-            port.setdefault("protocol", "TCP")
-    for volume in spec.get("volumes") or ():
-        _default_volume(volume)
 
 
-def _default_volume(volume: JsonObject) -> None:
-    for kind in ("configMap", "secret", "projected", "downwardAPI"):
-        if kind in volume:
-            volume[kind].setdefault("defaultMode", 420)
-    if "hostPath" in volume:
-        volume["hostPath"].setdefault("type", "")
-
-
-def problems_of_pod(spec: JsonObject) -> list[FieldProblem]:
+def _problems_of_pod(spec: JsonObject) -> list[FieldProblem]:
     """What is wrong with a pod's spec, or that of a template; paths begin with `spec`."""
     problems = [] if spec.get("containers") else [required("spec.containers")]
     claims: dict[str, str] = {}
@@ -271,17 +243,12 @@ class SecretRules(TypeRules):
     """Secret: `stringData` becomes `data`."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        obj.setdefault("type", "Opaque")
         for name, text in obj.pop("stringData", {}).items():
             obj.setdefault("data", {})[name] = base64.b64encode(text.encode()).decode()
 
 
 class EventRules(TypeRules):
     """Event of the core group."""
-
-    def default(self, obj: JsonObject, situation: Situation) -> None:
-        for name in ("firstTimestamp", "lastTimestamp", "eventTime"):
-            obj.setdefault(name, None)
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         about = obj.get("involvedObject") or {}
@@ -299,54 +266,19 @@ class EventRules(TypeRules):
         return []
 
 
-_ROLLING = {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
-_DEFAULTS: dict[str, JsonObject] = {
-    "daemonsets": {
-        "revisionHistoryLimit": 10,
-        "updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-    },
-    "deployments": {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600, "strategy": _ROLLING},
-    "replicasets": {"replicas": 1},
-    "statefulsets": {
-        "replicas": 1,
-        "revisionHistoryLimit": 10,
-        "podManagementPolicy": "OrderedReady",
-        "updateStrategy": {"rollingUpdate": {"partition": 0}},
-        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
-    },
-}
-"""Of the spec, by plural of the type; strategies are rolling updates unless they say something else."""
-_JOB: JsonObject = {
-    "backoffLimit": 6,
-    "completionMode": "NonIndexed",
-    "suspend": False,
-    "podReplacementPolicy": "TerminatingOrFailed",
-    "manualSelector": False,
-}
-_CRON_JOB: JsonObject = {
-    "concurrencyPolicy": "Allow",
-    "suspend": False,
-    "successfulJobsHistoryLimit": 3,
-    "failedJobsHistoryLimit": 1,
-}
+_APPS: tuple[TypeKey, ...] = tuple(
+    ("apps", f"{kind}s") for kind in ("daemonset", "deployment", "replicaset", "statefulset")
+)
 
 
 class AppsRules(TypeRules):
-    """DaemonSet, Deployment, ReplicaSet and StatefulSet."""
-
-    def __init__(self, plural: str) -> None:
-        self._defaults = _DEFAULTS[plural]
+    """DaemonSet, Deployment, ReplicaSet and StatefulSet. Limits of rolling updates are nothing to other strategies."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        spec = obj.setdefault("spec", {})
-        _default_template(spec)
-        for name, value in self._defaults.items():
-            if isinstance(value, dict) and "rollingUpdate" in value:
-                strategy = spec.setdefault(name, {})
-                if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
-                    strategy["rollingUpdate"] = value["rollingUpdate"] | (strategy.get("rollingUpdate") or {})
-            else:
-                spec.setdefault(name, copy_json(value))
+        _default_template(obj["spec"])
+        for strategy in (obj["spec"].get(name) or {} for name in ("strategy", "updateStrategy")):
+            if strategy.get("type") != "RollingUpdate":
+                strategy.pop("rollingUpdate", None)
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         spec = obj["spec"]
@@ -366,7 +298,11 @@ class JobRules(TypeRules):
     """Job: it selects the pods that have its own UID. Its template is final."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        _default_job(obj.setdefault("spec", {}))
+        spec = obj["spec"]
+        _default_template(spec)
+        if spec.get("parallelism") is None:
+            spec["parallelism"] = 1
+            spec.setdefault("completions", 1)
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         spec, metadata = obj["spec"], obj["metadata"]
@@ -392,11 +328,7 @@ class CronJobRules(TypeRules):
     """CronJob: a schedule, and the template of a Job."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        spec = obj.setdefault("spec", {})
-        for name, value in _CRON_JOB.items():
-            spec.setdefault(name, value)
-        job = spec.setdefault("jobTemplate", {}).setdefault("spec", {})
-        _default_template(job)
+        _default_template(obj["spec"]["jobTemplate"]["spec"])
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         schedule = obj["spec"].get("schedule")
@@ -409,20 +341,8 @@ class CronJobRules(TypeRules):
         return _problems_of_job(obj["spec"]["jobTemplate"]["spec"], "spec.jobTemplate.spec")
 
 
-def _default_job(spec: JsonObject) -> None:
-    _default_template(spec)
-    for name, value in _JOB.items():
-        spec.setdefault(name, value)
-    if spec.get("completions") is None and spec.get("parallelism") is None:
-        spec["completions"] = 1
-    if spec.get("parallelism") is None:
-        spec["parallelism"] = 1
-
-
 def _default_template(spec: JsonObject) -> None:
-    template = spec.get("template") or {}
-    if isinstance(template.get("spec"), dict):
-        default_pod_spec(template["spec"])
+    _default_pod((spec.get("template") or {}).get("spec") or {})
 
 
 def _problems_of_job(spec: JsonObject, path: str) -> list[FieldProblem]:
@@ -438,7 +358,7 @@ def _problems_of_template(spec: JsonObject, path: str, *policies: str) -> list[F
     pod = {**pod, "volumes": [*(pod.get("volumes") or ()), *own]}
     problems = [
         FieldProblem(problem.field.replace("spec", f"{path}.template.spec", 1), problem.reason, problem.message)
-        for problem in problems_of_pod(pod)
+        for problem in _problems_of_pod(pod)
     ]
     policy = pod.get("restartPolicy", "Always")
     if policy not in policies:
