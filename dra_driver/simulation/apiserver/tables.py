@@ -2,8 +2,8 @@
 
 `kubectl get` asks for tables. A column is filled by the JSONPath of a field, also of the item of a list that has a
 field with a value: `.status.conditions[?(@.type=='Ready')].status`; or, in built-in types, by one of the functions
-here, which see the object as it is stored. Types that no part of the simulated cluster works on (Services, roles and others)
-have a name and an age.
+here, which see the object as it is stored. Types that no part of the simulated cluster works on (Services, roles and
+others) have a name and an age.
 """
 
 from collections.abc import Callable, Mapping, Sequence
