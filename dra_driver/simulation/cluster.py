@@ -12,12 +12,12 @@ import re
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import yaml
@@ -39,7 +39,6 @@ from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER, model_label, names_record
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION, SimulatedApiServer
 from dra_driver.simulation.controllers import SimulatedClaimController, SimulatedTaintEviction
-from dra_driver.simulation.events import timestamp
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers
 from dra_driver.simulation.kubelet.kubelet import SimulatedKubelet
 from dra_driver.simulation.nics import NIC_DRIVER, nic_slice
@@ -47,6 +46,7 @@ from dra_driver.simulation.processes import Forks, Process, Restarts, own_enviro
 from dra_driver.simulation.scheduler import SimulatedScheduler
 from dra_driver.simulation.workloads.controller import SimulatedWorkloadController
 from dra_driver.simulation.workloads.frameworks import FRAMEWORKS, OLDER, OLDER_STORAGE, STORED
+from dra_driver.simulation.writes import timestamp
 
 _NODES = re.compile(r"([a-z0-9-]+?|[^,:]*[/.][^,:]*)(?::([1-9][0-9]{0,3}))?")
 _POLL_S = 0.05
@@ -133,7 +133,6 @@ class SimulatedCluster:
         self.plugins = {node.name: self._plugin_process(node) for node in nodes}
         self.kubelets: dict[str, SimulatedKubelet] = {}
         self.server.answer_for(self.kubelets)
-        self.addresses = PodAddresses()
         self.containers = {node.name: self._containers(node) for node in nodes}
         """Those that really run, by node."""
         self.kube: Kube
@@ -167,16 +166,14 @@ class SimulatedCluster:
             cluster.server.kubeconfig(cluster.kubeconfig)
             cluster.kube = await stack.enter_async_context(Kube(endpoint_from(cluster.kubeconfig)))
             await cluster._install()
-            stack.enter_context(cluster.addresses)
-            tasks = await stack.enter_async_context(_background())
-            tasks.append(asyncio.create_task(SimulatedClaimController(cluster.kube).run()))
-            tasks.append(asyncio.create_task(SimulatedWorkloadController(cluster.kube).run()))
+            new_address = stack.enter_context(pod_addresses())
             cluster.scheduler = SimulatedScheduler(cluster.kube)
-            tasks.append(asyncio.create_task(cluster.scheduler.run()))
-            tasks.append(asyncio.create_task(SimulatedTaintEviction(cluster.kube).run()))
+            controllers = (SimulatedClaimController, SimulatedWorkloadController, SimulatedTaintEviction)
+            running = (cluster.scheduler.run(), *(controller(cluster.kube).run() for controller in controllers))
+            await stack.enter_async_context(_in_background(*running))
             for node in cluster.nodes:
                 stack.push_async_callback(cluster.containers[node.name].stop_all)
-                kubelet = cluster._kubelet(node)
+                kubelet = cluster._kubelet(node, new_address)
                 cluster.kubelets[node.name] = kubelet
                 await kubelet.start()
                 stack.push_async_callback(kubelet.stop)
@@ -226,13 +223,13 @@ class SimulatedCluster:
         for process in self.processes():
             process.check()
 
-    async def wait(self, condition: Callable[[], "asyncio.Future[bool] | object"], what: str, timeout_s: float) -> None:
-        """Poll an async condition until it is true. Raises NodeNotReady that names `what` after `timeout_s`."""
+    async def wait(self, condition: Callable[[], Awaitable[bool] | bool], what: str, timeout_s: float) -> None:
+        """Poll a condition until it is true. Raises NodeNotReady that names `what` after `timeout_s`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
             self.check()
             result = condition()
-            if await result if asyncio.iscoroutine(result) else result:
+            if await result if isinstance(result, Awaitable) else result:
                 return
             if asyncio.get_running_loop().time() > deadline:
                 raise NodeNotReady(f"{what} after {timeout_s:.0f} s; logs are in {self.folder / 'logs'}")
@@ -281,14 +278,14 @@ class SimulatedCluster:
             return False
         return True
 
-    def _kubelet(self, node: SimulatedNode) -> SimulatedKubelet:
+    def _kubelet(self, node: SimulatedNode, new_address: Callable[[], str]) -> SimulatedKubelet:
         return SimulatedKubelet(
             self.kube,
             node.name,
             self.node_folder(node.name) / "kubelet",
             cdi_folders=(self.cdi_folder(node.name),),
             containers=self.containers[node.name],
-            new_address=self.addresses.new,
+            new_address=new_address,
             silent=frozenset({NIC_DRIVER}),
         )
 
@@ -339,19 +336,18 @@ def inventory_of_model(model: str) -> JsonObject:
     return inventory
 
 
-def _of_node(name: str) -> Callable[..., Any]:
+def _of_node(name: str) -> Any:
     """A function of the simulated node, which this package does not import: it comes with the node plugin."""
     (entry_point,) = entry_points(group="gpu_dra.simulation", name=name)
-    loaded: Callable[..., Any] = entry_point.load()
-    return loaded
+    return entry_point.load()
 
 
 @asynccontextmanager
-async def _background() -> AsyncIterator[list["asyncio.Task[None]"]]:
-    """Tasks that run until the block ends."""
-    tasks: list[asyncio.Task[None]] = []
+async def _in_background(*running: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """They run until the block ends."""
+    tasks = [asyncio.create_task(each) for each in running]
     try:
-        yield tasks
+        yield
     finally:
         for task in tasks:
             task.cancel()
@@ -360,45 +356,23 @@ async def _background() -> AsyncIterator[list["asyncio.Task[None]"]]:
 
 def _node_object(node: SimulatedNode, version: str) -> JsonObject:
     resources = {"cpu": "64", "memory": "512Gi", "pods": "110"}
-    now = timestamp()
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "simulated"}
+    labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true"}
+    info = {
+        **dict.fromkeys(("machineID", "systemUUID", "bootID"), node.name),
+        **dict.fromkeys(("osImage", "kernelVersion"), "simulated"),
+        "operatingSystem": "linux",
+        "architecture": "amd64",
+        "containerRuntimeVersion": "simulated://",
+        "kubeletVersion": version,
+        "kubeProxyVersion": "",
+    }
+    times = dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), timestamp())
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {
-            "name": node.name,
-            "labels": {
-                "kubernetes.io/hostname": node.name,
-                "kubernetes.io/os": "linux",
-                "nvidia.com/gpu.present": "true",
-                **dict(node.labels),
-            },
-        },
-        "status": {
-            "capacity": resources,
-            "allocatable": resources,
-            "conditions": [
-                {
-                    "type": "Ready",
-                    "status": "True",
-                    "reason": "KubeletReady",
-                    "message": "simulated",
-                    "lastHeartbeatTime": now,
-                    "lastTransitionTime": now,
-                }
-            ],
-            "nodeInfo": {
-                "machineID": node.name,
-                "systemUUID": node.name,
-                "bootID": node.name,
-                "operatingSystem": "linux",
-                "architecture": "amd64",
-                "osImage": "simulated",
-                "kernelVersion": "simulated",
-                "containerRuntimeVersion": "simulated://",
-                "kubeletVersion": version,
-                "kubeProxyVersion": "",
-            },
-        },
+        "metadata": {"name": node.name, "labels": labels | dict(node.labels)},
+        "status": {"capacity": resources, "conditions": [ready | times], "nodeInfo": info},
     }
 
 
@@ -409,35 +383,21 @@ _GUARD_PORT = 50000
 _ATTEMPTS = 100
 
 
-class PodAddresses:
-    """Hands out addresses, each once. Enter it before, and leave it after the last process has ended."""
-
-    def __init__(self) -> None:
-        self._part: int | None = None
-        self._next = 0
-        self._guard: socket.socket | None = None
-
-    def __enter__(self) -> Self:
+@contextmanager
+def pod_addresses() -> Iterator[Callable[[], str]]:
+    """Hands out addresses, each once. Leave it after the last process that listens has ended."""
+    with socket.socket() as guard:
+        numbers, part = count(1), None
         for _ in range(_ATTEMPTS):
             part = random.randint(16, 254)
-            guard = socket.socket()
             try:
                 guard.bind((f"127.{part}.255.254", _GUARD_PORT))
+                break
             except OSError:
-                guard.close()
-                continue
-            self._part, self._guard = part, guard
-            break
-        return self
+                part = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._guard is not None:
-            self._guard.close()
+        def new() -> str:
+            number = next(numbers)
+            return "127.0.0.1" if part is None else f"127.{part}.{number // 250 % 255}.{number % 250 + 1}"
 
-    def new(self) -> str:
-        if self._part is None:
-            return "127.0.0.1"
-        self._next += 1
-        return f"127.{self._part}.{self._next // 250 % 255}.{self._next % 250 + 1}"
+        yield new

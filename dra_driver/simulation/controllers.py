@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
-from typing import Never
+from typing import Literal, Never
 
 from dra_driver import kubernetes
 from dra_driver.allocation.behavior import Behavior
@@ -27,7 +27,6 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Mirror, Reflector, follow
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.names import POD_CLAIM_ANNOTATION, DeviceId
-from dra_driver.simulation.events import tell
 from dra_driver.simulation.pods import (
     claim_entries,
     generated_claims,
@@ -39,6 +38,7 @@ from dra_driver.simulation.pods import (
     released,
     without_finalizer,
 )
+from dra_driver.simulation.writes import delete, patch_status, tell
 
 _CLAIM_CONTROLLER = "resource-claim-controller"
 
@@ -70,20 +70,20 @@ class SimulatedClaimController:
     # -- what a change means
 
     def _pod_changed(self, change: Change) -> None:
-        self._queue.add(_pod_key(change.key))
+        self._add("pod", change.key)
         if change.after is None and change.before is not None:
             gone = change.before["metadata"]["uid"]
             self._complaints = {complaint for complaint in self._complaints if complaint[0] != gone}
         for pod in (change.before, change.after):
             if pod is not None:
                 for name in _claim_names(pod):
-                    self._queue.add(_claim_key((change.key[0], name)))
+                    self._add("claim", (change.key[0], name))
         for key, claim in self._claims.objects.items():
             if any(pod is not None and is_owned_by(claim, pod) for pod in (change.before, change.after)):
-                self._queue.add(_claim_key(key))
+                self._add("claim", key)
 
     def _claim_changed(self, change: Change) -> None:
-        self._queue.add(_claim_key(change.key))
+        self._add("claim", change.key)
         if change.after is None:
             self._queue_pods_of(change.key[0])
 
@@ -93,7 +93,10 @@ class SimulatedClaimController:
     def _queue_pods_of(self, namespace: str) -> None:
         for key in self._pods.objects:
             if key[0] == namespace:
-                self._queue.add(_pod_key(key))
+                self._add("pod", key)
+
+    def _add(self, kind: Literal["pod", "claim"], key: Key) -> None:
+        self._queue.add(f"{kind}/{key[0]}/{key[1]}")
 
     async def _handle(self, item: str) -> None:
         kind, namespace, name = item.split("/")
@@ -116,11 +119,7 @@ class SimulatedClaimController:
                 created[entry.name] = claim["metadata"]["name"]
         if created:
             statuses = [{"name": name, "resourceClaimName": claim} for name, claim in (known | created).items()]
-            patch = {
-                "metadata": {"uid": pod["metadata"]["uid"]},
-                "status": {"resourceClaimStatuses": statuses},
-            }
-            await self._kube.merge_patch(PODS, key[1], patch, namespace=key[0], subresource="status")
+            await patch_status(self._kube, pod, {"resourceClaimStatuses": statuses})
 
     async def _claim_for(self, pod: JsonObject, entry: str, template_name: str) -> JsonObject | None:
         """The claim for a pod's entry: an earlier one, or a new one; None while there is no such template."""
@@ -162,9 +161,8 @@ class SimulatedClaimController:
             return
         owner = self._owner(claim)
         if owner is not None and is_done(owner) and not is_being_deleted(claim):
-            metadata = claim["metadata"]
             with suppress(NotFound):
-                await self._kube.delete(RESOURCE_CLAIMS, metadata["name"], namespace=key[0], uid=metadata["uid"])
+                await delete(self._kube, RESOURCE_CLAIMS, claim)
 
     async def _release(self, claim: JsonObject, still: list[JsonObject]) -> JsonObject:
         """Write the reservations that are left; without any, give back the devices and the finalizer."""
@@ -203,14 +201,6 @@ class SimulatedClaimController:
             if pod is not None and is_owned_by(claim, pod):
                 return pod
         return None
-
-
-def _pod_key(key: Key) -> str:
-    return f"pod/{key[0]}/{key[1]}"
-
-
-def _claim_key(key: Key) -> str:
-    return f"claim/{key[0]}/{key[1]}"
 
 
 def _claim_names(pod: JsonObject) -> list[str]:
@@ -265,11 +255,8 @@ class SimulatedTaintEviction:
 
     async def _look(self) -> float | None:
         """Evict whose time has come; answers after how many seconds to look again."""
-        now, taints = (
-            datetime.now(UTC),
-            {key: item for known in self._slices.objects.values() for key, item in known.items()},
-        )
-        waits = []
+        now, waits = datetime.now(UTC), []
+        taints = {key: item for known in self._slices.objects.values() for key, item in known.items()}
         for claim in list(self._claims.objects.values()):
             when = eviction_time(claim, taints, now)
             if when is None:
@@ -286,18 +273,10 @@ class SimulatedTaintEviction:
     async def _evict(self, pod: JsonObject) -> bool:
         if is_done(pod) or is_being_deleted(pod):
             return True
-        metadata = pod["metadata"]
-        about = f"{metadata['namespace']}/{metadata['name']}"
+        message = f"Marking for deletion Pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
         try:
-            await tell(
-                self._kube,
-                _TAINT_EVICTION,
-                pod,
-                "Normal",
-                "DeviceTaintManagerEviction",
-                f"Marking for deletion Pod {about}",
-            )
-            await self._kube.delete(PODS, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
+            await tell(self._kube, _TAINT_EVICTION, pod, "Normal", "DeviceTaintManagerEviction", message)
+            await delete(self._kube, PODS, pod)
         except NotFound:
             return True
         except ClusterError:

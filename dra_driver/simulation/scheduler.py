@@ -45,7 +45,6 @@ from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Mirror, MirrorChange, Reflector, follow, key_of
 from dra_driver.names import DeviceId
-from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.pods import (
     claim_entries,
     generated_claims,
@@ -57,6 +56,7 @@ from dra_driver.simulation.pods import (
     released,
     without_finalizer,
 )
+from dra_driver.simulation.writes import delete, patch_status, tell, timestamp
 
 _log = structlog.get_logger(__name__)
 
@@ -394,7 +394,7 @@ class SimulatedScheduler:
             "resourceClaimName": claim["metadata"]["name"],
             "requestMappings": [mapping.to_wire() for mapping in extended.mappings],
         }
-        await self._patch_pod_status(pod, {"extendedResourceClaimStatus": status})
+        await patch_status(self._kube, pod, {"extendedResourceClaimStatus": status})
         return claim
 
     def _remember(self, claim: JsonObject) -> JsonObject:
@@ -409,7 +409,7 @@ class SimulatedScheduler:
                 if has_finalizer(known):
                     await self._kube.replace(RESOURCE_CLAIMS, without_finalizer(known))
                 self._written_claims.pop(key, None)
-                await self._kube.delete(RESOURCE_CLAIMS, key[1], namespace=key[0], uid=known["metadata"]["uid"])
+                await delete(self._kube, RESOURCE_CLAIMS, known)
                 return True
         return False
 
@@ -444,15 +444,8 @@ class SimulatedScheduler:
             "lastTransitionTime": known[0].get("lastTransitionTime") if known else timestamp(),
         }
         conditions = [item for item in (pod.get("status") or {}).get("conditions") or () if item not in known]
-        await self._patch_pod_status(pod, {"conditions": [*conditions, condition]})
+        await patch_status(self._kube, pod, {"conditions": [*conditions, condition]})
         await tell(self._kube, NAME, pod, "Warning", "FailedScheduling", reason)
-
-    async def _patch_pod_status(self, pod: JsonObject, status: JsonObject) -> None:
-        metadata = pod["metadata"]
-        patch = {"metadata": {"uid": metadata["uid"]}, "status": status}
-        await self._kube.merge_patch(
-            PODS, metadata["name"], patch, namespace=metadata["namespace"], subresource="status"
-        )
 
 
 def _published(obj: JsonObject) -> PublishedSlice:

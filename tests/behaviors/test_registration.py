@@ -146,7 +146,7 @@ async def test_one_connection_carries_all_calls_and_the_health_stream(
         plugin = registry.newest(GPU_DRIVER)
         ref = {"namespace": "default", "name": "gpu", "uid": "u1"}
         for method in ("NodePrepareResources", "NodeUnprepareResources"):
-            await plugin.call(method, f"{method}Request", [ref], 5.0)
+            await plugin.call(method, [ref], 5.0)
         stream = plugin.channel.unary_stream(
             f"/{kubelet_api.HEALTH_V1}/NodeWatchResources",
             request_serializer=lambda message: message,
@@ -177,7 +177,7 @@ async def test_one_socket_for_registration_and_calls_works_as_well(
     await listen(server, socket)
     await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
     ref = {"namespace": "default", "name": "gpu", "uid": "u1"}
-    await registry.newest(GPU_DRIVER).call("NodePrepareResources", "NodePrepareResourcesRequest", [ref], 5.0)
+    await registry.newest(GPU_DRIVER).call("NodePrepareResources", [ref], 5.0)
     assert claims.called("prepare") == [("u1",)]
     await server.stop(0)
 

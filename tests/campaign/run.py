@@ -362,7 +362,7 @@ class Running:
         full = _METHODS[method]
         try:
             plugin = world.registry.newest(batch[0].driver)
-            answer = await plugin.call(full, f"{full}Request", [claimed.ref for claimed in batch], _CALL_S)
+            answer = await plugin.call(full, [claimed.ref for claimed in batch], _CALL_S)
         except (NodeNotReady, Unreachable) as error:
             return {claimed.ref["uid"]: str(error) for claimed in batch}
         except asyncio.CancelledError:

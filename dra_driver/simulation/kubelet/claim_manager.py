@@ -5,18 +5,19 @@ Claims are prepared once for all pods of the node and unprepared when the last i
 restart every claim of a running pod is prepared again. Source: kubelet's DRA manager, Kubernetes 1.36.
 """
 
-import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DriverError, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
+from dra_driver.simulation.kubelet.registry import Plugin, PluginRegistry, Times
 from dra_driver.simulation.pods import claim_entries, generated_claims
 
 
@@ -55,6 +56,9 @@ class ClaimRecord:
     """By driver; a driver that has not answered yet has an empty list."""
 
 
+_RECORDS = TypeAdapter(list[ClaimRecord])
+
+
 class ClaimManager:
     """All calls to `prepare` and `unprepare` for one node. Not safe for two calls for one pod at once."""
 
@@ -73,12 +77,7 @@ class ClaimManager:
     def load(self) -> None:
         """Read the record that an earlier kubelet of this node left."""
         if self._state.exists():
-            for item in json.loads(self._state.read_text()):
-                devices = {
-                    driver: [AnsweredDevice(**answered) for answered in all_]
-                    for driver, all_ in item["devices"].items()
-                }
-                self._records[item["uid"]] = ClaimRecord(**(item | {"devices": devices}))
+            self._records = {record.uid: record for record in _RECORDS.validate_json(self._state.read_bytes())}
 
     def records(self) -> tuple[ClaimRecord, ...]:
         return tuple(self._records.values())
@@ -92,46 +91,49 @@ class ClaimManager:
         """Prepare all claims of a pod. Raises DriverError with the reason that the pod's event shows."""
         wanted = [await self._claim(pod, claim) for claim in pod_claims(pod)]
         # Nothing is remembered before all drivers are known to be there, so that the pod can be deleted freely.
-        plugins = {driver: self._registry.newest(driver) for driver in self._by_driver(wanted)}
-        for claim in wanted:
-            self._remember(claim, pod["metadata"]["uid"])
-        unprepared = [claim for claim in wanted if claim.metadata.uid not in self._prepared]
-        batches = self._by_driver(unprepared)
+        plugins = {driver: self._registry.newest(driver) for driver in self._called(map(_drivers, wanted))}
+        mine = [self._remember(claim, pod["metadata"]["uid"]) for claim in wanted]
+        unprepared = [record for record in mine if record.uid not in self._prepared]
         self._save()
-        drivers = list(batches)
+        drivers = self._called(record.devices for record in unprepared)
         random.shuffle(drivers)
         for driver in drivers:
-            claims = batches[driver]
-            refs = [_ref(claim) for claim in claims]
-            response = await plugins[driver].call(
-                "NodePrepareResources", "NodePrepareResourcesRequest", refs, self._times.call_s
-            )
-            for claim in claims:
-                answer = _entry(response, claim.metadata.uid, driver)
-                self._records[claim.metadata.uid].devices.setdefault(driver, []).extend(map(_device, answer.devices))
-        self._prepared.update(claim.metadata.uid for claim in unprepared)
+            records = [record for record in unprepared if driver in record.devices]
+            answers = await self._call("NodePrepareResources", plugins[driver], records)
+            for record, answer in zip(records, answers, strict=True):
+                record.devices[driver] = [*map(_device, answer.devices)]
+        self._prepared.update(record.uid for record in unprepared)
         self._save()
 
     async def unprepare(self, pod_uid: str) -> None:
         """The pod has stopped: release the claims that no other pod of this node uses. Raises DriverError."""
         mine = [record for record in self._records.values() if pod_uid in record.pods]
         last = [record for record in mine if record.pods == [pod_uid]]
-        drivers = sorted({driver for record in last for driver in record.devices.keys() - self._silent})
-        plugins = {driver: self._registry.newest(driver) for driver in drivers}
-        for driver in drivers:
+        plugins = {driver: self._registry.newest(driver) for driver in self._called(item.devices for item in last)}
+        for driver, plugin in plugins.items():
             records = [record for record in last if driver in record.devices]
-            refs = [{"namespace": record.namespace, "uid": record.uid, "name": record.name} for record in records]
-            response = await plugins[driver].call(
-                "NodeUnprepareResources", "NodeUnprepareResourcesRequest", refs, self._times.call_s
-            )
-            for record in records:
-                _entry(response, record.uid, driver)
+            await self._call("NodeUnprepareResources", plugin, records)
         for record in mine:
             record.pods.remove(pod_uid)
             if not record.pods:
                 del self._records[record.uid]
                 self._prepared.discard(record.uid)
         self._save()
+
+    def _called(self, drivers: Iterable[Iterable[str]]) -> list[str]:
+        """Of the drivers of several claims, each one that has a plugin to call, in order."""
+        return sorted({driver for of_claim in drivers for driver in of_claim} - self._silent)
+
+    async def _call(self, method: str, plugin: Plugin, records: Sequence[ClaimRecord]) -> list[Any]:
+        """The answer for each claim. Raises DriverError when one is missing or is an error."""
+        refs = [{"namespace": record.namespace, "uid": record.uid, "name": record.name} for record in records]
+        response = await plugin.call(method, refs, self._times.call_s)
+        for record in records:
+            if record.uid not in response.claims:
+                raise DriverError(f"DRA driver {plugin.driver} did not answer for claim {record.uid}")
+            if response.claims[record.uid].error:
+                raise DriverError(response.claims[record.uid].error)
+        return [response.claims[record.uid] for record in records]
 
     async def _claim(self, pod: JsonObject, wanted: KubeletClaim) -> ResourceClaim:
         """Read a claim and check that this pod may use it."""
@@ -150,36 +152,28 @@ class ClaimManager:
             raise NodeNotReady("the claim is not reserved for this pod", about=about)
         return claim
 
-    def _remember(self, claim: ResourceClaim, pod_uid: str) -> None:
-        metadata = claim.metadata
-        old = self.record_of(metadata.namespace or "", metadata.name)
-        if old is not None and old.uid != metadata.uid:
-            raise NodeNotReady(
-                "an older claim of this name is still being released", about=f"claim {old.namespace}/{old.name}"
-            )
-        assert claim.status.allocation is not None
-        drivers = {result.driver for result in claim.status.allocation.devices.results}
-        record = self._records.setdefault(
-            metadata.uid,
-            ClaimRecord(metadata.uid, metadata.namespace or "", metadata.name, devices={name: [] for name in drivers}),
-        )
+    def _remember(self, claim: ResourceClaim, pod_uid: str) -> ClaimRecord:
+        uid, namespace, name = claim.metadata.uid, claim.metadata.namespace or "", claim.metadata.name
+        old = self.record_of(namespace, name)
+        if old is not None and old.uid != uid:
+            raise NodeNotReady("an older claim of this name is still being released", about=f"claim {namespace}/{name}")
+        devices: dict[str, list[AnsweredDevice]] = {driver: [] for driver in _drivers(claim)}
+        record = self._records.setdefault(uid, ClaimRecord(uid, namespace, name, devices=devices))
         if pod_uid not in record.pods:
             record.pods.append(pod_uid)
-
-    def _by_driver(self, claims: Sequence[ResourceClaim]) -> dict[str, list[ResourceClaim]]:
-        batches: dict[str, list[ResourceClaim]] = {}
-        for claim in claims:
-            assert claim.status.allocation is not None
-            for driver in sorted({result.driver for result in claim.status.allocation.devices.results} - self._silent):
-                batches.setdefault(driver, []).append(claim)
-        return batches
+        return record
 
     def _save(self) -> None:
         self._state.parent.mkdir(parents=True, exist_ok=True)
-        content = json.dumps([asdict(record) for record in self._records.values()], indent=1)
         temporary = self._state.with_suffix(".tmp")
-        temporary.write_text(content)
+        temporary.write_bytes(_RECORDS.dump_json(list(self._records.values()), indent=1))
         temporary.rename(self._state)
+
+
+def _drivers(claim: ResourceClaim) -> set[str]:
+    """Those whose devices the claim has."""
+    assert claim.status.allocation is not None
+    return {result.driver for result in claim.status.allocation.devices.results}
 
 
 def pod_claims(pod: JsonObject) -> list[KubeletClaim]:
@@ -232,20 +226,6 @@ def container_devices(
             for device in devices:
                 if request is None or not device.requests or request in device.requests:
                     yield f"{name}/{request}" if request is not None else name, driver, device
-
-
-def _ref(claim: ResourceClaim) -> dict[str, str]:
-    metadata = claim.metadata
-    return {"namespace": metadata.namespace or "", "uid": metadata.uid, "name": metadata.name}
-
-
-def _entry(response: Any, uid: str, driver: str) -> Any:
-    """A claim's part of an answer. Raises DriverError when it is missing or is an error."""
-    if uid not in response.claims:
-        raise DriverError(f"DRA driver {driver} did not answer for claim {uid}")
-    if response.claims[uid].error:
-        raise DriverError(response.claims[uid].error)
-    return response.claims[uid]
 
 
 def _device(message: Any) -> AnsweredDevice:

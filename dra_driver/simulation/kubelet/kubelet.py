@@ -8,7 +8,7 @@ containers, and in the end release everything. What a container would have got i
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,12 +24,11 @@ from dra_driver.api.meta import PODS, RESOURCE_SLICES, JsonObject
 from dra_driver.cdi.edits import ADMIN_DEVICE_VARIABLE, DEVICE_VARIABLE, in_variables
 from dra_driver.cdi.inject import SPEC_SUFFIXES, ContainerDescription, SpecFile, SpecFiles, decode, inject
 from dra_driver.cdi.model import json_of
-from dra_driver.errors import ClusterError, Conflict, DriverError, InvalidInput, NotFound
+from dra_driver.errors import ClusterError, Conflict, DriverError, InvalidInput, NotFound, Rejected
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, health_v1alpha1_pb2
 from dra_driver.kube.watch import Change, Reflector
-from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.kubelet import pods, shell
 from dra_driver.simulation.kubelet.claim_manager import (
     AnsweredDevice,
@@ -41,6 +40,7 @@ from dra_driver.simulation.kubelet.claim_manager import (
 from dra_driver.simulation.kubelet.containers import Containers, ContainerStanding
 from dra_driver.simulation.kubelet.registry import Plugin, PluginRegistry, Times
 from dra_driver.simulation.pods import is_done
+from dra_driver.simulation.writes import delete, patch_status, tell, timestamp
 
 _log = structlog.get_logger(__name__)
 
@@ -76,14 +76,14 @@ class SimulatedKubelet:
         new_address: Callable[[], str] | None = None,
         silent: frozenset[str] = frozenset(),
     ) -> None:
-        """`containers` runs what it can; None: nothing runs. `new_address` gives a pod its address; None: they have
+        """`containers` runs what it can, by default nothing. `new_address` gives a pod its address; None: they have
         none. `silent` are drivers without a plugin here, whose claims are ready as they are."""
         self.node_name = node_name
         self.root = root
         self._kube = kube
         self._cdi_folders = tuple(cdi_folders)
         self._times = times or Times()
-        self._real = containers
+        self._real = containers or Containers(root / "containers", {})
         self._new_address = new_address
         self.health = NodeDeviceHealth(self._health_changed, self._times.health_retry_s)
         self.registry = PluginRegistry(
@@ -125,7 +125,7 @@ class SimulatedKubelet:
 
     async def log(self, pod: JsonObject, container: str) -> str:
         """What the container printed; of a program that does not run here, what it would see."""
-        if self._real is not None and self._real.are_real(pod):
+        if self._real.are_real(pod):
             return self._real.log(pod["metadata"]["uid"], container)
         logs_file = self._logs_file(pod["metadata"]["uid"])
         if logs_file.exists() and container in (logs := json.loads(logs_file.read_text())):
@@ -204,10 +204,7 @@ class SimulatedKubelet:
                 if uid not in self._workers:
                     worker = asyncio.create_task(self._work(change.key, uid))
                     self._workers[uid] = worker
-                    worker.add_done_callback(partial(self._ended, uid))
-
-    def _ended(self, uid: str, worker: asyncio.Task[None]) -> None:
-        self._workers.pop(uid, None)
+                    worker.add_done_callback(partial(self._workers.pop, uid))
 
     def _pod(self, key: tuple[str, str], uid: str) -> JsonObject | None:
         pod = self._pods.objects.get(key)
@@ -225,7 +222,8 @@ class SimulatedKubelet:
                     await self._end(uid)
                 if pod["metadata"].get("deletionTimestamp"):
                     await self._end(uid)
-                    await self._remove(pod)
+                    with suppress(NotFound, Conflict):
+                        await delete(self._kube, PODS, pod, grace_period_s=0)
                     break
                 if not is_done(pod):
                     if not started:
@@ -237,7 +235,7 @@ class SimulatedKubelet:
                     if pods.asks_to_complete(pod) or wait_s == 0.0:
                         await self._finish(pod)
                     elif pods.is_running(pod):
-                        await self._show(pod)
+                        await self._show(pod, self._real.standings(uid))
             except DriverError as error:
                 await self._report(pod, error)
                 wait_s = self._times.pod_retry_s
@@ -249,7 +247,7 @@ class SimulatedKubelet:
         """Its logs are written now, because its claims are about to be released."""
         logs = {item["name"]: await self.log(pod, item["name"]) for item in pod["spec"]["containers"]}
         self._logs_file(pod["metadata"]["uid"]).write_text(json.dumps(logs))
-        await self._write_status(pod, pods.finished_status(pod, timestamp()))
+        await self._show(pod, pods.finished(pod))
 
     async def _start(self, pod: JsonObject) -> None:
         await self.claims.prepare(pod)
@@ -268,50 +266,33 @@ class SimulatedKubelet:
         path = self._containers_file(pod["metadata"]["uid"])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(written, indent=1))
-        if self._real is not None and self._real.are_real(pod):
+        if self._real.are_real(pod):
             self._real.start(pod, described, self._wake[pod["metadata"]["uid"]].set)
         if not pods.is_running(pod):
             given = {name: pod["status"][name] for name in ("podIP", "podIPs") if name in (pod.get("status") or {})}
-            shown = pods.running_status(pod, self._health_of(pod), timestamp(), self._standings(pod))
-            await self._write_status(pod, given | shown)
+            await self._show(pod, self._real.standings(pod["metadata"]["uid"]), given)
 
     async def _end(self, uid: str) -> None:
         """The containers first: what they have is given back when it is no longer in use. Raises DriverError."""
-        if self._real is not None:
-            await self._real.stop(uid)
+        await self._real.stop(uid)
         await self.claims.unprepare(uid)
 
-    def _standings(self, pod: JsonObject) -> dict[str, ContainerStanding]:
-        return self._real.standings(pod["metadata"]["uid"]) if self._real is not None else {}
-
-    def _health_of(self, pod: JsonObject) -> list[list[JsonObject]]:
+    async def _show(
+        self, pod: JsonObject, standings: Mapping[str, ContainerStanding], given: JsonObject | None = None
+    ) -> None:
+        """Write how the containers stand, and `given` fields of the status, unless the pod shows it already."""
         records = self.claims.records()
-        return [
+        health = [
             allocated_resources_status(pod, container, records, self.health) for container in pod["spec"]["containers"]
         ]
-
-    async def _show(self, pod: JsonObject) -> None:
-        patch = pods.standing_patch(pod, self._health_of(pod), self._standings(pod), timestamp())
-        if patch is not None:
-            await self._write_status(pod, patch)
+        status = pods.status_of(pod, health, timestamp(), standings)
+        if given or not pods.looks_like(pod, status):
+            with suppress(NotFound, Rejected):
+                await patch_status(self._kube, pod, (given or {}) | status)
 
     def _health_changed(self) -> None:
         for uid in self._workers:
             self._wake[uid].set()
-
-    async def _write_status(self, pod: JsonObject, status: JsonObject) -> None:
-        metadata = pod["metadata"]
-        with suppress(NotFound):
-            await self._kube.merge_patch(
-                PODS, metadata["name"], {"status": status}, namespace=metadata["namespace"], subresource="status"
-            )
-
-    async def _remove(self, pod: JsonObject) -> None:
-        metadata = pod["metadata"]
-        with suppress(NotFound, Conflict):
-            await self._kube.delete(
-                PODS, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"], grace_period_s=0
-            )
 
     async def _release(self, uid: str) -> None:
         """The pod is gone from the API: its claims are released, now or by the reconcile loop."""

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.kubelet import shell
@@ -50,63 +49,68 @@ def asks_to_complete(pod: JsonObject) -> bool:
     return (pod["metadata"].get("annotations") or {}).get(COMPLETE_ANNOTATION) == "true"
 
 
-def running_status(
-    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, ContainerStanding]
-) -> JsonObject:
-    """Status of a pod whose containers all run, or stand as `standings` says of those that really do.
-
-    `health` has `allocatedResourcesStatus` for each container.
-    """
-    statuses = [
-        _container_status(container, now, devices, standings.get(container["name"], _WELL))
-        for container, devices in zip(pod["spec"]["containers"], health, strict=True)
-    ]
-    ready = all(status["ready"] for status in statuses)
-    return _status(pod, "Running", "True" if ready else "False", statuses, now)
-
-
 _WELL = ContainerStanding(ready=True, started=True)
 
 
-def have_ended(standings: Mapping[str, ContainerStanding]) -> bool:
-    """Whether all containers have, and none is started again."""
-    return bool(standings) and all(standing.exit_code is not None for standing in standings.values())
+def status_of(
+    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, ContainerStanding]
+) -> JsonObject:
+    """Status of a pod that was started: its containers all run, or stand as `standings` says. It has ended when all of
+    them have, and none is started again. What is as before keeps its time.
 
-
-def ended_status(pod: JsonObject, now: str, standings: Mapping[str, ContainerStanding]) -> JsonObject:
-    """Status of a pod whose containers have all ended."""
-    statuses = []
-    for container in pod["spec"]["containers"]:
-        standing = standings[container["name"]]
-        reason = "Error" if standing.exit_code else "Completed"
-        ended = {"exitCode": standing.exit_code, "reason": reason, "message": standing.message, "finishedAt": now}
-        status = _container_status(container, now, (), standing)
-        statuses.append({**status, "state": {"terminated": ended}})
-    failed = any(item.exit_code for item in standings.values())
-    return _status(pod, "Failed" if failed else "Succeeded", "False", statuses, now)
-
-
-def standing_patch(
-    pod: JsonObject, health: Sequence[Sequence[JsonObject]], standings: Mapping[str, ContainerStanding], now: str
-) -> JsonObject | None:
-    """The status patch that makes a running pod show how its containers stand; None when it does already. What is as
-    before keeps its time."""
-    ended = have_ended(standings)
-    wanted = ended_status(pod, now, standings) if ended else running_status(pod, health, now, standings)
-    del wanted["startTime"]
+    `health` has `allocatedResourcesStatus` for each container.
+    """
     before = pod.get("status") or {}
-    since = {(item["type"], item["status"]): item for item in before.get("conditions") or ()}
-    wanted["conditions"] = [since.get((item["type"], item["status"]), item) for item in wanted["conditions"]]
+    known = [standings.get(container["name"], _WELL) for container in pod["spec"]["containers"]]
     running = {
         (item["name"], item["restartCount"]): item["state"]
         for item in before.get("containerStatuses") or ()
         if "running" in item["state"]
     }
-    for item in wanted["containerStatuses"]:
-        if "running" in item["state"]:
-            item["state"] = running.get((item["name"], item["restartCount"]), item["state"])
-    shown = ("conditions", "containerStatuses")
-    return None if all(before.get(name) == wanted[name] for name in shown) else wanted
+    statuses = []
+    for container, devices, standing in zip(pod["spec"]["containers"], health, known, strict=True):
+        state = running.get((container["name"], standing.restarts), {"running": {"startedAt": now}})
+        statuses.append(_container_status(container, now, devices, standing, state))
+    ready, phase = "True" if all(standing.ready for standing in known) else "False", "Running"
+    if all(standing.exit_code is not None for standing in known):
+        phase = "Failed" if any(standing.exit_code for standing in known) else "Succeeded"
+    ours = {"Initialized": "True", "Ready": ready, "ContainersReady": ready}
+    since = {(item["type"], item["status"]): item for item in before.get("conditions") or ()}
+    conditions = [item for (kind, _), item in since.items() if kind not in ours]
+    for kind, value in ours.items():
+        conditions.append(since.get((kind, value), {"type": kind, "status": value, "lastTransitionTime": now}))
+    return {
+        "phase": phase,
+        "conditions": conditions,
+        "containerStatuses": statuses,
+        "startTime": before.get("startTime") or now,
+    }
+
+
+def _container_status(
+    container: JsonObject, now: str, devices: Sequence[JsonObject], standing: ContainerStanding, running: JsonObject
+) -> JsonObject:
+    status: JsonObject = {
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "imageID": "",
+        "ready": standing.ready,
+        "started": standing.started,
+        "restartCount": standing.restarts,
+        "lastState": {},
+        "state": running if standing.waiting is None else {"waiting": {"reason": standing.waiting}},
+    }
+    if standing.exit_code is not None:
+        reason = "Error" if standing.exit_code else "Completed"
+        ended = {"exitCode": standing.exit_code, "reason": reason, "message": standing.message, "finishedAt": now}
+        return status | {"state": {"terminated": ended}}
+    return status | ({"allocatedResourcesStatus": list(devices)} if devices else {})
+
+
+def looks_like(pod: JsonObject, status: JsonObject) -> bool:
+    """Whether the pod shows already what is in this status, as of `status_of`."""
+    before = pod.get("status") or {}
+    return all(before.get(name) == status[name] for name in ("conditions", "containerStatuses"))
 
 
 def lifetime_s(pod: JsonObject) -> float | None:
@@ -118,43 +122,13 @@ def lifetime_s(pod: JsonObject) -> float | None:
     return max(life for life in lives if life is not None) if None not in lives else None
 
 
-def finished_status(pod: JsonObject, now: str) -> JsonObject:
-    """Status of a pod whose programs have all ended: with the status of a script's `exit` or `false`, else with 0."""
+def finished(pod: JsonObject) -> dict[str, ContainerStanding]:
+    """How containers stand whose programs have ended by themselves: with the status of a script's `exit` or `false`,
+    else with 0."""
     complete = asks_to_complete(pod)
-    ended = {
+    return {
         container["name"]: ContainerStanding(
             exit_code=0 if complete else shell.exit_status(shell.command_of(container))
         )
         for container in pod["spec"]["containers"]
     }
-    return ended_status(pod, now, ended)
-
-
-def _status(pod: JsonObject, phase: str, ready: str, statuses: list[JsonObject], now: str) -> JsonObject:
-    ours = (("Initialized", "True"), ("Ready", ready), ("ContainersReady", ready))
-    others = [
-        condition
-        for condition in (pod.get("status") or {}).get("conditions") or ()
-        if condition["type"] not in dict(ours)
-    ]
-    conditions = [{"type": kind, "status": value, "lastTransitionTime": now} for kind, value in ours]
-    return {"phase": phase, "conditions": [*others, *conditions], "containerStatuses": statuses, "startTime": now}
-
-
-def _container_status(
-    container: JsonObject, now: str, devices: Sequence[JsonObject], standing: ContainerStanding
-) -> JsonObject:
-    running = {"running": {"startedAt": now}}
-    status: dict[str, Any] = {
-        "name": container["name"],
-        "image": container.get("image", ""),
-        "imageID": "",
-        "ready": standing.ready,
-        "started": standing.started,
-        "restartCount": standing.restarts,
-        "lastState": {},
-        "state": running if standing.waiting is None else {"waiting": {"reason": standing.waiting}},
-    }
-    if devices:
-        status["allocatedResourcesStatus"] = list(devices)
-    return status

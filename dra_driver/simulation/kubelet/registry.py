@@ -64,11 +64,11 @@ class Plugin:
         """As gRPC sees it now: a busy event loop must not delay what kubelet sees at once."""
         return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
-    async def call(self, method: str, request_type: str, claims: list[dict[str, str]], deadline_s: float) -> Any:
+    async def call(self, method: str, claims: list[dict[str, str]], deadline_s: float) -> Any:
         """One DRA call. Raises Unreachable with the gRPC status when the call as a whole failed."""
         self.calls.append((method, tuple(claim["uid"] for claim in claims)))
-        response = getattr(dra_v1_pb2, request_type.replace("Request", "Response"))
-        request = getattr(dra_v1_pb2, request_type)(claims=[dra_v1_pb2.Claim(**claim) for claim in claims])
+        response = getattr(dra_v1_pb2, f"{method}Response")
+        request = getattr(dra_v1_pb2, f"{method}Request")(claims=[dra_v1_pb2.Claim(**claim) for claim in claims])
         try:
             return await _unary(self.channel, f"/{kubelet_api.DRA_V1}/{method}", request, response, deadline_s)
         except grpc.aio.AioRpcError as error:

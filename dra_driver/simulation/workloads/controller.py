@@ -29,11 +29,11 @@ from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Key, Mirror, MirrorChange, follow, key_of
 from dra_driver.kube.workqueue import WorkQueue
-from dra_driver.simulation.events import tell
 from dra_driver.simulation.pods import is_being_deleted
 from dra_driver.simulation.workloads import apps, batch
 from dra_driver.simulation.workloads.frameworks import FRAMEWORKS
 from dra_driver.simulation.workloads.workload_plan import WorkloadPlan
+from dra_driver.simulation.writes import delete, tell
 
 type Decide = Callable[[JsonObject, Sequence[JsonObject], datetime], WorkloadPlan]
 """From a workload, the objects that it controls, and the time."""
@@ -126,7 +126,7 @@ class SimulatedWorkloadController:
         children = list(self._children[owner["metadata"]["uid"]].values())
         plan = self._decide[resource](owner, children, datetime.now(UTC))
         for obj in plan.delete:
-            await self._delete(obj)
+            await delete(self._kube, self._types[_type_of(obj)], obj)
         for obj, patch in plan.patch:
             about = self._types[_type_of(obj)]
             await self._kube.merge_patch(about, obj["metadata"]["name"], patch, namespace=namespace)
@@ -138,12 +138,6 @@ class SimulatedWorkloadController:
             await self._kube.merge_patch(resource, name, patch, namespace=namespace, subresource="status")
         if plan.again_s is not None:
             self._queue.add_after(item, plan.again_s)
-
-    async def _delete(self, obj: JsonObject) -> None:
-        metadata = obj["metadata"]
-        await self._kube.delete(
-            self._types[_type_of(obj)], metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
-        )
 
     async def _create(self, owner: JsonObject, obj: JsonObject) -> None:
         resource, uid = self._types[_type_of(obj)], owner["metadata"]["uid"]

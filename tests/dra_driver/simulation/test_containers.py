@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from dra_driver.cdi.inject import ContainerDescription
 from dra_driver.cdi.model import DeviceNode, Mount
-from dra_driver.simulation.cluster import PodAddresses
+from dra_driver.simulation.cluster import pod_addresses
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers, ContainerStanding
-from dra_driver.simulation.kubelet.pods import environment, running_status, standing_patch
+from dra_driver.simulation.kubelet.pods import environment, looks_like, status_of
 
 SHELL = ContainerProgram(
     ("/bin/sh", "-c"), folders={"/state": "STATE"}, files={"/etc/hosts": "HOSTS"}, environment={"EXTRA": "1"}
@@ -106,15 +106,15 @@ def test_unknown_commands_do_not_run(tmp_path: Path) -> None:
 def test_the_status_shows_how_containers_stand() -> None:
     manifest = pod("")
     waiting = {"main": ContainerStanding(restarts=2, waiting="CrashLoopBackOff")}
-    shown = running_status(manifest, [[]], "now", waiting)
+    shown = status_of(manifest, [[]], "now", waiting)
     (container,) = shown["containerStatuses"]
     assert container["state"] == {"waiting": {"reason": "CrashLoopBackOff"}}
     assert (container["ready"], container["restartCount"]) == (False, 2)
     assert {condition["type"]: condition["status"] for condition in shown["conditions"]}["Ready"] == "False"
     after = {**manifest, "status": {**manifest["status"], **shown}}
-    assert standing_patch(after, [[]], waiting, "later") is None
-    patch = standing_patch(after, [[]], {"main": ContainerStanding(ready=True, started=True, restarts=2)}, "later")
-    assert patch is not None and patch["containerStatuses"][0]["ready"]
+    assert looks_like(after, status_of(after, [[]], "later", waiting))
+    patch = status_of(after, [[]], "later", {"main": ContainerStanding(ready=True, started=True, restarts=2)})
+    assert not looks_like(after, patch) and patch["containerStatuses"][0]["ready"]
 
 
 def test_variables_come_from_the_manifest_and_from_fields_that_have_a_value() -> None:
@@ -140,6 +140,6 @@ def test_variables_come_from_the_manifest_and_from_fields_that_have_a_value() ->
 
 
 def test_two_clusters_have_no_address_in_common() -> None:
-    with PodAddresses() as first, PodAddresses() as second:
-        assigned = {addresses.new() for addresses in (first, second) for _ in range(300)}
+    with pod_addresses() as first, pod_addresses() as second:
+        assigned = {new() for new in (first, second) for _ in range(300)}
     assert len(assigned) == 600

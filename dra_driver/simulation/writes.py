@@ -1,4 +1,4 @@
-"""Events: what the simulated scheduler, controllers and kubelets report about pods and workloads."""
+"""What the simulated scheduler, controllers and kubelets write about objects: Events, statuses, deletions."""
 
 import secrets
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from typing import Literal
 
 import structlog
 
-from dra_driver.api.meta import EVENTS, JsonObject, wire_time
+from dra_driver.api.meta import EVENTS, PODS, JsonObject, Resource, wire_time
 from dra_driver.errors import ClusterError
 from dra_driver.kube.client import Kube
 
@@ -58,3 +58,17 @@ async def tell(
 def timestamp() -> str:
     """Now, as the API writes it."""
     return wire_time(datetime.now(UTC))
+
+
+async def patch_status(kube: Kube, pod: JsonObject, status: JsonObject) -> None:
+    """Merge fields into the status of this very pod. Raises NotFound, and Conflict for another one of its name."""
+    metadata = pod["metadata"]
+    patch = {"metadata": {"uid": metadata["uid"]}, "status": status}
+    await kube.merge_patch(PODS, metadata["name"], patch, namespace=metadata["namespace"], subresource="status")
+
+
+async def delete(kube: Kube, resource: Resource, obj: JsonObject, *, grace_period_s: int | None = None) -> None:
+    """Delete this very object. Raises NotFound, and Conflict for another one of its name."""
+    metadata = obj["metadata"]
+    name, namespace, uid = metadata["name"], metadata["namespace"], metadata["uid"]
+    await kube.delete(resource, name, namespace=namespace, uid=uid, grace_period_s=grace_period_s)
