@@ -24,12 +24,13 @@ from dra_driver.simulation.workloads.workload_plan import (
     child_of,
     conditions_of,
     is_ready,
+    labeled,
     pod_of,
     ready_count,
     share_of,
+    status_of,
     staying,
     template_hash,
-    without_zeros,
 )
 
 _POD_HASH = "pod-template-hash"
@@ -45,15 +46,9 @@ def replica_set(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) ->
     youngest_first = sorted(alive, key=age_key, reverse=True)
     surplus = sorted(youngest_first, key=lambda pod: (is_scheduled(pod), is_ready(pod)))[: max(-missing, 0)]
     ready = ready_count(alive)
-    status = {
-        "replicas": len(alive),
-        "fullyLabeledReplicas": len(alive),
-        "readyReplicas": ready,
-        "availableReplicas": ready,
-        "terminatingReplicas": sum(is_being_deleted(pod) and not is_done(pod) for pod in pods),
-        "observedGeneration": owner["metadata"].get("generation", 1),
-    }
-    status = without_zeros(status, "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+    ending = sum(is_being_deleted(pod) and not is_done(pod) for pod in pods)
+    counts = {"fullyLabeledReplicas": len(alive), "readyReplicas": ready, "availableReplicas": ready}
+    status = status_of(owner, {"replicas": len(alive), "terminatingReplicas": ending}, counts)
     created = tuple(pod_of(owner, spec["template"], f"{name}-", {}) for _ in range(missing))
     return WorkloadPlan(created, tuple(surplus), status=status)
 
@@ -118,22 +113,13 @@ def _sizes(
 
 
 def _replica_set_of(owner: JsonObject, hash_: str, revision: int, replicas: int) -> JsonObject:
-    metadata, spec = owner["metadata"], owner["spec"]
-    given = spec["template"].get("metadata") or {}
-    labels = {**(given.get("labels") or {}), _POD_HASH: hash_}
-    selector = spec["selector"]
+    metadata, selector = owner["metadata"], owner["spec"]["selector"]
+    template = labeled(owner["spec"]["template"], {_POD_HASH: hash_})
     annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != _LAST_APPLIED}
-    return child_of(
-        owner,
-        REPLICA_SETS,
-        f"{metadata['name']}-{hash_}",
-        {"labels": labels, "annotations": {**annotations, _REVISION: str(revision)}},
-        {
-            "replicas": replicas,
-            "selector": {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), _POD_HASH: hash_}},
-            "template": {**spec["template"], "metadata": {**given, "labels": labels}},
-        },
-    )
+    about = {"labels": template["metadata"]["labels"], "annotations": {**annotations, _REVISION: str(revision)}}
+    matched = {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), _POD_HASH: hash_}}
+    spec = {"replicas": replicas, "selector": matched, "template": template}
+    return child_of(owner, REPLICA_SETS, f"{metadata['name']}-{hash_}", about, spec)
 
 
 def _noted(revision: int) -> JsonObject:
@@ -156,41 +142,26 @@ def _deployment_status(
     desired = spec.get("replicas", 1)
     total, ready = (sum(_count(item, field) for item in sets) for field in ("replicas", "readyReplicas"))
     updated = _count(newest, "replicas") if newest is not None else 0
-    unavailable = share_of(
-        ((spec.get("strategy") or {}).get("rollingUpdate") or {}).get("maxUnavailable", 0), desired, up=False
-    )
-    enough = ready >= desired - unavailable
+    limits = (spec.get("strategy") or {}).get("rollingUpdate") or {}
+    enough = ready >= desired - share_of(limits.get("maxUnavailable", 0), desired, up=False)
+    has, minimum = ("has", "Available") if enough else ("does not have", "Unavailable")
+    available = ("Available", enough, f"MinimumReplicas{minimum}", f"Deployment {has} minimum availability.")
     complete = updated == desired == total == ready
+    reason, does = ("ReplicaSetUpdated", "is progressing")
+    if complete:
+        reason, does = ("NewReplicaSetAvailable", "has successfully progressed")
     of_set = newest["metadata"]["name"] if newest is not None else name
-    conditions = conditions_of(
-        owner,
-        now,
-        (
-            "Available",
-            enough,
-            "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
-            f"Deployment {'has' if enough else 'does not have'} minimum availability.",
-        ),
-        (
-            "Progressing",
-            True,
-            "NewReplicaSetAvailable" if complete else "ReplicaSetUpdated",
-            f'ReplicaSet "{of_set}" {"has successfully progressed" if complete else "is progressing"}.',
-        ),
-    )
-    status = {
+    progressing = ("Progressing", True, reason, f'ReplicaSet "{of_set}" {does}.')
+    counts = {
         "replicas": total,
         "updatedReplicas": updated,
         "readyReplicas": ready,
         "availableReplicas": ready,
         "unavailableReplicas": max(max(total, desired) - ready, 0),
     }
-    shown = {
-        "terminatingReplicas": sum(_count(item, "terminatingReplicas") for item in sets),
-        "observedGeneration": owner["metadata"].get("generation", 1),
-        "conditions": conditions,
-    }
-    return without_zeros(status, *status) | shown
+    shown: JsonObject = {"conditions": conditions_of(owner, now, available, progressing)}
+    shown["terminatingReplicas"] = sum(_count(item, "terminatingReplicas") for item in sets)
+    return status_of(owner, shown, counts)
 
 
 def stateful_set(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> WorkloadPlan:
@@ -215,18 +186,16 @@ def stateful_set(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -
     created = [_pod_of_set(owner, name, hash_) for name in missing]
     revision = f"{owner['metadata']['name']}-{hash_}"
     known = (owner.get("status") or {}).get("currentRevision") or revision
-    status = {
+    shown = {
         "replicas": len(staying(pods)),
-        "readyReplicas": len(ready),
         "availableReplicas": len(ready),
-        "updatedReplicas": len(updated),
-        "currentReplicas": len(wanted) - len(updated) if known != revision else len(updated),
         "currentRevision": revision if len(updated) == replicas == len(ready) else known,
         "updateRevision": revision,
         "collisionCount": 0,
-        "observedGeneration": owner["metadata"].get("generation", 1),
     }
-    status = without_zeros(status, "readyReplicas", "updatedReplicas", "currentReplicas")
+    current = len(wanted) - len(updated) if known != revision else len(updated)
+    counts = {"readyReplicas": len(ready), "updatedReplicas": len(updated), "currentReplicas": current}
+    status = status_of(owner, shown, counts)
     return WorkloadPlan(tuple(created), (*over, *ended, *outdated), status=status)
 
 
@@ -271,9 +240,6 @@ def _pod_of_set(owner: JsonObject, name: str, hash_: str) -> JsonObject:
 _DAEMON_GENERATION = "pod-template-generation"
 _NODE_FIELD = "metadata.name"
 
-_OMITTED_IF_ZERO = ("numberAvailable", "numberUnavailable", "updatedNumberScheduled")
-"""Counts that are left out while they are 0."""
-
 _TOLERATED_BY_DAEMONS = (
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -301,20 +267,20 @@ def daemon_set_plan(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Seq
     ready = {node for node, pod in daemons.items() if is_ready(pod)}
     old = [daemons[node] for node in sorted(daemons.keys() - updated)]
     delete += _daemons_to_replace(daemon_set, old, len(wanted), len(wanted - ready))
-    status = {
+    alive = {node for node, all_ in by_node.items() if any(not is_done(pod) for pod in all_)}
+    shown = {
         "currentNumberScheduled": len(daemons),
         "desiredNumberScheduled": len(wanted),
-        "numberMisscheduled": len(
-            {node for node, all_ in by_node.items() if node not in wanted and any(not is_done(pod) for pod in all_)}
-        ),
+        "numberMisscheduled": len(alive - wanted),
         "numberReady": len(ready),
+    }
+    counts = {
         "numberAvailable": len(ready),
         "numberUnavailable": len(wanted - ready),
         "updatedNumberScheduled": len(updated),
-        "observedGeneration": daemon_set["metadata"].get("generation", 1),
     }
     create = tuple(daemon_pod(daemon_set, node) for node in sorted(wanted - by_node.keys()))
-    return WorkloadPlan(create, tuple(delete), status=without_zeros(status, *_OMITTED_IF_ZERO))
+    return WorkloadPlan(create, tuple(delete), status=status_of(daemon_set, shown, counts))
 
 
 def daemon_pod(daemon_set: JsonObject, node: str) -> JsonObject:

@@ -16,15 +16,13 @@ from dra_driver.simulation.workloads.workload_plan import (
     child_of,
     conditions_of,
     holds,
+    labeled,
     pod_of,
     ready_count,
     staying,
-    without_zeros,
 )
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
-_COUNTS = ("active", "succeeded", "failed")
-"""Those that are left out while they are 0."""
 
 
 def job(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> WorkloadPlan:
@@ -50,17 +48,11 @@ def job(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> Workloa
         create = [_pod_of_index(owner, index) for index in free[: max(wanted - len(running), 0)]]
     else:
         create = [pod_of(owner, spec["template"], f"{owner['metadata']['name']}-", {})] * max(wanted - len(running), 0)
-    status = without_zeros(
-        {
-            "active": len(running) if end is None else 0,
-            "ready": ready_count(running),
-            "succeeded": done,
-            "failed": failed,
-            "terminating": sum(is_being_deleted(pod) and _phase(pod) in ("Pending", "Running") for pod in pods),
-            "uncountedTerminatedPods": {},
-        },
-        *_COUNTS,
-    )
+    counts = {"active": len(running) if end is None else 0, "succeeded": done, "failed": failed}
+    status: JsonObject = {name: count or None for name, count in counts.items()}
+    status["ready"] = ready_count(running)
+    status["terminating"] = sum(is_being_deleted(pod) and _phase(pod) in ("Pending", "Running") for pod in pods)
+    status["uncountedTerminatedPods"] = {}
     if not spec.get("suspend"):
         status["startTime"] = (owner.get("status") or {}).get("startTime") or wire_time(now)
     if indexed:
@@ -101,11 +93,9 @@ def _after_the_end(owner: JsonObject, running: Sequence[JsonObject], now: dateti
 
 
 def _pod_of_index(owner: JsonObject, index: str) -> JsonObject:
-    name = owner["metadata"]["name"]
+    name, template, label = owner["metadata"]["name"], owner["spec"]["template"], {_INDEX: index}
     env = [("JOB_COMPLETION_INDEX", index)]
-    pod = pod_of(
-        owner, owner["spec"]["template"], f"{name}-{index}-", {_INDEX: index}, annotations={_INDEX: index}, env=env
-    )
+    pod = pod_of(owner, template, f"{name}-{index}-", label, annotations=label, env=env)
     pod["spec"].setdefault("hostname", f"{name}-{index}")
     return pod
 
@@ -131,16 +121,13 @@ def cron_job(owner: JsonObject, jobs: Sequence[JsonObject], now: datetime) -> Wo
     starts = due is not None and not spec.get("suspend") and not (policy == "Forbid" and running)
     create: tuple[JsonObject, ...] = ()
     if due is not None and starts:
-        template = spec["jobTemplate"]
-        given = template.get("metadata") or {}
-        metadata = {"labels": given.get("labels") or {}, "annotations": given.get("annotations") or {}}
+        template = labeled(spec["jobTemplate"], {})
+        metadata = {key: template["metadata"][key] for key in ("labels", "annotations")}
         name = f"{owner['metadata']['name']}-{int(due.timestamp()) // 60}"
         create = (child_of(owner, JOBS, name, metadata, template["spec"]),)
     outdated: list[JsonObject] = list(running) if starts and policy == "Replace" else []
-    for condition, field, most in (
-        ("Complete", "successfulJobsHistoryLimit", 3),
-        ("Failed", "failedJobsHistoryLimit", 1),
-    ):
+    limits = (("Complete", "successfulJobsHistoryLimit", 3), ("Failed", "failedJobsHistoryLimit", 1))
+    for condition, field, most in limits:
         ended = [item for item in staying(jobs) if holds(item, condition)]
         outdated += ended[: max(len(ended) - spec.get(field, most), 0)]
     references = [

@@ -30,6 +30,7 @@ from dra_driver.simulation.workloads.workload_plan import (
     conditions_of,
     holds,
     is_ready,
+    labeled,
     pod_of,
     staying,
     template_hash,
@@ -56,7 +57,7 @@ class Framework:
         if holds(owner, self.ended, self.failed):
             return WorkloadPlan()
         wanted = {}
-        for obj in self.children(owner, children):
+        for obj in self.children(owner, children) if not _is_suspended(owner) else ():
             obj["metadata"].setdefault("annotations", {})[_TEMPLATE_HASH] = template_hash(obj["spec"])
             wanted[obj["kind"], obj["metadata"]["name"]] = obj
         known = {(item["kind"], item["metadata"]["name"]): item for item in children}
@@ -81,6 +82,12 @@ class Framework:
             name = self.failed if failed else self.ended
             conditions.append((name, True, name, f"{states.count('failed')} of {wanted} failed"))
         return {"conditions": conditions_of(owner, now, *conditions)}
+
+
+def _is_suspended(owner: JsonObject) -> bool:
+    """The Jobs of a JobSet stay, and are suspended themselves."""
+    spec = owner["spec"]
+    return owner["kind"] != "JobSet" and bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
 def _is_outdated(item: JsonObject, wanted: JsonObject) -> bool:
@@ -123,11 +130,8 @@ def _state(child: JsonObject) -> str:
     if child["kind"] == "Pod":
         phase = status.get("phase")
         never = child["spec"].get("restartPolicy", "Always") == "Never"
-        return (
-            "ready"
-            if is_ready(child)
-            else {"Succeeded": "ended", "Failed": "failed" if never else ""}.get(str(phase), "")
-        )
+        ended = {"Succeeded": "ended", "Failed": "failed" if never else ""}
+        return "ready" if is_ready(child) else ended.get(str(phase), "")
     if holds(child, "Complete", "Completed", "Succeeded"):
         return "ended"
     if holds(child, "Failed"):
@@ -151,28 +155,15 @@ def _job_set(owner: JsonObject, children: Sequence[JsonObject]) -> Iterator[Json
         if not all(_is_reached(item, children) for item in group.get("dependsOn") or ()):
             continue
         for index in range(group.get("replicas", 1)):
-            labels = _named(
-                "jobset.sigs.k8s.io",
-                jobset_name=name,
-                replicatedjob_name=group["name"],
-                job_index=index,
-                restart_attempt=0,
-            )
-            given, job = group["template"].get("metadata") or {}, group["template"]["spec"]
-            pod = job.get("template") or {}
-            about = pod.get("metadata") or {}
-            metadata = {
-                "labels": {**(given.get("labels") or {}), **labels},
-                "annotations": {**(given.get("annotations") or {}), **labels},
-            }
-            inner = {**about} | {key: {**(about.get(key) or {}), **labels} for key in ("labels", "annotations")}
-            template = {
-                "metadata": inner,
-                "spec": {"subdomain": name, "restartPolicy": "OnFailure", **(pod.get("spec") or {})},
-            }
+            about = {"jobset_name": name, "replicatedjob_name": group["name"], "job_index": index, "restart_attempt": 0}
+            labels = _named("jobset.sigs.k8s.io", **about)
+            made = labeled(group["template"], labels, labels)
+            metadata = {key: made["metadata"][key] for key in ("labels", "annotations")}
+            pod = labeled(made["spec"].get("template") or {}, labels, labels)
+            pod["spec"] = {"subdomain": name, "restartPolicy": "OnFailure", **(pod.get("spec") or {})}
             for policy in spec.get("volumeClaimPolicies") or ():
-                add_volumes(template["spec"], policy.get("templates") or (), name)
-            job = {"completionMode": "Indexed", **job, "suspend": bool(spec.get("suspend")), "template": template}
+                add_volumes(pod["spec"], policy.get("templates") or (), name)
+            job = {"completionMode": "Indexed", **made["spec"], "suspend": bool(spec.get("suspend")), "template": pod}
             yield child_of(owner, JOBS, f"{name}-{group['name']}-{index}", metadata, job)
 
 
@@ -210,8 +201,6 @@ def _leader_worker_set(owner: JsonObject, _children: Sequence[JsonObject]) -> It
 
 def _ray_cluster(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
     name, spec = owner["metadata"]["name"], owner["spec"]
-    if spec.get("suspend"):
-        return
     common: JsonObject = _named("ray.io", cluster=name, is_ray_node="yes")
     head = common | _named("ray.io", node_type="head", group="headgroup")
     yield pod_of(owner, spec["headGroupSpec"]["template"], f"{name}-head", head)
@@ -245,8 +234,6 @@ def _replicas(field: str) -> Children:
 
     def children(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
         name, groups = owner["metadata"]["name"], owner["spec"].get(field) or {}
-        if (owner["spec"].get("runPolicy") or {}).get("suspend"):
-            return
         world = sum(group.get("replicas", 1) for group in groups.values())
         rank = 0
         for kind, group in sorted(groups.items()):  # Master before Worker: rank 0 is the master
@@ -270,8 +257,6 @@ def _mpi_job(owner: JsonObject, children: Sequence[JsonObject]) -> Iterator[Json
     """Workers are pods; the launcher is a Job, which may need to wait until the workers run."""
     name, spec = owner["metadata"]["name"], owner["spec"]
     worker, launcher = spec["mpiReplicaSpecs"].get("Worker"), spec["mpiReplicaSpecs"]["Launcher"]
-    if (spec.get("runPolicy") or {}).get("suspend"):
-        return
     workers = worker.get("replicas", 1) if worker else 0
     for index in range(workers):
         labels = _named("training.kubeflow.org", job_name=name, job_role="worker", replica_index=index)
@@ -280,9 +265,8 @@ def _mpi_job(owner: JsonObject, children: Sequence[JsonObject]) -> Iterator[Json
     there = any(child["kind"] == JOBS.kind for child in children)
     if there or not waits or sum(is_ready(child) for child in children) == workers:
         labels = _named("training.kubeflow.org", job_name=name, job_role="launcher")
-        about = launcher["template"].get("metadata") or {}
-        pod = {"restartPolicy": "OnFailure", **launcher["template"]["spec"]}
-        template = {"metadata": {**about, "labels": {**(about.get("labels") or {}), **labels}}, "spec": pod}
+        template = labeled(launcher["template"], labels)
+        template["spec"] = {"restartPolicy": "OnFailure", **template["spec"]}
         yield child_of(owner, JOBS, f"{name}-launcher", {"labels": labels}, {"template": template})
 
 
@@ -312,8 +296,7 @@ def _served(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[Json
             spec = {"replicas": pods.replicas, "leaderWorkerTemplate": templates}
             yield child_of(owner, _LEADER_WORKER_SETS, f"{name}{pods.suffix}", {"labels": labels}, spec)
             continue
-        about = pods.template.get("metadata") or {}
-        template = {**pods.template, "metadata": {**about, "labels": {**(about.get("labels") or {}), **labels}}}
+        template = labeled(pods.template, labels)
         spec = {"replicas": pods.replicas, "selector": {"matchLabels": labels}, "template": template}
         yield child_of(owner, DEPLOYMENTS, f"{name}{pods.suffix}", {"labels": labels}, spec)
 
@@ -329,59 +312,42 @@ def _machine(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[Jso
         yield pod_of(owner, template, f"virt-launcher-{name}", {"kubevirt.io": "virt-launcher"})
 
 
-def _kubeflow(kind: str, field: str) -> Framework:
-    return Framework(Resource("kubeflow.org", "v1", f"{kind.lower()}s", kind, True), _replicas(field))
+def _kind(group: str, version: str, kind: str, *, namespaced: bool = True) -> Resource:
+    return Resource(group, version, f"{kind.lower()}s", kind, namespaced)
 
 
-_LEADER_WORKER_SETS = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet", True)
-_RAY_CLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster", True)
+_LEADER_WORKER_SETS = _kind("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet")
+_RAY_CLUSTERS = _kind("ray.io", "v1", "RayCluster")
 
 FRAMEWORKS = (
-    Framework(
-        Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", True),
-        _job_set,
-        ready="Running",
-        ended="Completed",
-    ),
+    Framework(_kind("jobset.x-k8s.io", "v1alpha2", "JobSet"), _job_set, ended="Completed"),
     Framework(_LEADER_WORKER_SETS, _leader_worker_set, ready="Available"),
     Framework(_RAY_CLUSTERS, _ray_cluster, ready="HeadPodReady"),
-    Framework(Resource("ray.io", "v1", "rayjobs", "RayJob", True), _of_ray_cluster("rayClusterSpec")),
-    Framework(
-        Resource("ray.io", "v1", "rayservices", "RayService", True), _of_ray_cluster("rayClusterConfig"), "Ready"
-    ),
-    _kubeflow("PyTorchJob", "pytorchReplicaSpecs"),
-    _kubeflow("TFJob", "tfReplicaSpecs"),
-    _kubeflow("XGBoostJob", "xgbReplicaSpecs"),
-    _kubeflow("JAXJob", "jaxReplicaSpecs"),
-    Framework(Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", True), _mpi_job),
-    Framework(Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job", True), _volcano_job),
-    Framework(
-        Resource(SERVING_GROUP, "v1beta1", "inferenceservices", "InferenceService", True), _served, ready="Ready"
-    ),
-    Framework(
-        Resource(SERVING_GROUP, "v1alpha2", "llminferenceservices", "LLMInferenceService", True), _served, ready="Ready"
-    ),
-    Framework(Resource("kubevirt.io", "v1", "virtualmachines", "VirtualMachine", True), _machine, ready="Ready"),
+    Framework(_kind("ray.io", "v1", "RayJob"), _of_ray_cluster("rayClusterSpec")),
+    Framework(_kind("ray.io", "v1", "RayService"), _of_ray_cluster("rayClusterConfig"), ready="Ready"),
+    Framework(_kind("kubeflow.org", "v1", "PyTorchJob"), _replicas("pytorchReplicaSpecs")),
+    Framework(_kind("kubeflow.org", "v1", "TFJob"), _replicas("tfReplicaSpecs")),
+    Framework(_kind("kubeflow.org", "v1", "XGBoostJob"), _replicas("xgbReplicaSpecs")),
+    Framework(_kind("kubeflow.org", "v1", "JAXJob"), _replicas("jaxReplicaSpecs")),
+    Framework(_kind("kubeflow.org", "v2beta1", "MPIJob"), _mpi_job),
+    Framework(_kind("batch.volcano.sh", "v1alpha1", "Job"), _volcano_job),
+    Framework(_kind(SERVING_GROUP, "v1beta1", "InferenceService"), _served, ready="Ready"),
+    Framework(_kind(SERVING_GROUP, "v1alpha2", "LLMInferenceService"), _served, ready="Ready"),
+    Framework(_kind("kubevirt.io", "v1", "VirtualMachine"), _machine, ready="Ready"),
 )
 
 _BY_KIND = {(item.resource.api_version, item.resource.kind): item for item in FRAMEWORKS}
 
 STORED = (
-    Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", False),
-    Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", True),
-    Resource(SERVING_GROUP, "v1alpha1", "servingruntimes", "ServingRuntime", True),
-    Resource(SERVING_GROUP, "v1alpha1", "clusterservingruntimes", "ClusterServingRuntime", False),
-    Resource(SERVING_GROUP, "v1alpha2", "llminferenceserviceconfigs", "LLMInferenceServiceConfig", True),
+    _kind("scheduling.volcano.sh", "v1beta1", "Queue", namespaced=False),
+    _kind("scheduling.volcano.sh", "v1beta1", "PodGroup"),
+    _kind(SERVING_GROUP, "v1alpha1", "ServingRuntime"),
+    _kind(SERVING_GROUP, "v1alpha1", "ClusterServingRuntime", namespaced=False),
+    _kind(SERVING_GROUP, "v1alpha2", "LLMInferenceServiceConfig"),
 )
 """Kinds that are stored so that manifests apply, and on which nothing acts: pods are made without them."""
 
-OLDER = tuple(
-    Resource(SERVING_GROUP, "v1alpha1", plural, kind, True)
-    for plural, kind in (
-        ("llminferenceservices", "LLMInferenceService"),
-        ("llminferenceserviceconfigs", "LLMInferenceServiceConfig"),
-    )
-)
+OLDER = tuple(_kind(SERVING_GROUP, "v1alpha1", f"LLMInferenceService{part}") for part in ("", "Config"))
 OLDER_STORAGE = "v1alpha2"
 """Versions of these types that are served, too, with the version in which their objects are stored."""
 

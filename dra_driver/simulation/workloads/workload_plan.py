@@ -31,6 +31,14 @@ class WorkloadPlan:
     again_s: float | None = None
 
 
+def labeled(template: JsonObject, labels: JsonObject, annotations: JsonObject | None = None) -> JsonObject:
+    """A template with more labels and annotations, which win."""
+    about = template.get("metadata") or {}
+    more = (("labels", labels), ("annotations", annotations or {}))
+    merged = {key: {**(about.get(key) or {}), **added} for key, added in more}
+    return {**template, "metadata": {**about, **merged}}
+
+
 def pod_of(
     owner: JsonObject,
     template: JsonObject,
@@ -42,18 +50,13 @@ def pod_of(
 ) -> JsonObject:
     """The pod of a template. A `name` that ends with `-` is completed by the server. `env` is added to all containers,
     whose own variables win."""
-    template = deepcopy(template)
+    template = deepcopy(labeled(template, labels, annotations))
     variables = [{"name": key, "value": value} for key, value in env]
-    for container in template["spec"].get("containers") or ():
+    for container in template["spec"].get("containers") or () if variables else ():
         own = container.get("env") or []
         taken = {item["name"] for item in own}
-        if variables:
-            container["env"] = [*own, *(item for item in variables if item["name"] not in taken)]
-    given = template.get("metadata") or {}
-    metadata = {
-        "labels": {**(given.get("labels") or {}), **labels},
-        "annotations": {**(given.get("annotations") or {}), **(annotations or {})},
-    }
+        container["env"] = [*own, *(item for item in variables if item["name"] not in taken)]
+    metadata = {key: template["metadata"][key] for key in ("labels", "annotations")}
     return child_of(owner, PODS, name, metadata, template["spec"])
 
 
@@ -126,13 +129,8 @@ def conditions_of(
     for kind, holds, reason, message in wanted:
         status, before = "True" if holds else "False", known.get(kind) or {}
         since = before.get("lastTransitionTime") if before.get("status") == status else None
-        made[kind] = {
-            "type": kind,
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": since or wire_time(now),
-        }
+        made[kind] = {"type": kind, "status": status, "reason": reason, "message": message}
+        made[kind]["lastTransitionTime"] = since or wire_time(now)
     return [*(item for kind, item in known.items() if keep and kind not in made), *made.values()]
 
 
@@ -146,6 +144,7 @@ def is_ready(pod: JsonObject) -> bool:
     return holds(pod, "Ready")
 
 
-def without_zeros(status: JsonObject, *names: str) -> JsonObject:
-    """The status as servers show it: these counts are null, which removes them, while they are 0."""
-    return {name: value or None if name in names else value for name, value in status.items()}
+def status_of(owner: JsonObject, shown: JsonObject, counts: JsonObject) -> JsonObject:
+    """The status as servers show it: `counts` are null, which removes them, while they are 0."""
+    known = {name: count or None for name, count in counts.items()}
+    return shown | known | {"observedGeneration": owner["metadata"].get("generation", 1)}
