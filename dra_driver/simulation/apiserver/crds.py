@@ -37,7 +37,7 @@ from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
 from dra_driver.simulation.apiserver.decode import json_type
 from dra_driver.simulation.apiserver.resource_types import Column, ResourceType
-from dra_driver.simulation.apiserver.type_rules import Situation, TypeRules
+from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 
 KEY = ("apiextensions.k8s.io", "customresourcedefinitions")
 

@@ -17,8 +17,8 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.functions import Server
 from dra_driver.names import ADMIN_ACCESS_LABEL
+from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.store import TypeKey
-from dra_driver.simulation.apiserver.type_rules import Situation, TypeRules
 
 _GROUP = "resource.k8s.io"
 

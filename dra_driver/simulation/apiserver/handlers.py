@@ -1,7 +1,13 @@
-"""Requests about objects: body and query in, response out. One method per verb, then the subresources and reviews."""
+"""Requests about objects: body and query in, response out. One method per verb, then the subresources and reviews; and
+`kubectl logs` and `kubectl exec`, which the server passes on to the node's kubelet.
+
+Streams of `exec` are WebSockets, as kubectl 1.31 and newer ask for. Each message is a byte with the number of the
+stream, and the stream's bytes. Source: KEP-4006, protocol v5.channel.k8s.io.
+"""
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import yaml
 from aiohttp import web
@@ -16,7 +22,7 @@ from dra_driver.apirules.status import (
     method_not_allowed,
     required,
 )
-from dra_driver.simulation.apiserver import containers, crds, discovery, protobuf
+from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import (
     RequestTarget,
@@ -31,12 +37,16 @@ from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strat
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import StoredVersion, encode
 from dra_driver.simulation.apiserver.tables import Representation
+from dra_driver.simulation.kubelet.shell import NOT_UNDERSTOOD, UNDERSTOOD, NotUnderstood, Printed
 
-_OF_CONTAINERS = {
-    "exec": containers.execute,
-    "log": containers.log,
-    **dict.fromkeys(("attach", "ephemeralcontainers", "portforward"), containers.refuse),
-}
+
+class NodeContainers(Protocol):
+    """What a kubelet answers about the containers of pods that it has started."""
+
+    async def log(self, pod: JsonObject, container: str) -> str: ...
+
+    async def execute(self, pod: JsonObject, container: str, command: Sequence[str]) -> Printed:
+        """Raises NotUnderstood."""
 
 
 class Handlers:
@@ -45,7 +55,7 @@ class Handlers:
     def __init__(self, objects: ObjectService, watch: WatchSettings) -> None:
         self._objects = objects
         self._watch = watch
-        self.nodes: Mapping[str, containers.NodeContainers] = {}
+        self.nodes: Mapping[str, NodeContainers] = {}
         """Who answers about containers, by name of the node."""
         objects.followers.append(self._follow_definitions)
 
@@ -322,3 +332,88 @@ def answer_review(kind: str, body: JsonObject) -> JsonObject:
     if kind == "SelfSubjectReview":
         status = {"userInfo": {"username": "anybody", "groups": ["system:masters", "system:authenticated"]}}
     return {**body, "kind": kind, "metadata": body.get("metadata") or {}, "status": status}
+
+
+# -- containers
+
+_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_OUT, _ERR, _STATUS = b"\x01", b"\x02", b"\x03"
+
+
+async def _log(request: web.Request, pod: JsonObject, nodes: Mapping[str, NodeContainers]) -> web.StreamResponse:
+    """GET pods/log. `--follow` ends at the end of what there is."""
+    container = _container(request, pod)
+    if request.query.get("previous") == "true":
+        name = pod["metadata"]["name"]
+        raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
+    text = await _node(pod, container, nodes).log(pod, container)
+    lines = text.splitlines(keepends=True)
+    tail = request.query.get("tailLines", "")
+    return web.Response(text="".join(lines[max(len(lines) - int(tail), 0) :] if tail.isdigit() else lines))
+
+
+async def _execute(request: web.Request, pod: JsonObject, nodes: Mapping[str, NodeContainers]) -> web.StreamResponse:
+    """pods/exec: the command of the query, of the few that are understood."""
+    container, command = _container(request, pod), request.query.getall("command", [])
+    node = _node(pod, container, nodes)
+    socket = web.WebSocketResponse(protocols=_PROTOCOLS)
+    if not socket.can_prepare(request).ok:
+        raise bad_request("a simulated cluster executes commands through WebSockets only; use kubectl 1.31 or newer")
+    await socket.prepare(request)
+    try:
+        printed, stream = await node.execute(pod, container, command), _OUT
+    except NotUnderstood as error:
+        why = f"{error}: does not run in a simulated container, which understands {', '.join(UNDERSTOOD)}"
+        printed, stream = Printed(f"{why}\n", NOT_UNDERSTOOD), _ERR
+    await socket.send_bytes(stream + printed.text.encode())
+    await socket.send_bytes(_STATUS + encode(_exit(printed.status)))
+    await socket.close()
+    return socket
+
+
+async def _refuse(request: web.Request, pod: JsonObject, _nodes: Mapping[str, NodeContainers]) -> web.StreamResponse:
+    """What needs a program that runs. Always raises ApiError 400."""
+    what = request.path.rpartition("/")[2]
+    name = pod["metadata"]["name"]
+    raise bad_request(
+        f"pods/{what}: the programs of pod {name} do not run, because the cluster is simulated; use kubectl logs"
+    )
+
+
+def _exit(code: int) -> JsonObject:
+    if code == 0:
+        return {"metadata": {}, "status": "Success"}
+    causes = [{"reason": "ExitCode", "message": str(code)}]
+    message = f"command terminated with non-zero exit code: exit status {code}"
+    failure = {"status": "Failure", "reason": "NonZeroExitCode", "message": message, "details": {"causes": causes}}
+    return {"metadata": {}, **failure}
+
+
+def _container(request: web.Request, pod: JsonObject) -> str:
+    """The container that is asked for, or the one that there is."""
+    names = [item["name"] for field in ("containers", "initContainers") for item in pod["spec"].get(field) or ()]
+    wanted, name = request.query.get("container", ""), pod["metadata"]["name"]
+    if wanted and wanted not in names:
+        raise bad_request(f"container {wanted} is not valid for pod {name}")
+    if not wanted and len(pod["spec"]["containers"]) > 1:
+        listed = " ".join(names[: len(pod["spec"]["containers"])])
+        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{listed}]")
+    return wanted or names[0]
+
+
+def _node(pod: JsonObject, container: str, nodes: Mapping[str, NodeContainers]) -> NodeContainers:
+    """The kubelet of a pod that has started. Raises ApiError 400."""
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    node = nodes.get(pod["spec"].get("nodeName", ""))
+    if node is None:
+        raise bad_request(f"pod {name} does not have a host assigned")
+    if status.get("phase") == "Pending":
+        raise bad_request(f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating')
+    return node
+
+
+_OF_CONTAINERS = {
+    "exec": _execute,
+    "log": _log,
+    **dict.fromkeys(("attach", "ephemeralcontainers", "portforward"), _refuse),
+}

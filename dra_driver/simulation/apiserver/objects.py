@@ -1,7 +1,7 @@
 """Create, read, update, patch and delete: the rules that hold for objects of every type.
 
 Called by the HTTP handlers, one call a request; nothing here awaits, so each call is atomic. What differs between types
-(validation, immutable fields, dropped fields) is asked of their rules (`type_rules.py`).
+(validation, immutable fields, dropped fields) is asked of their rules (`rules.py`).
 """
 
 import random
@@ -29,8 +29,8 @@ from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.patch import FieldPath, fields_of, merged, through_maps, without
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
+from dra_driver.simulation.apiserver.rules import Situation, TypeRules, fill
 from dra_driver.simulation.apiserver.store import EVENTS_API, Store, StoredVersion, TypeKey, stored_event
-from dra_driver.simulation.apiserver.type_rules import Situation, TypeRules, fill
 
 type Follower = Callable[[ResourceType, JsonObject, bool], None]
 """Called after each write with the type, the object, and whether it is gone."""
@@ -257,7 +257,7 @@ class ObjectService:
         if options.dry_run:
             return old, True
         obj = {**old.obj, "metadata": dict(old.obj["metadata"])}
-        # Pods are told before they go, with the time that they still have.
+        # The deletion of a pod is announced before it happens, with the time that the pod still has.
         is_pod, is_namespace = kind.key == ("", "pods"), kind.key == NAMESPACE_KEY
         grace_s = _grace_period_s(obj, options.grace_period_s) if is_pod else 0
         has_content = is_namespace and bool(obj.get("spec", {}).get("finalizers"))

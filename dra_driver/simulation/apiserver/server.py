@@ -17,14 +17,13 @@ from dra_driver.apirules.status import ApiError, path_not_found
 from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, protobuf
-from dra_driver.simulation.apiserver.builtin_rules import builtin_rules
-from dra_driver.simulation.apiserver.containers import NodeContainers
 from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
-from dra_driver.simulation.apiserver.handlers import Handlers, answer_review, as_object, read_body
+from dra_driver.simulation.apiserver.handlers import Handlers, NodeContainers, answer_review, as_object, read_body
 from dra_driver.simulation.apiserver.lists import WatchSettings, resolve
 from dra_driver.simulation.apiserver.objects import NAMESPACE_KEY, ObjectService, WriteOptions
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
+from dra_driver.simulation.apiserver.rules import builtin_rules
 from dra_driver.simulation.apiserver.store import Store, encode
 
 DEFAULT_VERSION = SEEN[CURRENT]
