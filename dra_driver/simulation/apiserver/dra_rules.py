@@ -3,7 +3,6 @@
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules import dra_gates
 from dra_driver.apirules.dra_claims import (
-    CelCheck,
     default_claim_spec,
     problems_of_claim_spec,
     problems_of_class_spec,
@@ -13,29 +12,9 @@ from dra_driver.apirules.dra_fields import admin_access_denied, same
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice
 from dra_driver.apirules.metadata import template_problems
 from dra_driver.apirules.status import FieldProblem, invalid
-from dra_driver.cel.device import compile_selector
-from dra_driver.cel.errors import CelError
-from dra_driver.cel.functions import Server
 from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.store import TypeKey
-
-_GROUP = "resource.k8s.io"
-
-
-def dra_rules(cel: CelCheck) -> dict[TypeKey, TypeRules]:
-    """`cel` says what is wrong with a selector's expression."""
-    return {
-        (_GROUP, "resourceslices"): SliceRules(),
-        (_GROUP, "resourceclaims"): ClaimRules(cel),
-        (_GROUP, "resourceclaimtemplates"): TemplateRules(cel),
-        (_GROUP, "deviceclasses"): ClassRules(cel),
-    }
-
-
-def _distinct_values(situation: Situation) -> bool:
-    """Whether constraints may be about distinct values; 1.34 keeps and takes them in any case."""
-    return situation.minor < 35 or situation.gates.enabled("DRAConsumableCapacity")
 
 
 class SliceRules(TypeRules):
@@ -62,28 +41,51 @@ class SliceRules(TypeRules):
         return problems_of_slice(obj["spec"], old and old["spec"], SliceLimits.of(situation.minor))
 
 
-class SelectorRules(TypeRules):
-    """Of types with selectors in CEL."""
+class TemplateRules(TypeRules):
+    """ResourceClaimTemplate, and what a claim has in common with it: its spec never changes."""
 
-    def __init__(self, cel: CelCheck) -> None:
-        self._cel = cel
+    path = "spec.spec"
+    """Of the spec of the claim."""
 
-
-class ClaimRules(SelectorRules):
-    """ResourceClaim. Its spec never changes; its allocation is set once and can then only be cleared."""
+    def spec_of(self, obj: JsonObject) -> JsonObject:
+        spec: JsonObject = obj["spec"]["spec"]
+        return spec
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        default_claim_spec(obj["spec"])
+        default_claim_spec(self.spec_of(obj))
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        dra_gates.drop_from_claim_spec(obj["spec"], old and old["spec"], situation.gates)
+        dra_gates.drop_from_claim_spec(self.spec_of(obj), old and self.spec_of(old), situation.gates)
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         if old is not None:
-            return _immutable_spec(obj, old)
-        consumable = _distinct_values(situation)
-        problems = problems_of_claim_spec(obj["spec"], "spec", self._cel, consumable=consumable)
-        return _admin_problems(obj["spec"], obj, situation)[:1] + problems
+            return [] if same(obj["spec"], old["spec"]) else [invalid("spec", "<value omitted>", "field is immutable")]
+        # Constraints may be about distinct values if the gate is on; 1.34 keeps and takes them in any case.
+        consumable = situation.minor < 35 or situation.gates.enabled("DRAConsumableCapacity")
+        spec = self.spec_of(obj)
+        problems = problems_of_claim_spec(spec, self.path, situation.selector_problem, consumable=consumable)
+        return self.with_others(problems, _admin_problems(spec, obj, situation), obj)
+
+    def with_others(
+        self, problems: list[FieldProblem], admin: list[FieldProblem], obj: JsonObject
+    ) -> list[FieldProblem]:
+        """All problems, in the order of the real server."""
+        return template_problems(obj["spec"].get("metadata") or {}) + problems + admin
+
+
+class ClaimRules(TemplateRules):
+    """ResourceClaim. Its allocation is set once and can then only be cleared."""
+
+    path = "spec"
+
+    def spec_of(self, obj: JsonObject) -> JsonObject:
+        spec: JsonObject = obj["spec"]
+        return spec
+
+    def with_others(
+        self, problems: list[FieldProblem], admin: list[FieldProblem], obj: JsonObject
+    ) -> list[FieldProblem]:
+        return admin[:1] + problems
 
     def prepare_status(self, obj: JsonObject, old: JsonObject, situation: Situation) -> None:
         status, before = obj["status"], old.get("status", {})
@@ -101,32 +103,14 @@ class ClaimRules(SelectorRules):
         return problems + problems_of_status(status, before, obj["spec"], deleting=deleting)
 
 
-class TemplateRules(SelectorRules):
-    """ResourceClaimTemplate."""
-
-    def default(self, obj: JsonObject, situation: Situation) -> None:
-        default_claim_spec(obj["spec"]["spec"])
-
-    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        dra_gates.drop_from_claim_spec(obj["spec"]["spec"], old and old["spec"]["spec"], situation.gates)
-
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
-        if old is not None:
-            return _immutable_spec(obj, old)
-        spec, consumable = obj["spec"], _distinct_values(situation)
-        problems = template_problems(spec.get("metadata") or {})
-        problems += problems_of_claim_spec(spec["spec"], "spec.spec", self._cel, consumable=consumable)
-        return problems + _admin_problems(spec["spec"], obj, situation)
-
-
-class ClassRules(SelectorRules):
+class ClassRules(TypeRules):
     """DeviceClass."""
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_class(obj["spec"], old and old["spec"], situation.gates)
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
-        return problems_of_class_spec(obj["spec"], self._cel)
+        return problems_of_class_spec(obj["spec"], situation.selector_problem)
 
 
 def _admin_allowed(obj: JsonObject, situation: Situation) -> bool:
@@ -142,10 +126,6 @@ def _admin_problems(spec: JsonObject, obj: JsonObject, situation: Situation) -> 
         for index, request in enumerate((spec.get("devices") or {}).get("requests") or ())
         if (request.get("exactly") or {}).get("adminAccess")
     ]
-
-
-def _immutable_spec(obj: JsonObject, old: JsonObject) -> list[FieldProblem]:
-    return [] if same(obj["spec"], old["spec"]) else [invalid("spec", "<value omitted>", "field is immutable")]
 
 
 def _results(status: JsonObject) -> list[JsonObject]:
@@ -166,10 +146,9 @@ def _drop_released_devices(status: JsonObject, before: JsonObject) -> None:
         status["devices"] = still
 
 
-def selector_problem(expression: str, server: Server) -> str | None:
-    """What is wrong with the expression of a device selector that a client wants to store, or None."""
-    try:
-        compile_selector(expression, server)
-    except CelError as error:
-        return str(error)
-    return None
+DRA_RULES: dict[TypeKey, TypeRules] = {
+    ("resource.k8s.io", "resourceslices"): SliceRules(),
+    ("resource.k8s.io", "resourceclaims"): ClaimRules(),
+    ("resource.k8s.io", "resourceclaimtemplates"): TemplateRules(),
+    ("resource.k8s.io", "deviceclasses"): ClassRules(),
+}

@@ -23,6 +23,9 @@ from dra_driver.apirules.status import (
     not_supported,
     required,
 )
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.resource_types import ResourceType
@@ -57,6 +60,15 @@ class Situation:
     """RFC 3339 with seconds."""
     warnings: list[str]
 
+    def selector_problem(self, expression: str) -> str | None:
+        """What is wrong with the expression of a device selector that a client wants to store, or None."""
+        known = (self.gates.enabled("DRAConsumableCapacity"), self.gates.enabled("DRAListTypeAttributes"))
+        try:
+            compile_selector(expression, Server(self.minor, *known, stored=False))
+        except CelError as error:
+            return str(error)
+        return None
+
     def namespace_labels(self, obj: JsonObject) -> JsonObject:
         """Labels of the namespace that the object is in."""
         entry = self.store.get(("", "namespaces"), "", obj["metadata"].get("namespace", ""))
@@ -83,21 +95,6 @@ class TypeRules:
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         """What is wrong with a change of the status."""
         return []
-
-
-def builtin_rules() -> dict[TypeKey, TypeRules]:
-    """By type."""
-    apps: dict[TypeKey, TypeRules] = dict.fromkeys(_APPS, AppsRules())
-    return {
-        ("", "namespaces"): NamespaceRules(),
-        ("", "nodes"): NodeObjectRules(),
-        ("", "pods"): PodRules(),
-        ("", "secrets"): SecretRules(),
-        ("", "events"): EventRules(),
-        **apps,
-        ("batch", "jobs"): JobRules(),
-        ("batch", "cronjobs"): CronJobRules(),
-    }
 
 
 class NamespaceRules(TypeRules):
@@ -326,11 +323,6 @@ class EventRules(TypeRules):
         return []
 
 
-_APPS: tuple[TypeKey, ...] = tuple(
-    ("apps", f"{kind}s") for kind in ("daemonset", "deployment", "replicaset", "statefulset")
-)
-
-
 class AppsRules(TypeRules):
     """DaemonSet, Deployment, ReplicaSet and StatefulSet. Limits of rolling updates are nothing to other strategies."""
 
@@ -424,3 +416,16 @@ def _problems_of_template(spec: JsonObject, path: str, *policies: str) -> list[F
     if policy not in policies:
         problems.append(not_supported(f"{path}.template.spec.restartPolicy", policy, policies))
     return problems
+
+
+BUILTIN_RULES: dict[TypeKey, TypeRules] = {
+    ("", "namespaces"): NamespaceRules(),
+    ("", "nodes"): NodeObjectRules(),
+    ("", "pods"): PodRules(),
+    ("", "secrets"): SecretRules(),
+    ("", "events"): EventRules(),
+    **{("apps", f"{kind}s"): AppsRules() for kind in ("daemonset", "deployment", "replicaset", "statefulset")},
+    ("batch", "jobs"): JobRules(),
+    ("batch", "cronjobs"): CronJobRules(),
+}
+"""By type, without those of resource.k8s.io."""

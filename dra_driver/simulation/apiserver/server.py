@@ -6,7 +6,6 @@ stopping and starting again is an API server that was away.
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,16 +13,15 @@ from aiohttp import web
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.apirules.status import ApiError, path_not_found
-from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, protobuf
-from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
+from dra_driver.simulation.apiserver.dra_rules import DRA_RULES
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
 from dra_driver.simulation.apiserver.handlers import Handlers, NodeContainers, answer_review, as_object, read_body
 from dra_driver.simulation.apiserver.lists import WatchSettings, resolve
 from dra_driver.simulation.apiserver.objects import NAMESPACE_KEY, ObjectService, WriteOptions
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
-from dra_driver.simulation.apiserver.rules import builtin_rules
+from dra_driver.simulation.apiserver.rules import BUILTIN_RULES
 from dra_driver.simulation.apiserver.store import Store, encode
 
 DEFAULT_VERSION = SEEN[CURRENT]
@@ -50,12 +48,8 @@ class SimulatedApiServer:
         minor = minor_of(version)
         self.registry = TypeRegistry(minor)
         self.store = Store()
+        rules = {**BUILTIN_RULES, **DRA_RULES, crds.KEY: crds.DefinitionRules()}
         gates = FeatureGates(minor, feature_gates)
-        cel = Server(
-            minor, gates.enabled("DRAConsumableCapacity"), gates.enabled("DRAListTypeAttributes"), stored=False
-        )
-        judged = partial(selector_problem, server=cel)
-        rules = {**builtin_rules(), **dra_rules(judged), crds.KEY: crds.DefinitionRules()}
         self.objects = self.objects_type(self.store, self.registry, rules, crds.CustomRules(), gates, minor)
         self.url = ""
         self._handlers = Handlers(self.objects, watch or WatchSettings())

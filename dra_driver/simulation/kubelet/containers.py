@@ -45,8 +45,8 @@ class ContainerProgram:
     """
 
     command: tuple[str, ...]
-    folders: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
+    folders: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -62,30 +62,6 @@ class ContainerStanding:
     """Why it does not run at the moment."""
     exit_code: int | None = None
     message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """An exec probe; other kinds always succeed here."""
-
-    command: tuple[str, ...]
-    delay_s: float = 0.0
-    period_s: float = 10.0
-    timeout_s: float = 1.0
-    failures: int = 3
-
-    @classmethod
-    def of(cls, probe: JsonObject | None) -> "Probe | None":
-        command = ((probe or {}).get("exec") or {}).get("command")
-        if probe is None or not command:
-            return None
-        return cls(
-            tuple(command),
-            float(probe.get("initialDelaySeconds", 0)),
-            float(probe.get("periodSeconds", 10)),
-            float(probe.get("timeoutSeconds", 1)),
-            int(probe.get("failureThreshold", 3)),
-        )
 
 
 class Containers:
@@ -148,15 +124,14 @@ class Containers:
         """What the process gets: nothing of this process's own environment."""
         program = self._programs[container["command"][0]]
         environment = dict(text.partition("=")[::2] for text in described.env) | dict(program.environment)
-        for inside, variable in program.folders.items():
-            outside = place / _file_name(inside)
-            outside.mkdir(parents=True, exist_ok=True)
-            environment[variable] = str(outside)
         hosts = f"127.0.0.1\tlocalhost\n{(pod.get('status') or {}).get('podIP', '')}\t{container['name']}\n"
-        for inside, variable in program.files.items():
+        for inside, variable in (program.folders | program.files).items():
             outside = place / _file_name(inside)
             outside.parent.mkdir(parents=True, exist_ok=True)
-            outside.write_text("" if inside == _MESSAGE_FILE else hosts)
+            if inside in program.folders:
+                outside.mkdir(exist_ok=True)
+            else:
+                outside.write_text("" if inside == _MESSAGE_FILE else hosts)
             environment[variable] = str(outside)
         environment[DEVICES_VARIABLE] = ":".join(node.path for node in described.device_nodes)
         environment[MOUNTS_VARIABLE] = json.dumps(sorted(mounted(described).items()))
@@ -220,7 +195,7 @@ class _Container:
     async def _live(self) -> None:
         words = [*self._spec["command"], *(self._spec.get("args") or ())]
         while True:
-            process = self._process = await self._spawn(words, self._log)
+            process = self._process = await self._spawn(words)
             self._now(waiting=None)
             probing = asyncio.create_task(self._probe())
             try:
@@ -239,9 +214,9 @@ class _Container:
             self._now(ready=False, started=False, restarts=restarts, waiting="CrashLoopBackOff")
             await asyncio.sleep(self._backoff.next_s())
 
-    async def _spawn(self, words: Sequence[str], log: Path) -> asyncio.subprocess.Process:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as out:
+    async def _spawn(self, words: Sequence[str]) -> asyncio.subprocess.Process:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as out:
             return await asyncio.create_subprocess_exec(
                 *self._command(words),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -263,47 +238,46 @@ class _Container:
             self.changed()
 
     async def _probe(self) -> None:
-        """Startup first, then readiness and liveness beside each other; without a probe, a container is well."""
-        startup = Probe.of(self._spec.get("startupProbe"))
-        if startup is not None:
-            async for well, failures in self._asked(startup):
-                if well:
-                    break
-                if failures >= startup.failures:
-                    await self._end("its startup probe failed")
+        """Startup first, then readiness and liveness beside each other."""
+        async for well, failed in self._asked("startupProbe"):
+            if well:
+                break
+            if failed:
+                await self._end("its startup probe failed")
         self._now(started=True)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow_readiness(Probe.of(self._spec.get("readinessProbe"))))
-            tasks.create_task(self._follow_liveness(Probe.of(self._spec.get("livenessProbe"))))
+            tasks.create_task(self._follow_readiness())
+            tasks.create_task(self._follow_liveness())
 
-    async def _follow_readiness(self, probe: Probe | None) -> None:
-        if probe is None:
-            self._now(ready=True)
-            return
-        async for well, failures in self._asked(probe):
-            if well or failures >= probe.failures:
+    async def _follow_readiness(self) -> None:
+        async for well, failed in self._asked("readinessProbe"):
+            if well or failed:
                 self._now(ready=well)
 
-    async def _follow_liveness(self, probe: Probe | None) -> None:
-        if probe is not None:
-            async for _, failures in self._asked(probe):
-                if failures >= probe.failures:
-                    await self._end("its liveness probe failed")
+    async def _follow_liveness(self) -> None:
+        async for _, failed in self._asked("livenessProbe"):
+            if failed:
+                await self._end("its liveness probe failed")
 
-    async def _asked(self, probe: Probe) -> AsyncIterator[tuple[bool, int]]:
-        """After each question: whether the answer was good, and how many in a row were not."""
-        await asyncio.sleep(probe.delay_s)
-        failures = 0
+    async def _asked(self, kind: str) -> AsyncIterator[tuple[bool, bool]]:
+        """After each question of a probe that executes a command: whether the answer was good, and whether too many in
+        a row were not. Without such a probe, a container is well, once and for all."""
+        probe = self._spec.get(kind) or {}
+        command, failures = (probe.get("exec") or {}).get("command"), 0
+        if not command:
+            yield True, False
+            return
+        await asyncio.sleep(probe.get("initialDelaySeconds", 0))
         while True:
-            well = await self._ask(probe)
+            well = await self._ask(command, probe.get("timeoutSeconds", 1))
             failures = 0 if well else failures + 1
-            yield well, failures
-            await asyncio.sleep(probe.period_s)
+            yield well, failures >= probe.get("failureThreshold", 3)
+            await asyncio.sleep(probe.get("periodSeconds", 10))
 
-    async def _ask(self, probe: Probe) -> bool:
-        process = await self._spawn(probe.command, self._log)
+    async def _ask(self, command: Sequence[str], timeout_s: float) -> bool:
+        process = await self._spawn(command)
         try:
-            return await asyncio.wait_for(process.wait(), probe.timeout_s) == 0
+            return await asyncio.wait_for(process.wait(), timeout_s) == 0
         except TimeoutError:
             return False
         finally:
