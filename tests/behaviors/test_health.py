@@ -10,7 +10,7 @@ from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_p
 
 from dra_driver.api.meta import PODS
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.kubelet.pods import standing_patch
+from dra_driver.simulation.kubelet.pods import looks_like, status_of
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.rpc.messages import DeviceHealth
 
@@ -66,9 +66,10 @@ async def test_a_status_that_is_as_before_is_not_written_and_keeps_its_times(mac
         await shows(machine, "Healthy")
         pod = await machine.kube.get(PODS, "pod", "default")
         (shown,) = pod["status"]["containerStatuses"]
-        assert standing_patch(pod, [shown["allocatedResourcesStatus"]], {}, "later") is None
-        patch = standing_patch(pod, [[]], {}, "later")
-        assert patch is not None and "later" not in str(patch) and patch["containerStatuses"][0]["state"]["running"]
+        assert looks_like(pod, status_of(pod, [shown["allocatedResourcesStatus"]], "later", {}))
+        status = status_of(pod, [[]], "later", {})
+        assert not looks_like(pod, status) and "later" not in str(status)
+        assert status["containerStatuses"][0]["state"]["running"]
 
 
 async def test_a_device_that_the_driver_does_not_mention_is_unknown(machine: Machine) -> None:
