@@ -1,84 +1,113 @@
 """Kubernetes' protobuf form of objects: read from clients that send it, written for clients that ask for it.
 
 Read is what `kubectl create` sends (namespaces, Deployments, roles and others; all else it sends as JSON) and claims,
-whose opaque parameters keep their bytes in no other form; written are claims alone, one at a time. A field that is not
-in the table beside this module, `protobuf.yaml`, is refused.
+whose opaque parameters keep their bytes in no other form; written are claims alone, one at a time. The messages are
+made of the table beside this module, `protobuf.yaml`. A field that is not in it is refused.
 """
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from google.protobuf.empty_pb2 import Empty
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from dra_driver.api.meta import JsonObject, wire_time
 from dra_driver.apirules.status import ApiError, bad_request
 from dra_driver.bundled import read_yaml
 
-type Shape = dict[int, tuple[str, Any]]
-"""Name and form of each field, by its number. The forms are those of the table, of which messages are shapes."""
-
 
 @dataclass(frozen=True, slots=True)
-class Inline:
-    """A message without a name of its own in JSON."""
+class Form:
+    """Of a field, in the words of the table; `of` is a message by its name, or how a value of JSON is written."""
 
-    shape: Shape
+    of: str
+    is_list: bool = False
+    inline: bool = False
 
 
 @cache
-def shapes() -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
-    """Of kinds, and of messages in them, by name."""
-    table = read_yaml(files(__package__).joinpath("protobuf.yaml").read_text(encoding="utf-8"))
-    kinds: dict[str, Shape] = {name: {} for name in table["kinds"]}
-    messages: dict[str, Shape] = {name: {} for name in table["messages"]}
-    known = kinds | messages
+def _source() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
+    known: JsonObject = read_yaml(files(__package__).joinpath("protobuf.yaml").read_text(encoding="utf-8"))
+    return known
 
-    def form(text: str) -> Any:
-        if text.startswith("list of "):
-            return [form(text.removeprefix("list of "))]
-        if text.startswith("inline "):
-            return Inline(known[text.removeprefix("inline ")])
-        return known.get(text, text or "str")
 
-    for name, fields in (table["kinds"] | table["messages"]).items():
-        for field, text in fields.items():
-            number, _, rest = str(text).partition(" ")
-            known[name][int(number)] = field, form(rest)
-    return kinds, messages
+@cache
+def table() -> Mapping[str, Mapping[str, tuple[int, Form]]]:
+    """Number and form of each field, by message."""
+    return {
+        name: {field: _read(str(text)) for field, text in fields.items()}
+        for part in _source().values()
+        for name, fields in part.items()
+    }
+
+
+def _read(text: str) -> tuple[int, Form]:
+    number, _, form = text.partition(" ")
+    of = form.removeprefix("list of ").removeprefix("inline ") or "str"
+    return int(number), Form(of, form.startswith("list of ") or of in _MAPS, form.startswith("inline "))
+
+
+_SCALARS = {
+    **dict.fromkeys(("str", "text"), FieldDescriptorProto.TYPE_STRING),
+    **dict.fromkeys(("int", "count"), FieldDescriptorProto.TYPE_INT64),
+    **dict.fromkeys(("bool", "flag"), FieldDescriptorProto.TYPE_BOOL),
+    **dict.fromkeys(("raw bytes", "unread"), FieldDescriptorProto.TYPE_BYTES),
+}
+_MAPS = {"map": "MapEntry", "bytes": "BytesEntry", "quantities": "QuantityEntry"}
+_MESSAGES = {**_MAPS, "time": "Time", "raw": "RawExtension", "number or name": "IntOrString"}
+"""What carries values that are no messages in JSON."""
+
+
+@cache
+def _pool() -> DescriptorPool:
+    file = FileDescriptorProto(name="kubernetes.proto", package="k8s", syntax="proto2")
+    for name, fields in table().items():
+        message = file.message_type.add(name=name)
+        for field, (number, form) in fields.items():
+            label = FieldDescriptorProto.LABEL_REPEATED if form.is_list else FieldDescriptorProto.LABEL_OPTIONAL
+            described = message.field.add(name=field, number=number, label=label)
+            described.type = _SCALARS.get(form.of, FieldDescriptorProto.TYPE_MESSAGE)
+            if form.of not in _SCALARS:
+                described.type_name = f".k8s.{_MESSAGES.get(form.of, form.of)}"
+    pool = DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+def _new(name: str) -> Any:
+    return GetMessageClass(_pool().FindMessageTypeByName(f"k8s.{name}"))()
 
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
-_NUMBER, _TEXT = 0, 2
-"""Wire types."""
-
-
 SWAGGER_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 SWAGGER_SENT = SWAGGER_TYPE.replace("@", ".")
 """What kubectl asks for is no valid media type; servers answer with another one."""
 
 
 def swagger(version: str) -> bytes:
-    """The shell of /openapi/v2, which kubectl reads in this form alone: `Document` of gnostic's OpenAPIv2.proto, with
-    the version of OpenAPI, title and version of the server, and no paths."""
-    info = _field(1, b"Kubernetes") + _field(2, version.encode())
-    return _field(1, b"2.0") + _field(2, info) + _field(8, b"")
+    """The shell of /openapi/v2, which kubectl reads in this form alone: the version of OpenAPI, title and version of
+    the server, and no paths."""
+    info = {"title": "Kubernetes", "version": version}
+    return _written({"swagger": "2.0", "info": info, "paths": {}}, _new("SwaggerDocument"))
 
 
 def encode(obj: JsonObject) -> bytes | None:
     """None for an object that has no such form here."""
     if (obj["apiVersion"], obj["kind"]) != ("resource.k8s.io/v1", "ResourceClaim"):
         return None
-    type_meta = _field(1, obj["apiVersion"].encode()) + _field(2, obj["kind"].encode())
-    return _MAGIC + _field(1, type_meta) + _field(2, _encoded(obj, shapes()[0]["ResourceClaim"]))
+    envelope = _new("Envelope")
+    envelope.raw = _written(obj, _new("ResourceClaim"))
+    return _MAGIC + _written({"typeMeta": obj}, envelope)
 
 
 def decode(body: bytes) -> JsonObject:
@@ -86,130 +115,87 @@ def decode(body: bytes) -> JsonObject:
     if not body.startswith(_MAGIC):
         raise bad_request("the body is not in Kubernetes' protobuf envelope")
     try:
-        envelope = dict(_fields(body[len(_MAGIC) :]))
-        type_meta = dict(_fields(_bytes(envelope.get(1, b""))))
-        api_version, kind = (_bytes(type_meta.get(number, b"")).decode() for number in (1, 2))
-        kinds, _ = shapes()
-        if kind not in kinds:
+        envelope = _new("Envelope")
+        envelope.ParseFromString(body[len(_MAGIC) :])
+        kind = envelope.typeMeta.kind
+        if kind not in _source()["kinds"]:
             accepted = "accepted media types include: application/json, application/yaml"
             raise ApiError(415, f"a {kind} in protobuf is not understood - {accepted}", details={})
-        return {"apiVersion": api_version, "kind": kind, **_message(_bytes(envelope.get(2, b"")), kinds[kind])}
+        message = _new(kind)
+        message.ParseFromString(envelope.raw)
+        return {"apiVersion": envelope.typeMeta.apiVersion, "kind": kind, **_object(message)}
     except (DecodeError, ValueError, OverflowError, OSError, TypeError) as error:
         raise bad_request(f"the protobuf message is broken: {error}") from error
 
 
-def _message(data: bytes, shape: Shape) -> JsonObject:
-    result: JsonObject = {name: "" for name, form in shape.values() if form == "text"}
-    for number, value in _fields(data):
-        if number not in shape:
-            if value and shape is not shapes()[1]["ObjectMeta"]:
-                fields = ", ".join(name for name, _ in shape.values() if name)
-                raise ApiError(
-                    415, f"field {number} beside {fields} is not understood in protobuf; send JSON", details={}
-                )
+def _object(message: Message) -> JsonObject:
+    """In JSON. Texts, times, counts and flags without a value are left out."""
+    name, unknown = message.DESCRIPTOR.name, UnknownFieldSet(message)
+    for field in (unknown[index] for index in range(len(unknown))):
+        if field.data and name != "ObjectMeta":
+            fields = ", ".join(table()[name])
+            why = f"field {field.field_number} beside {fields} is not understood in protobuf; send JSON"
+            raise ApiError(415, why, details={})
+    result: JsonObject = {}
+    for key, (_, form) in table()[name].items():
+        value = getattr(message, key)
+        if form.of == "unread" or not (value if form.is_list else form.of == "text" or message.HasField(key)):
             continue
-        name, form = shape[number]
-        if form == "unread":
-            continue
-        if isinstance(form, list):
-            result.setdefault(name, []).append(_decoded(value, form[0]))
-        elif form in ("map", "bytes", "quantities"):
-            entry = dict(_fields(_bytes(value)))
-            key, content = _bytes(entry.get(1, b"")).decode(), _bytes(entry.get(2, b""))
-            result.setdefault(name, {})[key] = _entry(content, form)
-        elif isinstance(form, Inline):
-            result |= _message(_bytes(value), form.shape)
-        else:
-            result[name] = _decoded(value, form)
-    return {name: value for name, value in result.items() if value != "" or (name, "text") in shape.values()}
+        if form.of in _MAPS:
+            result[key] = {entry.key: _json(entry.value, form.of) for entry in value}
+        elif form.is_list:
+            result[key] = [_json(item, form.of) for item in value]
+        elif form.inline:
+            result |= _object(value)
+        elif (shown := _json(value, form.of)) != "" or form.of == "text":
+            result[key] = shown
+    return result
 
 
-def _entry(content: bytes, form: str) -> str:
-    if form == "bytes":
-        return base64.b64encode(content).decode()
-    return _bytes(dict(_fields(content)).get(1, b"")).decode() if form == "quantities" else content.decode()
-
-
-def _decoded(value: int | bytes, form: Any) -> Any:
-    if isinstance(form, dict):
-        return _message(_bytes(value), form)
-    if form in ("str", "text"):
-        return _bytes(value).decode()
-    if form == "raw":
-        return json.loads(_bytes(dict(_fields(_bytes(value))).get(1, b"null")))
-    if form == "time":
-        if not value:
-            return ""
-        seconds = dict(_fields(_bytes(value))).get(1, 0)
-        return wire_time(datetime.fromtimestamp(_signed(seconds), UTC))
-    if form == "count":
-        return _signed(value) or ""
-    if form == "flag":
-        return bool(value) or ""
-    if form == "number or name":
-        parts = dict(_fields(_bytes(value)))
-        return _bytes(parts.get(3, b"")).decode() if parts.get(1) else _signed(parts.get(2, 0))
-    return bool(value) if form == "bool" else _signed(value)
-
-
-def _signed(value: int | bytes) -> int:
-    if isinstance(value, bytes):
-        raise TypeError("text stands where a number is expected")
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, bytes):
+def _json(value: Any, form: str) -> Any:
+    if form in ("count", "flag"):
+        return value or ""
+    if form in _SCALARS or form == "map":
         return value
-    raise TypeError("a number stands where text or a message is expected")
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Field numbers with their raw values, in order. Kubernetes has no numbers of fixed width."""
-    fields = UnknownFieldSet(Empty.FromString(data))
-    for field in (fields[index] for index in range(len(fields))):
-        if field.wire_type in (_NUMBER, _TEXT):
-            yield field.field_number, field.data
-
-
-def _encoded(obj: JsonObject, shape: Shape) -> bytes:
-    out = b""
-    for number, (name, form) in shape.items():
-        if isinstance(form, Inline):
-            out += _field(number, _encoded(obj, form.shape))
-        elif (value := obj.get(name)) is None:
-            continue
-        elif isinstance(form, list):
-            out += b"".join(_field(number, _content(item, form[0])) for item in value)
-        elif form in ("map", "quantities"):
-            for key, item in value.items():
-                content = item.encode()
-                pair = _field(1, key.encode()) + _field(2, content if form == "map" else _field(1, content))
-                out += _field(number, pair)
-        elif form in ("int", "count", "bool"):
-            out += _number(number << 3) + _number(int(value) % (1 << 64))
-        else:
-            out += _field(number, _content(value, form))
-    return out
-
-
-def _content(value: Any, form: Any) -> bytes:
-    if isinstance(form, dict):
-        return _encoded(value, form)
+    if form == "bytes":
+        return base64.b64encode(value).decode()
+    if form == "quantities":
+        return value.string
     if form == "raw":
-        return _field(1, json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+        return json.loads(value.raw or b"null")
     if form == "time":
-        return _number(1 << 3) + _number(int(datetime.fromisoformat(value).timestamp()) % (1 << 64))
-    return str(value).encode()
+        return wire_time(datetime.fromtimestamp(value.seconds, UTC)) if value.ByteSize() else ""
+    if form == "number or name":
+        return value.strVal if value.type else value.intVal
+    return _object(value)
 
 
-def _field(number: int, content: bytes) -> bytes:
-    return _number(number << 3 | _TEXT) + _number(len(content)) + content
+def _written(obj: JsonObject, message: Any) -> bytes:
+    _fill(message, obj)
+    written: bytes = message.SerializeToString()
+    return written
 
 
-def _number(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
+def _fill(message: Any, obj: Any) -> None:
+    for name, (_, form) in table()[message.DESCRIPTOR.name].items():
+        value: Any = obj if form.inline else obj.get(name)
+        place = getattr(message, name)
+        if value is None:
+            continue
+        if form.of in _MAPS:
+            for key, item in value.items():
+                place.add(key=key, value={"string": item} if form.of == "quantities" else item)
+        elif form.of in _SCALARS and form.is_list:
+            place.extend(value)
+        elif form.of in _SCALARS:
+            setattr(message, name, value)
+        else:
+            for item in value if form.is_list else (value,):
+                inner = place.add() if form.is_list else place
+                inner.SetInParent()
+                if form.of == "raw":
+                    inner.raw = json.dumps(item, separators=(",", ":"), ensure_ascii=False).encode()
+                elif form.of == "time":
+                    inner.seconds = int(datetime.fromisoformat(item).timestamp())
+                else:
+                    _fill(inner, item)
