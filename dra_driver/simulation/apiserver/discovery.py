@@ -5,6 +5,7 @@ find merge keys, to see that the server validates fields, and to explain: versio
 version; version 2 is an empty shell, because clients look in version 3 first.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
@@ -22,21 +23,45 @@ _SUBRESOURCES: dict[str, tuple[list[str], tuple[str, str, str]]] = {
     "scale": (["get", "patch", "update"], ("autoscaling", "v1", "Scale")),
 }
 """Verbs and kind of those that differ from the others, which are read and changed in the kind of their object."""
-REVIEWS = (
-    ("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview"),
-    ("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
-    ("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
-    ("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"),
-)
-"""Types that answer a question and store nothing: group, version, plural, kind."""
 
 
-def review_at(path: str) -> str | None:
-    """The kind of review that is asked for at `path`."""
-    return next((kind for group, version, plural, kind in REVIEWS if path == f"/apis/{group}/{version}/{plural}"), None)
+def document(registry: TypeRegistry, path: str, version: str, revision: int) -> JsonObject | str | None:
+    """What there is at a path that names no type; None for nothing. `version` and `revision` are the server's."""
+    groups = _groups(registry)
+    match path.strip("/").split("/"):
+        case ["healthz" | "readyz" | "livez"]:
+            return "ok"
+        case ["version"]:
+            return _version_document(version)
+        case ["api"]:
+            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+        case ["apis"]:
+            listed = [_api_group(name, versions) for name, versions in groups.items() if name]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+        case ["apis", group] if group and group in groups:
+            return {"kind": "APIGroup", "apiVersion": "v1", **_api_group(group, groups[group])}
+        case ["api", known] if known in groups[""]:
+            return _resource_list(known, groups[""][known])
+        case ["apis", group, known] if known in groups.get(group, ()):
+            return _resource_list(f"{group}/{known}", groups[group][known])
+        case ["openapi", "v3"]:
+            return _openapi_root(registry, revision)
+        case ["openapi", "v3", *prefix]:
+            return _openapi_document(registry, "/".join(prefix), version)
+    return None
 
 
-def version_document(git_version: str) -> JsonObject:
+def knows(registry: TypeRegistry, path: str) -> bool:
+    """Whether `path` is below an API version that is served; others are no API paths at all."""
+    match path.strip("/").split("/"):
+        case ["api", version, *_]:
+            return version in registry.groups()[""]
+        case ["apis", group, version, *_]:
+            return version in registry.groups().get(group, ())
+    return False
+
+
+def _version_document(git_version: str) -> JsonObject:
     """`git_version` as `v1.36.2`."""
     major, minor = git_version.removeprefix("v").split(".")[:2]
     return {
@@ -53,7 +78,9 @@ def version_document(git_version: str) -> JsonObject:
 
 
 def verbs_of(kind: ResourceType) -> list[str]:
-    """Namespaces cannot be deleted as a collection."""
+    """Reviews are answered and not stored. Namespaces cannot be deleted as a collection."""
+    if "review" in kind.marks:
+        return ["create"]
     return [verb for verb in _OBJECT_VERBS if verb != "deletecollection" or kind.key != ("", "namespaces")]
 
 
@@ -62,63 +89,23 @@ def _version_order(version: str) -> tuple[int, str]:
     return rank, "".join(chr(0x10FFFF - ord(char)) for char in version)
 
 
-def _grouped(registry: TypeRegistry) -> dict[str, dict[str, list[ResourceType]]]:
-    groups = registry.groups()
-    for group, version, _plural, _kind in REVIEWS:
-        groups.setdefault(group, {}).setdefault(version, [])
+def _groups(registry: TypeRegistry) -> dict[str, dict[str, list[ResourceType]]]:
     return {
         group: {version: versions[version] for version in sorted(versions, key=_version_order)}
-        for group, versions in groups.items()
+        for group, versions in registry.groups().items()
     }
 
 
-def knows(registry: TypeRegistry, path: str) -> bool:
-    """Whether `path` is below an API version that is served; others are no API paths at all."""
-    parts = path.strip("/").split("/")
-    if parts[0] == "api" and len(parts) > 1:
-        return parts[1] in _grouped(registry)[""]
-    return parts[0] == "apis" and len(parts) > 2 and parts[2] in _grouped(registry).get(parts[1], {})
-
-
-def api_versions() -> JsonObject:
-    """/api."""
-    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
-
-
-def api_group_list(registry: TypeRegistry) -> JsonObject:
-    """/apis."""
-    groups = [_api_group(group, versions) for group, versions in _grouped(registry).items() if group]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-
-
-def api_group(registry: TypeRegistry, group: str) -> JsonObject | None:
-    """/apis/<group>."""
-    versions = _grouped(registry).get(group)
-    if not group or versions is None:
-        return None
-    return {"kind": "APIGroup", "apiVersion": "v1", **_api_group(group, versions)}
-
-
-def _api_group(group: str, versions: dict[str, list[ResourceType]]) -> JsonObject:
+def _api_group(group: str, versions: Iterable[str]) -> JsonObject:
     named = [{"groupVersion": f"{group}/{version}", "version": version} for version in versions]
     return {"name": group, "versions": named, "preferredVersion": named[0]}
 
 
-def api_resource_list(registry: TypeRegistry, group: str, version: str) -> JsonObject | None:
-    """/api/v1 and /apis/<group>/<version>."""
-    types = _grouped(registry).get(group, {}).get(version)
-    if types is None:
-        return None
+def _resource_list(group_version: str, types: Iterable[ResourceType]) -> JsonObject:
     resources: list[JsonObject] = []
     for kind in sorted(types, key=lambda kind: kind.resource.plural):
         resources.append(_api_resource(kind))
         resources.extend(_api_subresource(kind, name) for name in sorted(kind.subresources))
-    resources.extend(
-        {"name": plural, "singularName": name.lower(), "namespaced": False, "kind": name, "verbs": ["create"]}
-        for of_group, of_version, plural, name in REVIEWS
-        if (of_group, of_version) == (group, version)
-    )
-    group_version = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
 
 
@@ -151,31 +138,25 @@ def _api_subresource(kind: ResourceType, name: str) -> JsonObject:
 _SCHEMAS = "#/components/schemas/"
 
 
-def openapi_root(registry: TypeRegistry, revision: int) -> JsonObject:
-    """/openapi/v3: where each version's document is. `revision` changes whenever a document may have changed."""
-    versions = sorted({resource_type.resource.api_version for resource_type in registry})
-    return {
-        "paths": {
-            _prefix(version): {"serverRelativeURL": f"/openapi/v3/{_prefix(version)}?hash={revision:X}"}
-            for version in versions
-        }
-    }
-
-
 def _prefix(api_version: str) -> str:
     return f"apis/{api_version}" if "/" in api_version else f"api/{api_version}"
 
 
-def openapi_document(registry: TypeRegistry, prefix: str, version: str) -> JsonObject | None:
-    """/openapi/v3/api/v1 and /openapi/v3/apis/<group>/<version>; None when nothing is served there."""
-    types = [resource_type for resource_type in registry if _prefix(resource_type.resource.api_version) == prefix]
-    if not types:
-        return None
+def _openapi_root(registry: TypeRegistry, revision: int) -> JsonObject:
+    """Where each version's document is. `revision` changes whenever a document may have changed."""
+    prefixes = [_prefix(version) for version in sorted({kind.resource.api_version for kind in registry})]
+    return {"paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={revision:X}"} for name in prefixes}}
+
+
+def _openapi_document(registry: TypeRegistry, prefix: str, version: str) -> JsonObject | None:
+    """Of an API version; None when nothing is served there."""
     schemas: JsonObject = {}
     paths: JsonObject = {}
-    for kind in types:
-        name = _add_schemas(kind, schemas)
-        paths.update(_paths(kind, name))
+    for kind in registry:
+        if _prefix(kind.resource.api_version) == prefix:
+            paths.update(_paths(kind, _add_schemas(kind, schemas)))
+    if not paths:
+        return None
     return {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": version},

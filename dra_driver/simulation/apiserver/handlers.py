@@ -64,21 +64,23 @@ class Handlers:
         if target.subresource in _OF_CONTAINERS:
             pod = self._objects.get(target.kind, target.place, target.name or "").obj
             return await _OF_CONTAINERS[target.subresource](request, pod, self.nodes)
-        if request.method == "GET":
+        if request.method == "GET" and "review" not in target.kind.marks:
             return await self._read(request, target)
-        return self._write(request, target, await read_body(request))
+        return self._write(request, target, await _read_body(request))
 
     def _write(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         if target.subresource not in ("", "status"):
             return self._subresource(request, target, body)
+        if "review" in target.kind.marks:
+            return _review(request.method, target.kind.resource.kind, _as_object(body))
         if request.method == "DELETE":
             return self._delete(request, target, body)
         objects, kind, options, status = self._objects, target.kind, _write_options(request), 200
         creates = target.name is None and (target.namespace is not None or not kind.resource.namespaced)
         if request.method == "POST" and creates:
-            entry, status = objects.create(kind, target.place, as_object(body), options), 201
+            entry, status = objects.create(kind, target.place, _as_object(body), options), 201
         elif request.method == "PUT" and target.name is not None:
-            entry = objects.update(kind, target.place, target.name, target.subresource, as_object(body), options)
+            entry = objects.update(kind, target.place, target.name, target.subresource, _as_object(body), options)
         elif request.method == "PATCH" and target.name is not None:
             entry, new = self._patch(request.content_type, target, target.name, body, options)
             status = 201 if new else 200
@@ -106,7 +108,7 @@ class Handlers:
         return Representation(target, accept, include, self._objects.now)
 
     def _subresource(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
-        objects, given = self._objects, as_object(body)
+        objects, given = self._objects, _as_object(body)
         name, method = target.subresource, request.method
         if name == "binding" and method == "POST":
             bind(objects, target, given)
@@ -139,13 +141,13 @@ class Handlers:
         """The object after a patch of this media type, and whether it is new."""
         objects, kind = self._objects, target.kind
         if form == "application/apply-patch+yaml":
-            return objects.apply(kind, target.place, name, target.subresource, as_object(body), options)
+            return objects.apply(kind, target.place, name, target.subresource, _as_object(body), options)
         old = objects.get(kind, target.place, name)
         current = copy_json(old.served_as(kind.resource.api_version))
         if form == "application/merge-patch+json":
-            patched = merge_patch(current, as_object(body))
+            patched = merge_patch(current, _as_object(body))
         elif form == "application/strategic-merge-patch+json" and not kind.custom:
-            patched = through_maps(strategic_merge(current, as_object(body), kind.schema), kind.schema)
+            patched = through_maps(strategic_merge(current, _as_object(body), kind.schema), kind.schema)
         elif form == "application/json-patch+json":
             patched = json_patch(current, body)
         else:
@@ -187,7 +189,7 @@ class Handlers:
             store.put(kind.key, {**obj, "metadata": dict(obj["metadata"]), "status": status})
 
 
-async def read_body(request: web.Request) -> object:
+async def _read_body(request: web.Request) -> object:
     """The decoded body, None when it is empty. Raises ApiError 400 or 415."""
     raw = await request.read()
     if not raw:
@@ -205,7 +207,7 @@ async def read_body(request: web.Request) -> object:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
 
 
-def as_object(body: object) -> JsonObject:
+def _as_object(body: object) -> JsonObject:
     """Raises ApiError 400 for a body that is no JSON object."""
     if not isinstance(body, dict):
         raise bad_request("the body of the request must be a JSON object")
@@ -322,8 +324,10 @@ def evict(objects: ObjectService, target: RequestTarget, eviction: JsonObject) -
     objects.delete(target.kind, target.place, target.name or "", wanted)
 
 
-def answer_review(kind: str, body: JsonObject) -> JsonObject:
-    """Reviews of access: everything is allowed, by everybody."""
+def _review(method: str, kind: str, body: JsonObject) -> web.Response:
+    """Reviews of access: everything is allowed, by everybody. Raises ApiError 405."""
+    if method != "POST":
+        raise method_not_allowed()
     status: JsonObject = {"allowed": True, "reason": "this server has no authorization"}
     if kind == "SelfSubjectRulesReview":
         every = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
@@ -331,7 +335,7 @@ def answer_review(kind: str, body: JsonObject) -> JsonObject:
         status = {"resourceRules": [every], "nonResourceRules": [urls], "incomplete": False}
     if kind == "SelfSubjectReview":
         status = {"userInfo": {"username": "anybody", "groups": ["system:masters", "system:authenticated"]}}
-    return {**body, "kind": kind, "metadata": body.get("metadata") or {}, "status": status}
+    return _json(encode({**body, "kind": kind, "metadata": body.get("metadata") or {}, "status": status}), 201)
 
 
 # -- containers

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 from aiohttp import web
 
-from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.api.meta import Resource
 from dra_driver.apirules.status import ApiError, path_not_found
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.dra_rules import DRA_RULES
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
-from dra_driver.simulation.apiserver.handlers import Handlers, NodeContainers, answer_review, as_object, read_body
+from dra_driver.simulation.apiserver.handlers import Handlers, NodeContainers
 from dra_driver.simulation.apiserver.lists import WatchSettings, resolve
 from dra_driver.simulation.apiserver.objects import NAMESPACE_KEY, ObjectService, WriteOptions
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
@@ -115,13 +115,9 @@ class SimulatedApiServer:
         target = resolve(self.registry, request.path)
         if target is not None:
             return await self._handlers.resource(request, target)
-        review = discovery.review_at(request.path)
-        if review is not None and request.method == "POST":
-            answer = answer_review(review, as_object(await read_body(request)))
-            return web.Response(body=encode(answer), status=201, content_type="application/json")
         if request.path == "/openapi/v2" and protobuf.SWAGGER_TYPE in request.headers.get("Accept", ""):
             return web.Response(body=protobuf.swagger(self.version), content_type=protobuf.SWAGGER_SENT)
-        body = self._document(request)
+        body = discovery.document(self.registry, request.path, self.version, self.store.revision)
         if body is None and discovery.knows(self.registry, request.path):
             raise path_not_found()
         if body is None:
@@ -129,29 +125,6 @@ class SimulatedApiServer:
         if isinstance(body, str):
             return web.Response(text=body)
         return web.Response(body=encode(body), content_type="application/json")
-
-    def _document(self, request: web.Request) -> JsonObject | str | None:
-        path = request.path.rstrip("/")
-        if path in ("/healthz", "/readyz", "/livez"):
-            return "ok"
-        if path == "/version":
-            return discovery.version_document(self.version)
-        if path == "/api":
-            return discovery.api_versions()
-        if path == "/apis":
-            return discovery.api_group_list(self.registry)
-        if path == "/openapi/v3":
-            return discovery.openapi_root(self.registry, self.store.revision)
-        if path.startswith("/openapi/v3/"):
-            return discovery.openapi_document(self.registry, path.removeprefix("/openapi/v3/"), self.version)
-        parts = path.strip("/").split("/")
-        if parts[0] == "api" and len(parts) == 2:
-            return discovery.api_resource_list(self.registry, "", parts[1])
-        if parts[0] == "apis" and len(parts) == 2:
-            return discovery.api_group(self.registry, parts[1])
-        if parts[0] == "apis" and len(parts) == 3:
-            return discovery.api_resource_list(self.registry, parts[1], parts[2])
-        return None
 
 
 def _failure(error: ApiError) -> web.Response:
