@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import structlog
 
+from dra_driver import kubernetes
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView, UnfitCause, unfit_for
 from dra_driver.allocation.placement import (
@@ -80,16 +81,12 @@ class _Assumed:
 
 
 class _Waits(Exception):
-    """The pod cannot be scheduled now; the text says exactly why. `message` is what kube-scheduler reports to the user,
-    empty if it reports nothing."""
+    """The pod cannot be scheduled now; the text says exactly why, empty if that is for the claim controller to say.
+    `message` is what kube-scheduler reports to the user, empty if it reports nothing."""
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(reason)
         self.message = message
-
-
-class _NotReady(Exception):
-    """The pod waits for the claim controller, whose turn it is to complain if that takes long."""
 
 
 class SimulatedScheduler:
@@ -97,16 +94,16 @@ class SimulatedScheduler:
 
     def __init__(self, kube: Kube, *, binding_timeout_s: float = _BINDING_TIMEOUT_S) -> None:
         self._kube = kube
-        self._behavior: Behavior | None = None
+        self._behavior = Behavior.of(kubernetes.CURRENT)
         self._binding_timeout_s = binding_timeout_s
         self._assumed: dict[str, _Assumed] = {}
         """By the UID of the pod."""
         self._wake = asyncio.Event()
         self._backoff = Backoff(first_s=0.05, longest_s=5.0)
         self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
-        self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=self._changed)
+        self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=lambda _: self._wake.set())
         self._claims = Reflector(kube, RESOURCE_CLAIMS, on_change=self._claim_changed)
-        self._classes = Mirror(kube, DEVICE_CLASSES, keep=DeviceClass.of, on_change=self._changed)
+        self._classes = Mirror(kube, DEVICE_CLASSES, keep=DeviceClass.of, on_change=lambda _: self._wake.set())
         self._slices = Mirror(kube, RESOURCE_SLICES, keep=_published, on_change=self._slice_changed)
         self._catalog: Catalog | None = None
         """Of the slices as they are now; made when it is needed."""
@@ -133,9 +130,6 @@ class SimulatedScheduler:
         raise AssertionError("reflectors and the scheduling loop run until they are cancelled")
 
     # -- what changed
-
-    def _changed(self, _change: MirrorChange[Any]) -> None:
-        self._wake.set()
 
     def _pod_changed(self, change: Change) -> None:
         for pod in (change.before, change.after):
@@ -187,14 +181,11 @@ class SimulatedScheduler:
             and pod["spec"].get("schedulerName", NAME) in _ACTS_AS
             and not pod["spec"].get("schedulingGates")
         ]
-        return sorted(
-            pending,
-            key=lambda pod: (
-                -(pod["spec"].get("priority") or 0),
-                pod["metadata"].get("creationTimestamp") or "",
-                key_of(pod),
-            ),
-        )
+
+        def order(pod: JsonObject) -> tuple[int, str, Key]:
+            return -(pod["spec"].get("priority") or 0), pod["metadata"].get("creationTimestamp") or "", key_of(pod)
+
+        return sorted(pending, key=order)
 
     async def _attempt(self, pod: JsonObject) -> None:
         if (assumed := self._assumed.get(pod["metadata"]["uid"])) is not None:
@@ -205,10 +196,9 @@ class SimulatedScheduler:
             if await self._drop_extended_leftover(pod):
                 return
             placement = self._placement(pod, claims)
-        except _NotReady:
-            return
         except _Waits as waits:
-            self.reasons[pod["metadata"]["uid"]] = str(waits)
+            if str(waits):
+                self.reasons[pod["metadata"]["uid"]] = str(waits)
             if not await self._give_back_one(pod) and waits.message:
                 await self._report(pod, waits.message)
             return
@@ -221,14 +211,15 @@ class SimulatedScheduler:
     # -- decide
 
     def _claims_of(self, pod: JsonObject) -> list[JsonObject]:
-        """The claims of the pod's entries. Raises _Waits while one cannot be used, _NotReady while one is not made."""
+        """The claims of the pod's entries. Raises _Waits while one cannot be used, or is not made: whoever makes it
+        complains if that takes long."""
         namespace = pod["metadata"]["namespace"]
         made = generated_claims(pod)
         claims_of: list[JsonObject] = []
         for entry in claim_entries(pod):
             named = entry.resource_claim_name
             if named is None and entry.name not in made:
-                raise _NotReady
+                raise _Waits("")
             name = named or made[entry.name]
             if name is None:
                 continue
@@ -295,7 +286,6 @@ class SimulatedScheduler:
 
     def _snapshot(self) -> Snapshot:
         if self._catalog is None:
-            assert self._behavior is not None, "run() sets it"
             self._catalog = Catalog(tuple(self._slices.objects.values()), self._behavior)
         return Snapshot(
             self._catalog,
@@ -322,7 +312,6 @@ class SimulatedScheduler:
             reserved.append(await self._reserve(pod, claim, None if has_one else allocations.pop(0)))
         if placement.extended is not None:
             reserved.append(await self._commit_extended(pod, placement.extended, allocations.pop(0)))
-        assert self._behavior is not None, "run() sets it"
         if self._behavior.binding_conditions and any(map(has_binding_conditions, reserved)):
             until = asyncio.get_running_loop().time() + self._binding_timeout_s
             asyncio.get_running_loop().call_at(until, self._wake.set)
@@ -386,7 +375,6 @@ class SimulatedScheduler:
         return self._remember(await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status"))
 
     async def _commit_extended(self, pod: JsonObject, extended: ExtendedRequests, allocation: Allocation) -> JsonObject:
-        assert self._behavior is not None, "run() sets it"
         wanted = extended_claim(Pod.of(pod), extended.requests, minor=self._behavior.minor)
         claim = self._remember(await self._kube.create(RESOURCE_CLAIMS, wanted))
         claim = await self._reserve(pod, claim, allocation)
@@ -417,7 +405,7 @@ class SimulatedScheduler:
         """Release one claim that only this pod holds: allocated where the pod cannot run, it keeps it from running."""
         try:
             claims = self._claims_of(pod)
-        except (_Waits, _NotReady):
+        except _Waits:
             return False
         for claim in claims:
             status = claim.get("status") or {}
@@ -436,13 +424,8 @@ class SimulatedScheduler:
         known = [item for item in (pod.get("status") or {}).get("conditions") or () if item["type"] == "PodScheduled"]
         if known and known[0].get("message") == reason:
             return
-        condition = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": reason,
-            "lastTransitionTime": known[0].get("lastTransitionTime") if known else timestamp(),
-        }
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": reason}
+        condition["lastTransitionTime"] = known[0].get("lastTransitionTime") if known else timestamp()
         conditions = [item for item in (pod.get("status") or {}).get("conditions") or () if item not in known]
         await patch_status(self._kube, pod, {"conditions": [*conditions, condition]})
         await tell(self._kube, NAME, pod, "Warning", "FailedScheduling", reason)
