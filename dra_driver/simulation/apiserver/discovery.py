@@ -7,6 +7,7 @@ version; version 2 is an empty shell, because clients look in version 3 first.
 
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.schema import Definitions, definition_name
@@ -208,7 +209,8 @@ def _paths(kind: ResourceType, schema_name: str) -> JsonObject:
             "x-kubernetes-action": verb,
         }
     create = {**operations["put"], "x-kubernetes-action": "post"}
-    return {resource.path(namespace, "{name}"): operations, resource.path(namespace): {"post": create}}
+    one, all_ = unquote(resource.path(namespace, "{name}")), unquote(resource.path(namespace))
+    return {one: operations, all_: {"post": create}}
 
 
 def _query(name: str) -> JsonObject:
