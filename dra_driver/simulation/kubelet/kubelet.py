@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +30,6 @@ from dra_driver.kube.kubelet_api.generated import health_v1_pb2, health_v1alpha1
 from dra_driver.kube.watch import Change, Reflector
 from dra_driver.simulation.kubelet import pods, shell
 from dra_driver.simulation.kubelet.claim_manager import (
-    AnsweredDevice,
     ClaimManager,
     ClaimRecord,
     container_cdi_ids,
@@ -370,28 +368,29 @@ _TIMEOUT_S = 30
 _LONGEST_MESSAGE = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """`word` is Healthy, Unhealthy or Unknown."""
-
-    word: str = "Unknown"
-    message: str = ""
-
-
 class NodeDeviceHealth:
     """What is known of all devices of this node. `changed` is called when it may have changed."""
 
     def __init__(self, changed: Callable[[], None], retry_s: float) -> None:
         self._changed = changed
         self._retry_s = retry_s
-        self._known: dict[Plugin, dict[tuple[str, str], tuple[Health, float]]] = {}
+        self._known: dict[Plugin, dict[tuple[str, str], tuple[str, str, float]]] = {}
+        """Of each device, by pool and name: Healthy, Unhealthy or Unknown, a message, and until when that holds."""
 
     async def follow(self, plugin: Plugin) -> None:
-        """Listen to one instance of a driver until cancelled, or at once when it has no health to tell."""
-        service, messages = _service(plugin)
+        """Listen to one instance of a driver until cancelled, or at once when it has no health to tell. v1 is used when
+        it is offered; v1alpha1 is tried in any case, as kubelets of 1.34 to 1.36 do."""
+        is_v1 = kubelet_api.HEALTH_V1 in plugin.versions
+        service = kubelet_api.HEALTH_V1 if is_v1 else kubelet_api.HEALTH_V1ALPHA1
+        messages: ModuleType = health_v1_pb2 if is_v1 else health_v1alpha1_pb2
+        watch = plugin.channel.unary_stream(
+            f"/{service}/NodeWatchResources",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=messages.NodeWatchResourcesResponse.FromString,
+        )
         while True:
             try:
-                async for message in _stream(plugin.channel, service, messages):
+                async for message in watch(messages.NodeWatchResourcesRequest()):
                     self._learn(plugin, message)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -401,25 +400,30 @@ class NodeDeviceHealth:
                     self._changed()
             await asyncio.sleep(self._retry_s)
 
-    def of(self, driver: str, pool: str, device: str) -> Health:
+    def of(self, driver: str, pool: str, device: str) -> tuple[str, str]:
+        """Health and message; from the newest instance of the driver that knows it."""
         now = asyncio.get_running_loop().time()
         for plugin, devices in reversed(self._known.items()):
-            health, until = devices.get((pool, device), (Health(), 0.0))
+            word, message, until = devices.get((pool, device), ("Unknown", "", 0.0))
             if plugin.driver == driver and until > now:
-                return health
-        return Health()
+                return word, message
+        return "Unknown", ""
 
     def _learn(self, plugin: Plugin, message: Any) -> None:
         loop = asyncio.get_running_loop()
         known = {}
         for item in message.devices:
             timeout_s = item.health_check_timeout_seconds or _TIMEOUT_S
-            health = Health(_WORDS.get(item.health, "Unknown"), _short(item.message))
-            known[item.device.pool_name, item.device.device_name] = (health, loop.time() + timeout_s)
+            text = item.message
+            if len(text) > _LONGEST_MESSAGE:
+                text = f"{text[: _LONGEST_MESSAGE - 3]}..."
+            word = _WORDS.get(item.health, "Unknown")
+            known[item.device.pool_name, item.device.device_name] = (word, text, loop.time() + timeout_s)
             loop.call_later(timeout_s, self._changed)
-        before = {device: health for device, (health, _) in self._known.get(plugin, {}).items()}
-        self._known[plugin] = known
-        if before != {device: health for device, (health, _) in known.items()}:
+        before, self._known[plugin] = self._known.get(plugin, {}), known
+        if {device: health[:2] for device, health in before.items()} != {
+            device: health[:2] for device, health in known.items()
+        }:
             self._changed()
 
 
@@ -433,34 +437,9 @@ def allocated_resources_status(
     asked = {claim["name"] for claim in (container.get("resources") or {}).get("claims") or ()}
     statuses: dict[str, list[JsonObject]] = {}
     for name, driver, device in container_devices(pod, container, records):
-        if name.partition("/")[0] not in asked:
-            continue
-        known = health.of(driver, device.pool, device.device)
-        resource: JsonObject = {"resourceID": _resource_id(driver, device), "health": known.word}
-        if known.message:
-            resource["message"] = known.message
-        statuses.setdefault(name, []).append(resource)
+        if name.partition("/")[0] in asked:
+            word, message = health.of(driver, device.pool, device.device)
+            id_ = device.cdi_ids[0] if device.cdi_ids else f"{driver}/{device.pool}/{device.device}"
+            resource = {"resourceID": id_, "health": word} | ({"message": message} if message else {})
+            statuses.setdefault(name, []).append(resource)
     return [{"name": f"claim:{name}", "resources": resources} for name, resources in statuses.items()]
-
-
-def _resource_id(driver: str, device: AnsweredDevice) -> str:
-    return device.cdi_ids[0] if device.cdi_ids else f"{driver}/{device.pool}/{device.device}"
-
-
-def _service(plugin: Plugin) -> tuple[str, ModuleType]:
-    """v1 when it is offered; v1alpha1 is tried in any case, as kubelets of 1.34 to 1.36 do."""
-    if kubelet_api.HEALTH_V1 in plugin.versions:
-        return kubelet_api.HEALTH_V1, health_v1_pb2
-    return kubelet_api.HEALTH_V1ALPHA1, health_v1alpha1_pb2
-
-
-def _stream(channel: grpc.aio.Channel, service: str, messages: ModuleType) -> Any:
-    return channel.unary_stream(
-        f"/{service}/NodeWatchResources",
-        request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=messages.NodeWatchResourcesResponse.FromString,
-    )(messages.NodeWatchResourcesRequest())
-
-
-def _short(message: str) -> str:
-    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 3] + "..."

@@ -75,10 +75,6 @@ class Plugin:
             raise Unreachable(f"{error.code().name}: {error.details()}", about=f"DRA driver {self.driver}") from error
 
 
-async def _nothing(plugin: Plugin) -> None:
-    pass
-
-
 class PluginRegistry:
     """The drivers of this node. `changed` is called when the set of connected drivers may have changed.
 
@@ -90,7 +86,7 @@ class PluginRegistry:
         folder: Path,
         times: Times,
         changed: Callable[[], None],
-        beside: Callable[[Plugin], Coroutine[None, None, None]] = _nothing,
+        beside: Callable[[Plugin], Coroutine[None, None, None]] | None = None,
     ) -> None:
         self._folder = folder
         self._times = times
@@ -163,7 +159,8 @@ class PluginRegistry:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, 60.0)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._beside(plugin))
+            if self._beside is not None:
+                tasks.create_task(self._beside(plugin))
             tasks.create_task(self._follow(plugin))
 
     async def _follow(self, plugin: Plugin) -> None:
