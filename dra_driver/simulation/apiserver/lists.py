@@ -8,7 +8,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -65,7 +65,8 @@ class ListQuery:
     """The query of a list, watch or collection delete."""
 
     watch: bool
-    predicate: Predicate
+    terms: tuple[Predicate, ...]
+    """Of its selectors: an object must satisfy all of them."""
     limit: int
     continue_token: str
     resource_version: str
@@ -73,10 +74,8 @@ class ListQuery:
     bookmarks: bool
     initial_events: bool
 
-    @property
-    def plain(self) -> bool:
-        """Without selectors."""
-        return self.predicate is everything
+    def selects(self, obj: JsonObject) -> bool:
+        return all(term(obj) for term in self.terms)
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
@@ -98,9 +97,9 @@ def list_query(kind: ResourceType, query: Mapping[str, str]) -> ListQuery:
         raise ApiError(500, message, reason="") if watch else bad_request(message)
     return ListQuery(
         watch=watch,
-        predicate=both(
-            label_selector(query.get("labelSelector", "")),
-            field_selector(query.get("fieldSelector", ""), kind.selectable),
+        terms=(
+            *_label_terms(query.get("labelSelector", "")),
+            *_field_terms(query.get("fieldSelector", ""), kind.selectable),
         ),
         limit=_number(query, "limit"),
         continue_token=query.get("continue", ""),
@@ -118,22 +117,14 @@ _COMMA = re.compile(r",(?![^(]*\))")
 _EXISTS = re.compile(r"^(?P<absent>!\s*)?(?P<key>[A-Za-z0-9][-A-Za-z0-9_./]*)$")
 
 
-def everything(_obj: JsonObject) -> bool:
-    """The predicate of an empty selector."""
-    return True
-
-
-def label_selector(text: str) -> Predicate:
+def _label_terms(text: str) -> Iterator[Predicate]:
     """Raises ApiError 400 for text that is no selector."""
-    terms = [_label_term(term.strip()) for term in _COMMA.split(text) if term.strip()]
-    if not terms:
-        return everything
+    for part in filter(None, (part.strip() for part in _COMMA.split(text))):
+        yield partial(_has_labels, _label_term(part))
 
-    def matches(obj: JsonObject) -> bool:
-        labels = obj["metadata"].get("labels") or {}
-        return all(term(labels) for term in terms)
 
-    return matches
+def _has_labels(term: Callable[[dict[str, str]], bool], obj: JsonObject) -> bool:
+    return term(obj["metadata"].get("labels") or {})
 
 
 def _label_term(term: str) -> Callable[[dict[str, str]], bool]:
@@ -151,33 +142,24 @@ def _label_term(term: str) -> Callable[[dict[str, str]], bool]:
     raise bad_request(f"unable to parse requirement: found {term!r}, expected: a label selector")
 
 
-def _field(obj: Any, path: Sequence[str]) -> str:
-    """A selectable field as the server compares it: absent is the empty string."""
-    for name in path:
-        obj = obj.get(name) if isinstance(obj, dict) else None
-    return "" if obj is None else str(obj).lower() if isinstance(obj, bool) else str(obj)
-
-
-def field_selector(text: str, allowed: Sequence[str]) -> Predicate:
+def _field_terms(text: str, allowed: Sequence[str]) -> Iterator[Predicate]:
     """Raises ApiError 400 for text that is no selector, or for a field outside `allowed`."""
-    terms: list[tuple[list[str], bool, str]] = []
-    for term in filter(None, (part.strip() for part in text.split(","))):
-        match = _EQUALITY.match(term)
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = _EQUALITY.match(part)
         if match is None:
-            raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
+            raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         if match["key"] not in allowed:
             raise bad_request(f"field label not supported: {match['key']}")
-        terms.append((match["key"].split("."), match["op"] != "!=", match["value"]))
-    if not terms:
-        return everything
-    return lambda obj: all((_field(obj, path) == wanted) is equal for path, equal, wanted in terms)
+        yield partial(_has_field, match["key"].split("."), match["value"], match["op"] != "!=")
 
 
-def both(first: Predicate, second: Predicate) -> Predicate:
-    """An object must satisfy both."""
-    if first is everything:
-        return second
-    return first if second is everything else lambda obj: first(obj) and second(obj)
+def _has_field(path: Sequence[str], wanted: str, equal: bool, obj: JsonObject) -> bool:
+    """Compared as the server does: absent is the empty string."""
+    value: Any = obj
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return (text == wanted) is equal
 
 
 # -- lists
@@ -208,14 +190,14 @@ def list_page(store: Store, target: RequestTarget, query: ListQuery) -> Page:
             raise expired(_CONTINUE_EXPIRED)
     entries = known if known is not None else store.entries(target.kind.key)
     matching = entries
-    if target.namespace is not None or not query.plain:
+    if target.namespace is not None or query.terms:
         in_place = (entry for entry in entries if target.namespace in (None, entry.key[0]))
-        matching = [entry for entry in in_place if query.predicate(entry.obj)]
+        matching = [entry for entry in in_place if query.selects(entry.obj)]
     end = start + query.limit
     if not query.limit or end >= len(matching):
         return Page(matching[start:], revision)
     store.keep_page(target.kind.key, revision, entries)
-    rest = len(matching) - end if query.plain else None
+    rest = len(matching) - end if not query.terms else None
     return Page(matching[start:end], revision, _token(revision, end), rest)
 
 
@@ -283,10 +265,10 @@ def _seen(event: StoreEvent, target: RequestTarget, query: ListQuery) -> tuple[s
     namespace, name = event.entry.key
     if target.namespace not in (None, namespace) or target.name not in (None, name):
         return None
-    if query.plain:
+    if not query.terms:
         return event.type, event.entry
-    after = event.type != "DELETED" and query.predicate(event.entry.obj)
-    before = event.previous is not None and query.predicate(event.previous.obj)
+    after = event.type != "DELETED" and query.selects(event.entry.obj)
+    before = event.previous is not None and query.selects(event.previous.obj)
     if after:
         return ("MODIFIED" if before else "ADDED"), event.entry
     if not before or event.previous is None:

@@ -253,15 +253,19 @@ _TOLERATED_BY_DAEMONS = (
 
 def daemon_set_plan(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Sequence[JsonObject]) -> WorkloadPlan:
     """`pods` are those that the DaemonSet owns, wherever they are."""
-    pod = _daemon_pod_spec(daemon_set)
+    spec = daemon_set["spec"]["template"]["spec"]
+    pod = PodSpec.of({**spec, "tolerations": _daemon_tolerations(spec)})
     wanted = {node.name for node in nodes if pod.node_name in ("", node.name) and daemon_unfit_for(pod, node) is None}
     by_node: dict[str, list[JsonObject]] = {}
     for owned in pods:
         by_node.setdefault(_node_of(owned), []).append(owned)
-    delete = list(_surplus_daemons(by_node, wanted))
-    going = {pod["metadata"]["uid"] for pod in delete}
-    by_wanted_node = {node: _daemon(all_, going) for node, all_ in by_node.items() if node in wanted}
-    daemons = {node: pod for node, pod in by_wanted_node.items() if pod is not None}
+    daemons: dict[str, JsonObject] = {}
+    delete: list[JsonObject] = []
+    for node, there in sorted(by_node.items()):
+        # The oldest counts. Those go that are newer, have ended, or are on a node that should have none.
+        oldest = active(there)[:1] if node in wanted else []
+        daemons.update((node, item) for item in oldest)
+        delete += [item for item in staying(there) if item not in oldest]
     hash_ = template_hash(daemon_set["spec"]["template"])
     updated = {node for node, pod in daemons.items() if pod["metadata"]["labels"].get(REVISION_HASH) == hash_}
     ready = {node for node, pod in daemons.items() if is_ready(pod)}
@@ -305,11 +309,6 @@ def _daemon_tolerations(spec: JsonObject) -> list[JsonObject]:
     return own + [item for item in more if item not in own]
 
 
-def _daemon_pod_spec(daemon_set: JsonObject) -> PodSpec:
-    spec = dict(daemon_set["spec"]["template"]["spec"])
-    return PodSpec.of({**spec, "tolerations": _daemon_tolerations(spec)})
-
-
 def _node_of(pod: JsonObject) -> str:
     """Where it is, or where it was made for."""
     spec = pod["spec"]
@@ -317,22 +316,6 @@ def _node_of(pod: JsonObject) -> str:
         return str(spec["nodeName"])
     required: Any = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     return str(required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
-
-
-def _surplus_daemons(by_node: dict[str, list[JsonObject]], wanted: set[str]) -> Iterator[JsonObject]:
-    """Pods on nodes that should have none, that have ended, or of which there are several on a node: the newer ones."""
-    for node, pods in sorted(by_node.items()):
-        alive = [pod for pod in pods if not is_being_deleted(pod)]
-        over = [pod for pod in alive if is_done(pod) or node not in wanted]
-        yield from over
-        rest = sorted((pod for pod in alive if pod not in over), key=age_key)
-        yield from rest[1:]
-
-
-def _daemon(pods: Sequence[JsonObject], going: set[str]) -> JsonObject | None:
-    """The one that counts on its node."""
-    staying = (pod for pod in pods if pod["metadata"]["uid"] not in going and not is_being_deleted(pod))
-    return next(staying, None)
 
 
 def _daemons_to_replace(
