@@ -55,8 +55,7 @@ class SimulatedClaimController:
         self._queue = WorkQueue(lambda: Backoff(first_s=0.05, longest_s=5.0))
         self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
         self._claims = Reflector(kube, RESOURCE_CLAIMS, on_change=self._claim_changed)
-        self._templates = Reflector(kube, RESOURCE_CLAIM_TEMPLATES, on_change=self._template_changed)
-
+        self._templates = Reflector(kube, RESOURCE_CLAIM_TEMPLATES, on_change=lambda it: self._queue_pods_of(it.key[0]))
         self._complaints: set[tuple[str, str]] = set()
         """UID of the pod, and message; as long as the pod exists."""
 
@@ -86,9 +85,6 @@ class SimulatedClaimController:
         self._add("claim", change.key)
         if change.after is None:
             self._queue_pods_of(change.key[0])
-
-    def _template_changed(self, change: Change) -> None:
-        self._queue_pods_of(change.key[0])
 
     def _queue_pods_of(self, namespace: str) -> None:
         for key in self._pods.objects:

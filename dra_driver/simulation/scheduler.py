@@ -45,7 +45,6 @@ from dra_driver.api.resource import Allocation, DeviceClass, ResourceClaim, Reso
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Mirror, MirrorChange, Reflector, follow, key_of
-from dra_driver.names import DeviceId
 from dra_driver.simulation.pods import (
     claim_entries,
     generated_claims,
@@ -253,7 +252,7 @@ class SimulatedScheduler:
             raise _Waits("there are no nodes", "no nodes available to schedule pods")
         typed_pod = Pod.of(pod)
         for node in nodes:
-            placement = place_on(typed_pod, typed, node, snapshot, share_ids=_random_share_id)
+            placement = place_on(typed_pod, typed, node, snapshot, share_ids=lambda *_: str(uuid4()))
             if isinstance(placement, str):
                 refusals[placement] += 1
                 reported[_reported(placement, typed_pod, node)] += 1
@@ -448,10 +447,6 @@ def _unusable(claim: JsonObject, pod: JsonObject) -> str | None:
 def _allocation(claim: JsonObject) -> Allocation | None:
     allocation = (claim.get("status") or {}).get("allocation")
     return Allocation.of(allocation) if allocation is not None else None
-
-
-def _random_share_id(claim: ResourceClaim, request: str, device: DeviceId) -> str:
-    return str(uuid4())
 
 
 def _reported(reason: str, pod: Pod, node: NodeView) -> str:

@@ -74,7 +74,8 @@ class Containers:
 
     def are_real(self, pod: JsonObject) -> bool:
         """Whether all of the pod's containers can run here."""
-        return all(_first_word(container) in self._programs for container in pod["spec"]["containers"])
+        commands = [container.get("command") or [""] for container in pod["spec"]["containers"]]
+        return all(words[0] in self._programs for words in commands)
 
     def start(
         self, pod: JsonObject, described: Mapping[str, ContainerDescription], changed: Callable[[], None]
@@ -309,7 +310,3 @@ def _user(pod: JsonObject, container: JsonObject) -> int:
 
 def _file_name(inside: str) -> str:
     return inside.strip("/").replace("/", "-")
-
-
-def _first_word(container: JsonObject) -> str:
-    return next(iter(container.get("command") or ()), "")

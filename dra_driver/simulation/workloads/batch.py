@@ -58,7 +58,8 @@ def job(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> Workloa
     if indexed:
         status["completedIndexes"] = ",".join(sorted({_index(pod) for pod in succeeded}, key=int)) or None
     suspended = ("Suspended", bool(spec.get("suspend")), "JobSuspended", "Job suspended")
-    shown = conditions_of(owner, now, suspended, keep=True) if spec.get("suspend") or _was_suspended(owner) else []
+    known = {item["type"] for item in (owner.get("status") or {}).get("conditions") or ()}
+    shown = conditions_of(owner, now, suspended, keep=True) if spec.get("suspend") or "Suspended" in known else []
     if end is not None:
         shown += conditions_of(owner, now, end)
         if end[0] == "Complete":
@@ -106,10 +107,6 @@ def _index(pod: JsonObject) -> str:
 
 def _phase(pod: JsonObject) -> str:
     return (pod.get("status") or {}).get("phase") or "Pending"
-
-
-def _was_suspended(owner: JsonObject) -> bool:
-    return any(item["type"] == "Suspended" for item in (owner.get("status") or {}).get("conditions") or ())
 
 
 def cron_job(owner: JsonObject, jobs: Sequence[JsonObject], now: datetime) -> WorkloadPlan:

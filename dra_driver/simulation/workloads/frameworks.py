@@ -207,13 +207,9 @@ def _ray_cluster(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator
     for group in spec.get("workerGroupSpecs") or ():
         labels = common | _named("ray.io", node_type="worker", group=group["groupName"])
         env = (("RAY_IP", f"{name}-head-svc"), ("FQ_RAY_IP", f"{name}-head-svc.{owner['metadata']['namespace']}"))
-        for index in range(_ray_workers(group)):
+        replicas = group.get("replicas", group.get("minReplicas", 0)) * group.get("numOfHosts", 1)
+        for index in range(0 if group.get("suspend") else replicas):
             yield pod_of(owner, group["template"], f"{name}-{group['groupName']}-worker-{index}", labels, env=env)
-
-
-def _ray_workers(group: JsonObject) -> int:
-    replicas: int = group.get("replicas", group.get("minReplicas", 0)) * group.get("numOfHosts", 1)
-    return 0 if group.get("suspend") else replicas
 
 
 def _of_ray_cluster(field: str) -> Children:
