@@ -210,7 +210,7 @@ class SimulatedScheduler:
     # -- decide
 
     def _claims_of(self, pod: JsonObject) -> list[JsonObject]:
-        """The claims of the pod's entries. Raises _Waits while one cannot be used, or is not made: whoever makes it
+        """The claims of the pod's entries. Raises _Waits while one cannot be used, or is not made: the claim controller
         complains if that takes long."""
         namespace = pod["metadata"]["namespace"]
         made = generated_claims(pod)

@@ -209,8 +209,8 @@ def _paths(kind: ResourceType, schema_name: str) -> JsonObject:
             "x-kubernetes-action": verb,
         }
     create = {**operations["put"], "x-kubernetes-action": "post"}
-    one, all_ = unquote(resource.path(namespace, "{name}")), unquote(resource.path(namespace))
-    return {one: operations, all_: {"post": create}}
+    object_path, collection_path = unquote(resource.path(namespace, "{name}")), unquote(resource.path(namespace))
+    return {object_path: operations, collection_path: {"post": create}}
 
 
 def _query(name: str) -> JsonObject:

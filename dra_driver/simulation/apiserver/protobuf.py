@@ -26,7 +26,7 @@ from dra_driver.bundled import read_yaml
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class FieldForm:
     """Of a field, in the words of the table; `of` is a message by its name, or how a value of JSON is written."""
 
     of: str
@@ -41,7 +41,7 @@ def _source() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
 
 
 @cache
-def table() -> Mapping[str, Mapping[str, tuple[int, Form]]]:
+def table() -> Mapping[str, Mapping[str, tuple[int, FieldForm]]]:
     """Number and form of each field, by message."""
     return {
         name: {field: _read(str(text)) for field, text in fields.items()}
@@ -50,10 +50,10 @@ def table() -> Mapping[str, Mapping[str, tuple[int, Form]]]:
     }
 
 
-def _read(text: str) -> tuple[int, Form]:
+def _read(text: str) -> tuple[int, FieldForm]:
     number, _, form = text.partition(" ")
     of = form.removeprefix("list of ").removeprefix("inline ") or "str"
-    return int(number), Form(of, form.startswith("list of ") or of in _MAPS, form.startswith("inline "))
+    return int(number), FieldForm(of, form.startswith("list of ") or of in _MAPS, form.startswith("inline "))
 
 
 _SCALARS = {

@@ -7,7 +7,7 @@ from support.rows import rows
 
 from dra_driver.apirules.schema import Schema, builtin_schema
 from dra_driver.apirules.status import ApiError
-from dra_driver.simulation.apiserver.protobuf import Form, decode, encode, table
+from dra_driver.simulation.apiserver.protobuf import FieldForm, decode, encode, table
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
@@ -69,7 +69,7 @@ def test_what_cannot_be_read_is_refused(body: bytes, status: int) -> None:
 
 def missing(message: str, schema: Schema, path: str) -> Iterator[str]:
     """Fields of a schema that a message does not have, and those that it has by another name."""
-    named: dict[str, Form] = {}
+    named: dict[str, FieldForm] = {}
     for name, (_, form) in table()[message].items():
         named |= {inner: its for inner, (_, its) in table()[form.of].items()} if form.inline else {name: form}
     yield from (f"{path}.{name}" for name in schema.properties.keys() ^ named.keys())
