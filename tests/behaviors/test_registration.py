@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_plugin, short_folder
 
-from dra_driver.errors import NodeNotReady
+from dra_driver.errors import NodeNotReady, Unreachable
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
 from dra_driver.names import GPU_DRIVER
@@ -162,6 +162,29 @@ def connections_to(socket: Path) -> int:
     """Connections that the server of a unix socket has accepted; state 3 is SS_CONNECTED."""
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
     return sum(line[-1] == str(socket) and line[5] == "03" for line in lines)
+
+
+async def test_a_call_ends_with_an_error_when_the_registration_goes(
+    registry: PluginRegistry, kubelet_root: Path
+) -> None:
+    claims = ScriptedClaims()
+    claims.hold.clear()
+    async with running_plugin(kubelet_root, claims):
+        await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+        known = registry.newest(GPU_DRIVER)
+
+        async def call() -> None:
+            request = [{"namespace": "default", "name": "one", "uid": "1"}]
+            await known.call("NodeUnprepareResources", "NodeUnprepareResourcesRequest", request, 45.0)
+
+        waiting = asyncio.create_task(call())
+        await eventually(lambda: bool(claims.called("unprepare")))
+        plugin_sockets(kubelet_root, GPU_DRIVER, None).registration.unlink()
+        with pytest.raises(Unreachable, match="no longer registered"):
+            await waiting
+        with pytest.raises(Unreachable, match="no longer registered"):
+            await call()
+        claims.hold.set()
 
 
 async def test_one_socket_for_registration_and_calls_works_as_well(

@@ -73,6 +73,14 @@ class Plugin:
             return await _unary(self.channel, f"/{kubelet_api.DRA_V1}/{method}", request, response, deadline_s)
         except grpc.aio.AioRpcError as error:
             raise Unreachable(f"{error.code().name}: {error.details()}", about=f"DRA driver {self.driver}") from error
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            # So ends a call whose connection is closed, because the plugin's registration socket went.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Unreachable(
+                "CANCELLED: the plugin is no longer registered", about=f"DRA driver {self.driver}"
+            ) from None
 
 
 class PluginRegistry:
