@@ -42,12 +42,11 @@ from kubelet_plugin.claims.node_effects import (
     effects_of,
     machine_of,
     mode_resets,
-    mps_daemons,
 )
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, incomplete, lacking
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, incomplete, lacking
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric_answers import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
@@ -140,7 +139,6 @@ class _Node:
 
     own: OwnNode
     host: HostFiles
-    runtime: ContainerRuntime
     driver: DriverInstallation
     open_nvml: OpenNvml
     programs: DriverPrograms
@@ -191,12 +189,10 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
     imex_state = (lambda: None) if host_imex is None else host_imex.state
     machine = machine_of(host, settings.host_root if settings.simulate else None)
     fabric = _fabric_manager(settings, host, driver, simulated)
-    runtime = ContainerRuntime(own)
     ours = CurrentFootprint(journal, host)
     return _Node(
         own=own,
         host=host,
-        runtime=runtime,
         driver=driver,
         open_nvml=open_nvml,
         programs=programs,
@@ -211,11 +207,11 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
             make_nodes=DeviceNodes(machine.on_host, driver, programs),
             incomplete=partial(incomplete, driver),
             # Containers of a simulated node run no hooks.
-            warnings=runtime.warnings if settings.simulate else partial(lacking, driver, runtime),
+            warnings=own.runtime_warnings if settings.simulate else partial(lacking, driver, own),
             fabric=partial(answer_of, fabric) if Feature.FABRIC_PARTITIONS in settings.feature_gates else FabricAnswer,
         ),
         machine=machine,
-        daemons=mps_daemons(machine, programs, settings.state_dir / "mps"),
+        daemons=MpsDaemons(settings.state_dir / "mps", machine.on_host, programs),
         journal=journal,
         ours=ours,
     )
@@ -384,7 +380,7 @@ def _claims(
     listener: ClaimListener,
 ) -> ClaimService:
     files = ContainerFilesOfNode(
-        node.driver, OtherClaims(settings.cdi_root, [settings.driver_name]), node.runtime.readable
+        node.driver, OtherClaims(settings.cdi_root, [settings.driver_name]), node.own.readable_cdi
     )
     metadata = settings.state_dir / METADATA_FOLDER
     return ClaimService(
@@ -460,7 +456,7 @@ async def _domains(
         host=node.host,
         facts=facts,
         container_files=ContainerFilesOfNode(node.driver),
-        readable=node.runtime.readable,
+        readable=node.own.readable_cdi,
         host_imex=None if node.host_imex is None else node.host_imex.problem,
         daemon_mounts=_simulated_hardware(settings),
     )

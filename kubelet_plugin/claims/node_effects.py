@@ -62,11 +62,6 @@ def machine_of(host: HostFiles, simulated: Path | None) -> NodeMachine:
     return NodeMachine(host, OnHost.simulated(host), kernel, kernel)
 
 
-def mps_daemons(machine: NodeMachine, programs: DriverPrograms, folder: Path) -> MpsDaemons:
-    """`folder` is the same path on the host and here."""
-    return MpsDaemons(folder, machine.on_host, programs)
-
-
 def effects_of(
     machine: NodeMachine,
     hardware: Hardware,

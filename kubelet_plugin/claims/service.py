@@ -100,7 +100,7 @@ class ServicePatience:
 
 @dataclass(frozen=True, slots=True)
 class NodeSources:
-    """Where the service finds out about its node, as one driver has it."""
+    """The node as one driver has it now, from Discovery's facts."""
 
     driver: str
     node_name: str
@@ -110,6 +110,62 @@ class NodeSources:
     gates: Gates = Gates.DEFAULT
     metadata_folder: Path | None = None
     """Of device metadata, the same on the host and here; None: claims have none."""
+
+    def node(self) -> KnownNode:
+        return self._known(self.facts.facts)
+
+    def boot_id(self) -> str:
+        return self.facts.facts.boot_id
+
+    def check_not_released(self) -> None:
+        """Raises NodeNotReady while the GPUs are released to another tool: see `kubelet_plugin.facts.release`."""
+        for problem in self.facts.facts.problems:
+            if problem.reason == RELEASED:
+                raise NodeNotReady(problem.message, about=f"node {self.node_name}")
+
+    def lost(self) -> frozenset[str]:
+        try:
+            return _lost(self.facts.facts)
+        except NodeNotReady:
+            return frozenset()
+
+    async def look_again(self) -> KnownNode:
+        try:
+            async with asyncio.timeout(_LOOK_AGAIN_S):
+                _, facts = await asyncio.gather(self.offers.refresh(), self.facts.observe())
+                return self._known(facts)
+        except TimeoutError:
+            return self.node()
+
+    def files(self) -> asyncio.Future[ContainerFiles]:
+        """Of the node as it is known now."""
+        return asyncio.get_running_loop().run_in_executor(None, self.container_files, self.facts.facts)
+
+    def _offers(self, facts: NodeFacts) -> Mapping[str, Offer] | NodeNotReady:
+        try:
+            return self.offers.of(facts)
+        except NodeNotReady as error:
+            return error
+
+    def _known(self, facts: NodeFacts) -> KnownNode:
+        gpus = {gpu.uuid: gpu for gpu in facts.gpus}
+        return KnownNode(
+            self.driver,
+            self.node_name,
+            facts.boot_id,
+            self._offers(facts),
+            gpus,
+            facts.problems,
+            _lost(facts),
+            self.offers.undecided(facts),
+            self.gates,
+            self._metadata(facts),
+        )
+
+    def _metadata(self, facts: NodeFacts) -> MetadataSource | None:
+        if self.metadata_folder is None:
+            return None
+        return MetadataSource(str(self.metadata_folder), self.offers.attributes(facts, self.driver))
 
 
 class ClaimService:
@@ -131,7 +187,7 @@ class ClaimService:
         self._listener = listener or ClaimListener()
         self._executor = executor
         self._claims = claims
-        self._view = _View(node)
+        self._view = node
         self._healer = Healer(self._journal, executor, claims, self._view, stale_after_s=patience.stale_s)
         self._patience = patience
         self._pending = False
@@ -386,72 +442,6 @@ class _Reads:
             await until(self._complete, _TOGETHER_S)
         else:
             self._complete.set()
-
-
-class _View:
-    """The node, from Discovery's facts."""
-
-    def __init__(self, sources: NodeSources) -> None:
-        self._sources = sources
-        self._facts = sources.facts
-
-    def node(self) -> KnownNode:
-        return self._node(self._facts.facts)
-
-    def boot_id(self) -> str:
-        return self._facts.facts.boot_id
-
-    def check_not_released(self) -> None:
-        """Raises NodeNotReady while the GPUs are released to another tool: see `kubelet_plugin.facts.release`."""
-        for problem in self._facts.facts.problems:
-            if problem.reason == RELEASED:
-                raise NodeNotReady(problem.message, about=f"node {self._sources.node_name}")
-
-    def lost(self) -> frozenset[str]:
-        try:
-            return _lost(self._facts.facts)
-        except NodeNotReady:
-            return frozenset()
-
-    async def look_again(self) -> KnownNode:
-        try:
-            async with asyncio.timeout(_LOOK_AGAIN_S):
-                _, facts = await asyncio.gather(self._sources.offers.refresh(), self._facts.observe())
-                return self._node(facts)
-        except TimeoutError:
-            return self.node()
-
-    def files(self) -> asyncio.Future[ContainerFiles]:
-        """Of the node as it is known now."""
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(None, self._sources.container_files, self._facts.facts)
-
-    def _offers(self, facts: NodeFacts) -> Mapping[str, Offer] | NodeNotReady:
-        try:
-            return self._sources.offers.of(facts)
-        except NodeNotReady as error:
-            return error
-
-    def _node(self, facts: NodeFacts) -> KnownNode:
-        gpus = {gpu.uuid: gpu for gpu in facts.gpus}
-        return KnownNode(
-            self._sources.driver,
-            self._sources.node_name,
-            facts.boot_id,
-            self._offers(facts),
-            gpus,
-            facts.problems,
-            _lost(facts),
-            self._sources.offers.undecided(facts),
-            self._sources.gates,
-            self._metadata(facts),
-        )
-
-    def _metadata(self, facts: NodeFacts) -> MetadataSource | None:
-        sources = self._sources
-        if sources.metadata_folder is None:
-            return None
-        return MetadataSource(str(sources.metadata_folder), sources.offers.attributes(facts, sources.driver))
 
 
 def _lost(facts: NodeFacts) -> frozenset[str]:

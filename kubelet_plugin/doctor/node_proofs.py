@@ -21,7 +21,7 @@ from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.doctor.proofs import Proof, ProofResult, failed, not_tried, passed
 from dra_driver.errors import DriverError, HardwareError, NodeNotReady
 from dra_driver.phrases import and_more
-from kubelet_plugin.claims.node_effects import NodeMachine, effects_of, machine_of, mps_daemons
+from kubelet_plugin.claims.node_effects import NodeMachine, effects_of, machine_of
 from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.smi import gpu_list, list_differences, profile_differences, profile_list, time_slices
 from kubelet_plugin.effects.gpu_settings import INTERVALS
@@ -124,7 +124,7 @@ class ProofNode:
 
     @cached_property
     def daemons(self) -> MpsDaemons:
-        return mps_daemons(self._machine, self.programs, self.places.state_dir / "mps")
+        return MpsDaemons(self.places.state_dir / "mps", self._machine.on_host, self.programs)
 
     @cached_property
     def borrowed(self) -> Borrowed:

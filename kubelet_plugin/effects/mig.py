@@ -43,8 +43,9 @@ PAUSES_S = (0.2, 0.5, 1.0, 2.0, 3.0)
 """Between attempts to take something back that is in use: a container's programs need a moment to end."""
 
 
-class MigModes:
-    """Facts: `was`, `on` or `off`. Within `paused` no other NVML session of this process is open."""
+class _MigEffect:
+    """`sleep` waits between attempts to take something back. Within `paused` no other NVML session of this process is
+    open."""
 
     def __init__(
         self,
@@ -56,6 +57,10 @@ class MigModes:
         self._nvml = nvml
         self._paused = paused
         self._sleep = sleep
+
+
+class MigModes(_MigEffect):
+    """Facts: `was`, `on` or `off`."""
 
     def before(self, hold: MigMode, records: Records) -> Made:
         def look(nvml: Nvml) -> Made:
@@ -119,12 +124,8 @@ class MigModes:
             return self._nvml.use(gpu, switch)
 
 
-class GpuInstances:
+class GpuInstances(_MigEffect):
     """Facts: `gi`, its id."""
-
-    def __init__(self, nvml: NvmlUser, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._nvml = nvml
-        self._sleep = sleep
 
     def before(self, hold: GpuInstance, records: Records) -> Made:
         def look(nvml: Nvml) -> Made:
@@ -176,12 +177,8 @@ class GpuInstances:
         _patiently(lambda: self._nvml.use(hold.gpu, destroy), self._sleep)
 
 
-class ComputeInstances:
+class ComputeInstances(_MigEffect):
     """Facts: `gi` and `ci`, the ids; `uuid`; and `minor`, N of the GPU's /dev/nvidiaN since its mode was switched."""
-
-    def __init__(self, nvml: NvmlUser, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._nvml = nvml
-        self._sleep = sleep
 
     def before(self, hold: ComputeInstance, records: Records) -> Made:
         return Made()

@@ -1,14 +1,13 @@
-"""The node's container runtime, and what containers need to use this node's GPUs: files and device nodes.
+"""What containers need to use this node's GPUs, files and device nodes, and what they lack.
 
-The Node object says which runtime it is, and so which CDI version it reads. `kubelet_plugin.main` gives
-`ContainerFilesOfNode` to the claim service; its calls block, in any thread.
+`kubelet_plugin.main` gives `ContainerFilesOfNode` to the claim service; its calls block, in any thread.
 """
 
 from collections.abc import Callable, Iterator
 from functools import cache
 
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
-from dra_driver.cdi.model import GROUPS_SINCE, DeviceNode, readable_version, reads
+from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import DRIVER_INCOMPLETE, NodeFacts
 from kubelet_plugin.facts.own_node import OwnNode
@@ -18,14 +17,14 @@ from kubelet_plugin.prepare.cdi_files import OtherClaims
 from kubelet_plugin.prepare.known_node import ContainerFiles
 
 
-def lacking(driver: DriverInstallation, runtime: "ContainerRuntime") -> Iterator[Problem]:
+def lacking(driver: DriverInstallation, node: OwnNode) -> Iterator[Problem]:
     """What containers of this node go without, because of its hook program or of its runtime. May run the former."""
     try:
         warning = hook_warning(driver.hook())
     except NodeNotReady as error:
         warning = Problem(subject="hook program", reason=NO_HOOK_PROGRAM, message=str(error))
     yield from () if warning is None else (warning,)
-    yield from runtime.warnings()
+    yield from node.runtime_warnings()
 
 
 def incomplete(driver: DriverInstallation, version: str) -> Problem | None:
@@ -35,35 +34,6 @@ def incomplete(driver: DriverInstallation, version: str) -> Problem | None:
     except NodeNotReady as error:
         return Problem(subject="driver files", reason=DRIVER_INCOMPLETE, message=error.message)
     return None
-
-
-class ContainerRuntime:
-    """That of the node."""
-
-    def __init__(self, node: OwnNode) -> None:
-        self._node = node
-
-    def readable(self) -> str | None:
-        """The highest CDI version that it reads; None when that is not known of it. Raises NodeNotReady while it is
-        not known which runtime it is: a file that it cannot read would keep containers from starting."""
-        if self._node.runtime is None:
-            raise NodeNotReady(
-                "the node's container runtime has not been read from the API server yet",
-                about=f"node {self._node.name}",
-            )
-        return readable_version(self._node.runtime)
-
-    def warnings(self) -> tuple[Problem, ...]:
-        """What containers of this node go without because of it."""
-        readable = readable_version(self._node.runtime or "")
-        if reads(readable, GROUPS_SINCE):
-            return ()
-        message = (
-            f"{self._node.runtime} reads CDI files up to version {readable}, and groups of device nodes need"
-            f" {GROUPS_SINCE}: programs that become another user in their container cannot open /dev/dri; upgrade to"
-            " containerd 1.7.16 or CRI-O 1.30, or newer"
-        )
-        return (Problem(subject="container runtime", reason="OldCdi", message=message),)
 
 
 class ContainerFilesOfNode:

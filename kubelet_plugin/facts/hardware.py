@@ -207,7 +207,7 @@ class Hardware:
                 problem = _driver_problem(error, self._host.nvidia_gpus())
                 facts = NodeFacts(boot_id, None, (), tuple(item for item in (nodes, problem) if item is not None))
             else:
-                if not facts.gpus and _unreadable(facts.problems):
+                if not facts.gpus and any(problem.subject.startswith("GPU ") for problem in facts.problems):
                     # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
                     self._renew(session)
             self._last = facts
@@ -345,7 +345,7 @@ class Hardware:
             self.close()
         if self._session is not None:
             return
-        fingerprint = _Fingerprint.of(self._host, self._host.nvidia_gpus())
+        fingerprint = self._fingerprint()
         source = self._open_nvml()
         nvml = Nvml(source.library)
         nvml.start()
@@ -356,7 +356,12 @@ class Hardware:
 
     def _is_outdated(self) -> bool:
         session = self._session
-        return session is not None and session.fingerprint != _Fingerprint.of(self._host, self._host.nvidia_gpus())
+        return session is not None and session.fingerprint != self._fingerprint()
+
+    def _fingerprint(self) -> tuple[str | None, ...]:
+        """What a session depends on: the loaded kernel module, and which GPUs it holds. It ends when they change."""
+        held = (gpu.address for gpu in self._host.nvidia_gpus() if gpu.driver == "nvidia")
+        return self._host.kernel_driver_version(), *held
 
     def _located(self, gpus: Sequence[GpuFacts], pci: Sequence[PciFacts]) -> tuple[GpuFacts, ...]:
         """GPUs with what the kernel knows of them, by PCI address. NVML's own NUMA question is about another thing."""
@@ -385,22 +390,10 @@ def _as_released(boot_id: str, last: NodeFacts | None, why: str) -> NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fingerprint:
-    """What a session depends on: the loaded kernel module, and which GPUs it holds. Another one, another session."""
-
-    kernel_driver: str | None
-    held: tuple[str, ...]
-
-    @classmethod
-    def of(cls, host: HostFiles, pci: Sequence[PciFacts]) -> "_Fingerprint":
-        return cls(host.kernel_driver_version(), tuple(gpu.address for gpu in pci if gpu.driver == "nvidia"))
-
-
-@dataclass(frozen=True, slots=True)
 class _Session:
     nvml: Nvml
     driver_root: str
-    fingerprint: _Fingerprint
+    fingerprint: tuple[str | None, ...]
 
 
 def _bounded(facts: NodeFacts) -> NodeFacts:
@@ -418,7 +411,9 @@ def _bounded(facts: NodeFacts) -> NodeFacts:
 
 
 def _problems(readings: GpuReadings, pci: Sequence[PciFacts], ours: DriverFootprint) -> tuple[Problem, ...]:
-    problems = [*readings.problems, *_of_fabric(readings.gpus)]
+    problems, fabric = list(readings.problems), fabric_of(readings.gpus)
+    if fabric.problem is not None:
+        problems.append(Problem(subject="fabric", reason=fabric.reason or "Fabric", message=fabric.problem))
     lent = {gpu.pci_bus_id for gpu in ours.lent}
     # One that comes back from a virtual machine needs a while.
     held = [gpu.address for gpu in pci if gpu.driver == "nvidia" and gpu.address not in lent]
@@ -450,13 +445,6 @@ def _with_silent(problems: list[Problem], held: Collection[str], listed: Collect
     ]
 
 
-def _of_fabric(gpus: Sequence[GpuFacts]) -> list[Problem]:
-    fabric = fabric_of(gpus)
-    if fabric.problem is None:
-        return []
-    return [Problem(subject="fabric", reason=fabric.reason or "Fabric", message=fabric.problem)]
-
-
 def _driver_problem(error: NodeNotReady, pci: Sequence[PciFacts]) -> Problem:
     problem = (
         problem_of(error, "driver")
@@ -465,10 +453,6 @@ def _driver_problem(error: NodeNotReady, pci: Sequence[PciFacts]) -> Problem:
     )
     on_the_bus = f"{problem.message}; {len(pci)} NVIDIA GPUs are on the PCI bus"
     return problem.model_copy(update={"message": on_the_bus})
-
-
-def _unreadable(problems: Sequence[Problem]) -> bool:
-    return any(problem.subject.startswith("GPU ") for problem in problems)
 
 
 def by_subject(problem: Problem) -> tuple[str, str]:

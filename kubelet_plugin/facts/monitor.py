@@ -34,7 +34,6 @@ from kubelet_plugin.facts.hardware import DRIVER_INCOMPLETE, RELEASED, NodeFacts
 from kubelet_plugin.facts.validation import Command, fault_of
 from kubelet_plugin.facts.watcher import Coverage, GpuEvent
 from kubelet_plugin.hardware.health import (
-    BadReading,
     Conditions,
     Era,
     HealthReading,
@@ -42,6 +41,7 @@ from kubelet_plugin.hardware.health import (
     Tracked,
     after_reading,
     after_xid,
+    bad_reading,
     key_of,
     reading_of,
     without_gpus,
@@ -265,7 +265,7 @@ class HealthMonitor:
         released = _released(seen)
         readings = self._readings(seen)
         for gpu, problem in lost:
-            readings[gpu.uuid] = Reading((BadReading("GpuLost", "Critical", problem.message, problem.reason),))
+            readings[gpu.uuid] = Reading((bad_reading("GpuLost", "Critical", problem.message, problem.reason),))
         conditions = after_reading(
             self._memory.conditions,
             readings if seen.driver is not None and released is None else {},
@@ -292,7 +292,7 @@ class HealthMonitor:
         readings = {gpu.uuid: reading_of(gpu, seen.health.get(gpu.uuid, HealthReading())) for gpu in seen.gpus}
         for lost in seen.lost:
             reading = readings.get(lost.gpu_uuid, Reading())
-            trouble = BadReading("InstanceLost", "Critical", lost.message, instance=lost.mig_uuid)
+            trouble = bad_reading("InstanceLost", "Critical", lost.message, instance=lost.mig_uuid)
             readings[lost.gpu_uuid] = replace(reading, troubles=(*reading.troubles, trouble))
         return readings
 

@@ -5,7 +5,7 @@ Only `kubelet_plugin.main` enters here. The rest of the plugin asks `NodeWatch.f
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -25,7 +25,8 @@ from kubelet_plugin.facts.monitor import HealthFile, HealthMonitor, MonitoredFac
 from kubelet_plugin.facts.validation import Command
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.prepare.holds import ComputeInstance, HoldRecord, MpsDaemon, Records
+from kubelet_plugin.prepare.holds import ComputeInstance, MpsDaemon, Records
+from kubelet_plugin.prepare.lifecycle import made_mig_uuid
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.settings import NodePluginSettings
 
@@ -238,8 +239,9 @@ class NodeWatch:
 
 def instance_uuid(gpu: GpuFacts | None, records: Records, gpu_uuid: str, gi: int, ci: int) -> str | None:
     """UUID of the MIG device with these ids on this GPU; None when it is not known."""
-    for _, record in _made(records, gpu_uuid):
-        if (record.made.get("gi"), record.made.get("ci")) == (str(gi), str(ci)):
+    for hold, record in records.items():
+        of_gpu = isinstance(hold, ComputeInstance) and hold.parent.gpu.uuid == gpu_uuid
+        if of_gpu and (record.made.get("gi"), record.made.get("ci")) == (str(gi), str(ci)):
             return record.made.get("uuid")
     if gpu is None or gpu.mig is None:
         return None
@@ -256,13 +258,4 @@ def instance_of(offer: Offer, records: Records) -> str | None:
         return None
     if offer.existing is not None:
         return offer.existing.uuid
-    for hold, record in _made(records, offer.gpu.uuid):
-        if hold.partition == offer.partition:
-            return record.made.get("uuid") or ""
-    return ""
-
-
-def _made(records: Records, gpu_uuid: str) -> Iterator[tuple[ComputeInstance, HoldRecord]]:
-    for hold, record in records.items():
-        if isinstance(hold, ComputeInstance) and hold.parent.gpu.uuid == gpu_uuid:
-            yield hold, record
+    return made_mig_uuid(offer.gpu.uuid, offer.partition, records)

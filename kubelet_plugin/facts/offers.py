@@ -94,27 +94,6 @@ class NodeRules:
             _log.warning("the publisher's decision for this node cannot be read", error=str(error))
 
 
-class _Attributes:
-    """Of the devices of a node with these facts and rules; each is described when it is first needed."""
-
-    def __init__(
-        self, facts: NodeFacts, rules: PublishingPolicy, driver: str, describe: Callable[[], DeviceAttributes]
-    ) -> None:
-        self.facts = facts
-        self.rules = rules
-        self.driver = driver
-        self._describe = cache(describe)
-        self._of_devices: dict[tuple[str, bool], JsonObject] = {}
-        """By name, and whether it is shared."""
-
-    def of(self, offer: Offer) -> JsonObject:
-        key = offer.name, offer.sharing is not None
-        if key not in self._of_devices:
-            attributes, _ = self._describe().of(offer, device_capacity(offer))
-            self._of_devices[key] = {name: attribute.to_wire() for name, attribute in attributes.items()}
-        return self._of_devices[key]
-
-
 class NodeOffers:
     """The table of one node; made again when the facts or the rules change."""
 
@@ -122,7 +101,7 @@ class NodeOffers:
         self._rules = rules
         self._node_name = node_name
         self._last: tuple[NodeFacts, PublishingPolicy, Mapping[str, Offer]] | None = None
-        self._attributes: _Attributes | None = None
+        self._attributes: tuple[NodeFacts, PublishingPolicy, str, Callable[[Offer], JsonObject]] | None = None
 
     def of(self, facts: NodeFacts) -> Mapping[str, Offer]:
         """Also withheld devices, and devices from before a change. Raises NodeNotReady until the rules are known."""
@@ -147,12 +126,23 @@ class NodeOffers:
         devices from before a change."""
         rules = self._rules.rules or PublishingPolicy.EVERYTHING
         last = self._attributes
-        if last is None or last.facts is not facts or last.rules is not rules or last.driver != driver:
-            last = _Attributes(
-                facts, rules, driver, lambda: DeviceAttributes(self._inventory(facts), rules, {}, driver)
-            )
-            self._attributes = last
-        return last.of
+        if last is None or last[0] is not facts or last[1] is not rules or last[2] != driver:
+            self._attributes = last = facts, rules, driver, self._describing(facts, rules, driver)
+        return last[3]
+
+    def _describing(self, facts: NodeFacts, rules: PublishingPolicy, driver: str) -> Callable[[Offer], JsonObject]:
+        """Describes each device when it is first needed."""
+        described = cache(lambda: DeviceAttributes(self._inventory(facts), rules, {}, driver))
+        known: dict[tuple[str, bool], JsonObject] = {}
+
+        def of(offer: Offer) -> JsonObject:
+            key = offer.name, offer.sharing is not None
+            if key not in known:
+                attributes, _ = described().of(offer, device_capacity(offer))
+                known[key] = {name: attribute.to_wire() for name, attribute in attributes.items()}
+            return known[key]
+
+        return of
 
     def _inventory(self, facts: NodeFacts) -> NodeInventorySpec:
         return NodeInventorySpec(

@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 import structlog
 
+from dra_driver.api.inventory import Problem
 from dra_driver.api.meta import NODES, JsonObject
+from dra_driver.cdi.model import GROUPS_SINCE, readable_version, reads
+from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Reflector
 from dra_driver.runtime.tasks import until
@@ -31,6 +34,28 @@ class OwnNode:
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change."""
         self._listeners.append(listener)
+
+    def readable_cdi(self) -> str | None:
+        """The highest CDI version that its container runtime reads; None when that is not known of it. Raises
+        NodeNotReady while it is not known which runtime it is: a file that it cannot read would keep containers from
+        starting."""
+        if self.runtime is None:
+            raise NodeNotReady(
+                "the node's container runtime has not been read from the API server yet", about=f"node {self.name}"
+            )
+        return readable_version(self.runtime)
+
+    def runtime_warnings(self) -> tuple[Problem, ...]:
+        """What containers of this node go without because of its container runtime."""
+        readable = readable_version(self.runtime or "")
+        if reads(readable, GROUPS_SINCE):
+            return ()
+        message = (
+            f"{self.runtime} reads CDI files up to version {readable}, and groups of device nodes need {GROUPS_SINCE}:"
+            " programs that become another user in their container cannot open /dev/dri; upgrade to containerd 1.7.16"
+            " or CRI-O 1.30, or newer"
+        )
+        return (Problem(subject="container runtime", reason="OldCdi", message=message),)
 
     async def follow(self, kube: Kube) -> None:
         """Until cancelled."""

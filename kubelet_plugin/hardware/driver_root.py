@@ -201,16 +201,16 @@ def scan(host: HostFiles, root: str, dev_root: str, version: str, hook: HookProg
     libraries = tree.libraries(version)
     nodes = {name: node for name in _CONTROL_NODES if (node := _node(host, dev_root, f"/dev/{name}", seen)) is not None}
     _check_complete(root, version, libraries, _node_problems(host, dev_root, nodes))
-    folders = [folder for folder in tree.folders if any(_lies_in(library, folder) for library in libraries)]
+    paths = {library.container_path for library in libraries}
+    folders_of_libraries = {path.rpartition("/")[0] for path in paths}
+    folders = [folder for folder in tree.folders if folder.rstrip("/") in folders_of_libraries]
     return DriverFiles(
         version=version,
         machine=tree.machine(libraries),
         libraries=libraries,
         links=tree.links(libraries, version),
         library_folders=tuple(folders),
-        cuda_folders=tuple(
-            folder for folder in folders if any(_is(library, folder, "libcuda.so", version) for library in libraries)
-        ),
+        cuda_folders=tuple(folder for folder in folders if f"{folder.rstrip('/')}/libcuda.so.{version}" in paths),
         files=_merged(
             tree.programs(),
             tree.configuration(),
@@ -350,11 +350,3 @@ def _merged(*parts: tuple[DriverFile, ...]) -> tuple[DriverFile, ...]:
     for file in (driver_file for part in parts for driver_file in part):
         by_path.setdefault(file.container_path, file)
     return tuple(by_path[path] for path in sorted(by_path))
-
-
-def _lies_in(library: DriverFile, folder: str) -> bool:
-    return library.container_path.rpartition("/")[0] == folder.rstrip("/")
-
-
-def _is(library: DriverFile, folder: str, name: str, version: str) -> bool:
-    return library.container_path == f"{folder.rstrip('/')}/{name}.{version}"

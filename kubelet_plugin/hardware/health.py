@@ -41,15 +41,11 @@ class Era:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class BadReading:
-    """One bad reading of a GPU."""
-
-    type: str
-    severity: Severity
-    message: str
-    value: str | None = None
-    instance: str | None = None
+def bad_reading(
+    type_: str, severity: Severity, message: str, value: str | None = None, instance: str | None = None
+) -> HealthCondition:
+    """A bad reading, without the time since when it is bad."""
+    return HealthCondition(type=type_, value=value, severity=severity, message=message, since="", instance=instance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,8 @@ class Reading:
     known of these stays.
     """
 
-    troubles: tuple[BadReading, ...] = ()
+    troubles: tuple[HealthCondition, ...] = ()
+    """`since` is empty."""
     no_action: bool | None = None
     untold: frozenset[str] = frozenset()
 
@@ -120,17 +117,17 @@ def after_reading(now: Conditions, readings: Mapping[str, Reading], *, era: Era,
     """
     tracked = {key: item for key, item in now.tracked.items() if not item.era.is_over(era)}
     for gpu, reading in readings.items():
-        bad = {key_of(gpu, trouble): trouble for trouble in reading.troubles}
-        for key in [key for key in tracked if key.gpu == gpu and key not in bad]:
+        troubles = {key_of(gpu, trouble): trouble for trouble in reading.troubles}
+        for key in [key for key in tracked if key.gpu == gpu and key not in troubles]:
             still = _seen_well(tracked[key], reading, when)
             if still is None:
                 del tracked[key]
             else:
                 tracked[key] = still
-        for key, trouble in bad.items():
+        for key, trouble in troubles.items():
             known = tracked.get(key)
             since = known.condition.since if known is not None else wire_time(when)
-            tracked[key] = Tracked(_condition(trouble, since), era, from_event=False)
+            tracked[key] = Tracked(trouble.model_copy(update={"since": since}), era, from_event=False)
     return Conditions(tracked)
 
 
@@ -151,19 +148,8 @@ def _seen_well(tracked: Tracked, reading: Reading, when: datetime) -> Tracked | 
     return replace(tracked, well_since=since)
 
 
-def key_of(gpu: str, about: BadReading | HealthCondition) -> Key:
+def key_of(gpu: str, about: HealthCondition) -> Key:
     return Key(gpu, about.type, about.value or "", about.instance or "")
-
-
-def _condition(trouble: BadReading, since: str) -> HealthCondition:
-    return HealthCondition(
-        type=trouble.type,
-        value=trouble.value,
-        severity=trouble.severity,
-        message=trouble.message,
-        since=since,
-        instance=trouble.instance,
-    )
 
 
 _ACTIONS = {
@@ -235,34 +221,34 @@ def reading_of(gpu: GpuFacts, health: HealthReading) -> Reading:
     return Reading(tuple(troubles), no_action, untold)
 
 
-def _memory(health: HealthReading) -> list[BadReading]:
+def _memory(health: HealthReading) -> list[HealthCondition]:
     memory = []
     if health.uncorrected_errors:
         count = health.uncorrected_errors
-        memory.append(BadReading("Ecc", "Warning", f"{count} uncorrected memory errors since the driver was loaded"))
+        memory.append(bad_reading("Ecc", "Warning", f"{count} uncorrected memory errors since the driver was loaded"))
     if health.remap_failed:
         memory.append(
-            BadReading("RowRemap", "Critical", "remapping memory rows failed; the GPU must be replaced", "failed")
+            bad_reading("RowRemap", "Critical", "remapping memory rows failed; the GPU must be replaced", "failed")
         )
     if health.remap_pending:
         memory.append(
-            BadReading("RowRemap", "Warning", "memory rows are remapped at the next reset of the GPU", "pending")
+            bad_reading("RowRemap", "Warning", "memory rows are remapped at the next reset of the GPU", "pending")
         )
     if health.repair_pending:
-        memory.append(BadReading("Repair", "Warning", "the GPU repairs itself at its next reset"))
+        memory.append(bad_reading("Repair", "Warning", "the GPU repairs itself at its next reset"))
     return memory
 
 
-def _action(health: HealthReading) -> list[BadReading]:
+def _action(health: HealthReading) -> list[HealthCondition]:
     action = health.recovery_action
     if not action:
         return []
     name, what = _ACTIONS.get(action, (str(action), f"action {action}"))
     severity: Severity = "Warning" if action == _DRAIN_P2P else "Critical"
-    return [BadReading("RecoveryAction", severity, f"the driver asks to {what}", name)]
+    return [bad_reading("RecoveryAction", severity, f"the driver asks to {what}", name)]
 
 
-def _fabric(gpu: GpuFacts) -> list[BadReading]:
+def _fabric(gpu: GpuFacts) -> list[HealthCondition]:
     """A GPU behind NVSwitches cannot start a program until it is registered with the fabric manager."""
     fabric = gpu.fabric
     if fabric is None or (gpu.mig is not None and gpu.mig.enabled):
@@ -272,12 +258,12 @@ def _fabric(gpu: GpuFacts) -> list[BadReading]:
             "the GPU is not registered with the NVLink fabric; is the fabric manager running? If it is, with"
             " FABRIC_MODE=1, switch on the feature gate FabricManagerPartitioning"
         )
-        return [BadReading("NvLink", "Critical", message, fabric.state)]
+        return [bad_reading("NvLink", "Critical", message, fabric.state)]
     if fabric.status != 0:
         message = f"registration with the NVLink fabric failed with NVML code {fabric.status}"
-        return [BadReading("NvLink", "Critical", message, "RegistrationFailed")]
+        return [bad_reading("NvLink", "Critical", message, "RegistrationFailed")]
     if fabric.health == "Unhealthy":
-        return [BadReading("NvLink", "Critical", "the NVLink fabric reports the GPU as unhealthy", "Unhealthy")]
+        return [bad_reading("NvLink", "Critical", "the NVLink fabric reports the GPU as unhealthy", "Unhealthy")]
     if fabric.health == "LimitedCapacity":
-        return [BadReading("NvLink", "Warning", "the NVLink fabric works with limited capacity", "LimitedCapacity")]
+        return [bad_reading("NvLink", "Warning", "the NVLink fabric works with limited capacity", "LimitedCapacity")]
     return []

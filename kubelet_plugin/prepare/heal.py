@@ -8,7 +8,7 @@ kubelet's calls do not meet. What cannot be done now is tried again; nothing her
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -30,6 +30,9 @@ _log = structlog.get_logger(__name__)
 
 _READS_AT_ONCE = 8
 _HOLDER_POLL_S = 0.05
+type _Materials = tuple[KnownNode, ContainerFiles] | NodeNotReady
+"""What plans are made of, or why there is none now."""
+
 _FORGOTTEN = (FabricPartition, ComputeMode, TimeSlice)
 """What the driver or Fabric Manager may forget without a reboot."""
 
@@ -113,7 +116,7 @@ class Healer:
             # Two claims that wait for each other's turn would wait for ever: no claim waits for a turn that is taken.
             if not self._executor.turn(uid).locked() and self._is_long_stale(holder, standing):
                 remedy = Remedy(Action.RELEASE, f"{holder.claim} (UID {uid}) {standing.value}")
-                report = await self._act(_Case(ClaimFinding(uid, holder, None, standing), None), remedy)
+                report = await self._act(ClaimFinding(uid, holder, None, standing), remedy)
                 _log.warning("released for another claim", report=[*report.done, *report.pending])
                 return not report.pending and self._journal.current.held.get(uid) != holder
             if time.monotonic() >= deadline:
@@ -138,7 +141,7 @@ class Healer:
         report = RepairReport()
         for uid, entry in self._journal.current.held.items():
             if entry.binding is BindingStage.AHEAD and (standing := await self._standing(entry)).is_stale:
-                case = _Case(ClaimFinding(uid, entry, None, standing), None)
+                case = ClaimFinding(uid, entry, None, standing)
                 remedy = Remedy(Action.RELEASE, f"{entry.claim} (UID {uid}) {standing.value} before it was bound")
                 report += await self._put_right(case, remedy, reassert=False)
         return report
@@ -172,7 +175,7 @@ class Healer:
         for entry in list(self._journal.current.held.values()):
             if not entry.releasing and any(isinstance(hold, _FORGOTTEN) for hold in entry.holds):
                 report += await self._put_right(
-                    _Case(ClaimFinding(entry.claim.uid, entry, None), None),
+                    ClaimFinding(entry.claim.uid, entry, None),
                     Remedy(Action.KEEP, "its settings may be lost"),
                     reassert=True,
                 )
@@ -194,8 +197,8 @@ class Healer:
         boot_id = self._view.boot_id()
         slow = []
         for case in cases:
-            remedy, entry = remedy_for(case.finding, boot_id, incomplete=journal.incomplete), case.entry
-            if remedy.action is Action.RELEASE and entry is not None and self._has_time(entry, case.finding.standing):
+            remedy, entry = remedy_for(case, boot_id, incomplete=journal.incomplete), case.entry
+            if remedy.action is Action.RELEASE and entry is not None and self._has_time(entry, case.standing):
                 remedy = Remedy(Action.WAIT, f"{remedy.why}; the kubelet is given time to unprepare it")
             work = self._put_right(case, remedy, reassert=reassert)
             if entry is not None and entry.holds:
@@ -207,14 +210,14 @@ class Healer:
             report += repair_report
         return report + await self.clear_left_behind()
 
-    async def _put_right(self, case: "_Case", remedy: Remedy, *, reassert: bool) -> RepairReport:
+    async def _put_right(self, case: ClaimFinding, remedy: Remedy, *, reassert: bool) -> RepairReport:
         try:
             report = await self._act(case, remedy)
-            again = reassert or case.finding.uid in self._lacking
+            again = reassert or case.uid in self._lacking
             if again and remedy.action is Action.KEEP and case.entry is not None and case.entry.holds:
                 report += await self._reassert(case.entry)
         except Exception as error:  # noqa: BLE001 - a defect met with one claim must not keep the others from repair
-            return _failed(f"claim UID {case.finding.uid}", error)
+            return _failed(f"claim UID {case.uid}", error)
         return report
 
     def _has_time(self, entry: Entry, standing: ClaimStanding) -> bool:
@@ -238,8 +241,11 @@ class Healer:
                 return RepairReport(pending=(f"{entry.claim} (UID {uid}) may lack what it needs: {error}",))
         return RepairReport((f"{entry.claim} (UID {uid}) was incomplete on the hardware: made and written again",))
 
-    async def _findings(self, journal: Journal) -> list["_Case"]:
-        materials = await self._materials()
+    async def _findings(self, journal: Journal) -> list[ClaimFinding]:
+        try:
+            materials: _Materials = self._view.node(), await self._view.files()
+        except NodeNotReady as error:
+            materials = error
         entries = list(journal.held.values())
         gate = asyncio.Semaphore(_READS_AT_ONCE)
 
@@ -254,33 +260,27 @@ class Healer:
         ]
         files = await self._executor.claims_with_file()
         for uid in sorted(set(files) - journal.held.keys()):
-            cases.append(_Case(ClaimFinding(uid, None, await self._executor.file_digests(uid)), None))
+            cases.append(ClaimFinding(uid, None, await self._executor.file_digests(uid)))
         return cases
 
-    async def _materials(self) -> "_Materials | NodeNotReady":
-        try:
-            return _Materials(self._view.node(), await self._view.files())
-        except NodeNotReady as error:
-            return error
-
     async def _case(
-        self, entry: Entry, standing: ClaimStanding, materials: "_Materials | NodeNotReady", records: Records
-    ) -> "_Case":
+        self, entry: Entry, standing: ClaimStanding, materials: "_Materials", records: Records
+    ) -> ClaimFinding:
         uid = entry.claim.uid
         finding = ClaimFinding(uid, entry, await self._executor.file_digests(uid), standing, records=records)
         wanted = WantedClaim(entry.devices, entry.holds, metadata=entry.metadata, binding=entry.binding)
         try:
             if isinstance(materials, NodeNotReady):
                 raise materials
-            node, files = materials.node, materials.files
+            node, files = materials
             finding = replace(finding, lost=mig_uuids(entry, records) & node.lost)
             plan = plan_for(entry.claim, wanted, node, files)
             known = plan.entry.cdi_digest
             if entry.holds and entry.boot_id == node.boot_id and is_made(entry, records):
                 known = finished_plan(entry, records, node, files).entry.cdi_digest
         except NodeNotReady as error:
-            return _Case(replace(finding, obstacle=str(error)), None)
-        return _Case(replace(finding, planned=known), plan)
+            return replace(finding, obstacle=str(error))
+        return replace(finding, planned=known, plan=plan)
 
     async def _standing(self, entry: Entry) -> ClaimStanding:
         node = self._view.node()
@@ -306,12 +306,12 @@ class Healer:
         since = self._stale_since.setdefault(uid, time.monotonic())
         return time.monotonic() - since >= self._stale_after_s
 
-    async def _act(self, case: "_Case", remedy: Remedy) -> RepairReport:
+    async def _act(self, case: ClaimFinding, remedy: Remedy) -> RepairReport:
         if remedy.action is Action.KEEP:
             return RepairReport()
         if remedy.action is Action.WAIT:
             return RepairReport(pending=(remedy.why,))
-        uid = case.finding.uid
+        uid = case.uid
         async with self._executor.turn(uid):
             if self._journal.current.held.get(uid) != case.entry:
                 return RepairReport()  # kubelet was faster
@@ -320,7 +320,7 @@ class Healer:
             except DriverError as error:
                 return RepairReport(pending=(f"{remedy.why}, but {error}",))
 
-    async def _do(self, case: "_Case", action: Action) -> str:
+    async def _do(self, case: ClaimFinding, action: Action) -> str:
         if action is Action.RELEASE and case.entry is not None:
             # Asked again in the claim's turn: meanwhile it may have been allocated as before, and prepared.
             if not case.entry.releasing and not (await self._standing(case.entry)).is_stale:
@@ -330,7 +330,7 @@ class Healer:
         if action is Action.REWRITE and case.plan is not None:
             await self._executor.carry_out(case.plan, self.finish)
             return "written again"
-        await self._executor.remove_orphan(case.finding.uid)
+        await self._executor.remove_orphan(case.uid)
         return "removed"
 
     async def _complete(self) -> RepairReport:
@@ -395,21 +395,3 @@ def _without(held: Held, outdated: Held) -> Held:
 def _failed(subject: str, error: Exception) -> RepairReport:
     _log.error("failed unexpectedly", subject=subject, exc_info=error)
     return RepairReport(pending=(f"{subject}: internal error, see the log of the node plugin: {error!r}",))
-
-
-@dataclass(frozen=True, slots=True)
-class _Materials:
-    node: KnownNode
-    files: ContainerFiles
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A finding, and the plan that would rewrite it, when there can be one."""
-
-    finding: ClaimFinding
-    plan: Plan | None
-
-    @property
-    def entry(self) -> Entry | None:
-        return self.finding.entry

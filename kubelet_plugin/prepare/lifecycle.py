@@ -324,6 +324,14 @@ def mig_uuids(entry: Entry, records: Records) -> frozenset[str]:
     return frozenset(uuid for uuid in (*(device.mig_uuid for device in entry.devices), *made) if uuid is not None)
 
 
+def made_mig_uuid(gpu_uuid: str, partition: Partition | None, records: Records) -> str:
+    """Of the MIG device that was made for claims at this place of a GPU; empty while there is none."""
+    for hold, record in records.items():
+        if isinstance(hold, ComputeInstance) and (hold.parent.gpu.uuid, hold.partition) == (gpu_uuid, partition):
+            return record.made.get("uuid") or ""
+    return ""
+
+
 def is_made(entry: Entry, records: Records) -> bool:
     """Whether all of its holds were made in the boot of the entry."""
     hold_records = (records.get(hold) for hold in entry.holds)

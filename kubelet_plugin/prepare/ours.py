@@ -41,14 +41,9 @@ _UNTOLD_IN_MIG_MODE = (
 """What NVML may answer otherwise, or not at all, while a GPU is in MIG mode. NVLink is a matter of its own."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class InstancePlace:
-    """Where a GPU instance of this driver is, is being made or is being undone. `start`, `size` in memory slices."""
-
-    gpu_uuid: str
-    profile: str
-    start: int
-    size: int
+type InstancePlace = tuple[str, str, int, int]
+"""Where a GPU instance of this driver is, is being made or is being undone: UUID of the GPU, profile, start and size in
+memory slices."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -136,11 +131,6 @@ def kept_facts(record: HoldRecord) -> GpuFacts | None:
         return None
 
 
-def mode_was_off(record: HoldRecord) -> bool:
-    """Whether MIG mode was off before this MigMode hold, so that this driver must switch it off again."""
-    return record.made.get("was") == "off"
-
-
 def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> DriverFootprint:
     """What this driver made, from the journal. What it made in another boot is not expected: it is made again."""
     expected = (_expected(hold, record, boot_id) for hold, record in records.items())
@@ -148,10 +138,12 @@ def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> Dri
         modes={
             hold.gpu: kept_facts(record)
             for hold, record in records.items()
-            if isinstance(hold, MigMode) and mode_was_off(record)
+            if isinstance(hold, MigMode) and record.made.get("was") == "off"
         },
         lent={hold.gpu: kept_facts(record) for hold, record in records.items() if isinstance(hold, VfioBinding)},
-        places=frozenset(_place(hold) for hold in records if isinstance(hold, GpuInstance)),
+        places=frozenset(
+            (hold.gpu.uuid, hold.profile, hold.start, hold.size) for hold in records if isinstance(hold, GpuInstance)
+        ),
         expected=tuple(sorted(item for item in expected if item is not None)),
         in_use=tuple(in_use),
         partitions=frozenset(
@@ -169,10 +161,6 @@ def _expected(hold: Hold, record: HoldRecord, boot_id: str) -> Expected | None:
     uuid = record.made.get("uuid")
     parent = hold.parent
     return Expected(parent.gpu.uuid, uuid, f"{parent.profile} at {parent.start}") if uuid is not None else None
-
-
-def _place(hold: GpuInstance) -> InstancePlace:
-    return InstancePlace(hold.gpu.uuid, hold.profile, hold.start, hold.size)
 
 
 def lost(gpus: Sequence[GpuFacts], ours: DriverFootprint) -> tuple[Lost, ...]:
@@ -248,9 +236,7 @@ def _instances_without(
     uuid: str, instances: Sequence[GpuInstanceFacts], ours: DriverFootprint
 ) -> list[GpuInstanceFacts]:
     return [
-        instance
-        for instance in instances
-        if InstancePlace(uuid, instance.profile, instance.start, instance.size) not in ours.places
+        instance for instance in instances if (uuid, instance.profile, instance.start, instance.size) not in ours.places
     ]
 
 

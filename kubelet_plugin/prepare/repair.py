@@ -29,6 +29,7 @@ from enum import Enum
 
 from kubelet_plugin.prepare.holds import Records
 from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry, FileDigests, JournalState, is_made, state_of
+from kubelet_plugin.prepare.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class ClaimFinding:
     """Of all holds in the journal."""
     lost: frozenset[str] = frozenset()
     """UUIDs of its MIG devices that no longer exist."""
+    plan: Plan | None = None
+    """That would rewrite it, when there can be one."""
 
 
 @dataclass(frozen=True, slots=True)

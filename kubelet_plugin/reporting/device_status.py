@@ -30,8 +30,8 @@ from dra_driver.names import ClaimRef
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
-from kubelet_plugin.prepare.holds import ComputeInstance, Records
-from kubelet_plugin.prepare.lifecycle import BindingStage, Entry, HeldDevice
+from kubelet_plugin.prepare.holds import Records
+from kubelet_plugin.prepare.lifecycle import BindingStage, Entry, HeldDevice, made_mig_uuid
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporting.claim_devices import Entries, Key, entries_of, in_order, key_of, put_entries
@@ -115,7 +115,7 @@ def wanted_status(
     ready = (_ready(entry, facts.boot_id),) if refusal is None else refusal.conditions
     if entry.in_use:
         ready += bound(entry.binding, refusal)
-    return tuple(_held(device, ready, held_mig_uuid(device, entry, records), gpus, policy) for device in entry.devices)
+    return tuple(_held(device, ready, held_mig_uuid(device, records), gpus, policy) for device in entry.devices)
 
 
 def bound(stage: BindingStage, refusal: PrepareRefusal | None) -> tuple[StatusCondition, ...]:
@@ -151,18 +151,11 @@ def _held(
     return DeviceStatus(who, (*ready, healthy), tuple(sorted(data.items())))
 
 
-def held_mig_uuid(device: HeldDevice, entry: Entry, records: Records) -> str | None:
+def held_mig_uuid(device: HeldDevice, records: Records) -> str | None:
     """Of the MIG device; empty while it does not exist, None for what is none."""
     if device.kind is not DeviceKind.MIG:
         return None
-    if device.mig_uuid is not None:
-        return device.mig_uuid
-    for hold in entry.holds:
-        if not isinstance(hold, ComputeInstance) or hold not in records:
-            continue
-        if (hold.parent.gpu.uuid, hold.partition) == (device.gpu_uuid, device.partition):
-            return records[hold].made.get("uuid") or ""
-    return ""
+    return device.mig_uuid or made_mig_uuid(device.gpu_uuid, device.partition, records)
 
 
 def _healthy(gpu: GpuFacts | None, mig_uuid: str | None, policy: HealthPolicy) -> StatusCondition:

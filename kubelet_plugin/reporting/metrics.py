@@ -7,8 +7,8 @@ work; this driver's own begin with `gpu_dra_`. Each claim has a few series, whic
 
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -23,34 +23,92 @@ from kubelet_plugin.prepare.claim_reads import PodsOfClaims
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldState, MpsDaemon, TimeSlice
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
-from kubelet_plugin.prepare.listener import ClaimListener, Operation
+from kubelet_plugin.prepare.listener import Call, ClaimListener, Operation
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.rpc.messages import Prepared, Unprepared
 from kubelet_plugin.rpc.servers import ClaimHandler
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 45.0)
 _COMPATIBLE_BUCKETS_S = tuple(0.05 * 2**power for power in range(9))
-_CALLS = ("prepare", "unprepare")
+_CALLS: tuple[Call, ...] = ("prepare", "unprepare")
 
 
 class CallMetrics:
-    """Of kubelet's calls to all drivers of the process."""
+    """Of the kubelet's calls to all drivers of the process; and the families of NVIDIA's own driver, which counts and
+    times each claim, and of these only what succeeds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.seconds = Histogram(
+        self._seconds = Histogram(
             "gpu_dra_call_seconds",
             "Duration of kubelet's calls, each with one or more claims.",
             ["driver", "call"],
             buckets=_BUCKETS_S,
             registry=registry,
         )
-        self.outcomes = Counter(
+        self._outcomes = Counter(
             "gpu_dra_claims",
             "Claims that kubelet asked to prepare or unprepare, by outcome: ok, or the kind of error.",
             ["driver", "call", "outcome"],
             registry=registry,
         )
-        self.compatible = _Compatible(registry)
+        labels = ["driver", "operation"]
+        self._requests = Counter(
+            "nvidia_dra_requests", "Claims that were prepared or unprepared.", labels, registry=registry
+        )
+        self._request_seconds = Histogram(
+            "nvidia_dra_request_duration_seconds",
+            "How long kubelet waited for each claim that was prepared or unprepared.",
+            labels,
+            buckets=_COMPATIBLE_BUCKETS_S,
+            registry=registry,
+        )
+        self._inflight = Gauge(
+            "nvidia_dra_requests_inflight", "Claims being prepared or unprepared.", labels, registry=registry
+        )
+        self._errors = {
+            call: Counter(
+                f"nvidia_dra_node_{call}_errors",
+                f"Claims that could not be {call}d.",
+                ["driver", "error_type"],
+                registry=registry,
+            )
+            for call in _CALLS
+        }
+
+    def begin(self, driver: str) -> None:
+        """Series of a driver are there before the first call to it."""
+        for call in _CALLS:
+            self._requests.labels(driver, call)
+            self._request_seconds.labels(driver, call)
+            self._inflight.labels(driver, call)
+            self._errors[call].labels(driver, f"{call}_devices")
+
+    async def measured[T](
+        self,
+        driver: str,
+        call: Call,
+        claims: Sequence[ClaimRef],
+        act: Callable[[Sequence[ClaimRef]], Awaitable[Mapping[str, T]]],
+    ) -> Mapping[str, T]:
+        """What `act` answers for these claims."""
+        started = time.perf_counter()
+        inflight, number = self._inflight.labels(driver, call), len({claim.uid for claim in claims})
+        inflight.inc(number)
+        try:
+            answers = await act(claims)
+        finally:
+            inflight.dec(number)
+        seconds = time.perf_counter() - started
+        self._seconds.labels(driver, call).observe(seconds)
+        for answer in answers.values():
+            outcome = type(answer).__name__ if isinstance(answer, DriverError) else "ok"
+            self._outcomes.labels(driver, call, outcome).inc()
+            if outcome == "ok":
+                self._requests.labels(driver, call).inc()
+                self._request_seconds.labels(driver, call).observe(seconds)
+            else:
+                self._errors[call].labels(driver, f"{call}_devices").inc()
+        return answers
 
 
 class MeasuredClaims:
@@ -60,29 +118,13 @@ class MeasuredClaims:
         self._claims = claims
         self._metrics = metrics
         self._driver = driver
-        metrics.compatible.begin(driver)
+        metrics.begin(driver)
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Prepared:
-        started = time.perf_counter()
-        with self._metrics.compatible.under_way(self._driver, "prepare", claims):
-            answers = await self._claims.prepare(claims)
-        self._count("prepare", started, answers)
-        return answers
+        return await self._metrics.measured(self._driver, "prepare", claims, self._claims.prepare)
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Unprepared:
-        started = time.perf_counter()
-        with self._metrics.compatible.under_way(self._driver, "unprepare", claims):
-            answers = await self._claims.unprepare(claims)
-        self._count("unprepare", started, answers)
-        return answers
-
-    def _count(self, call: str, started: float, answers: Mapping[str, object]) -> None:
-        seconds = time.perf_counter() - started
-        self._metrics.seconds.labels(self._driver, call).observe(seconds)
-        for answer in answers.values():
-            outcome = type(answer).__name__ if isinstance(answer, DriverError) else "ok"
-            self._metrics.outcomes.labels(self._driver, call, outcome).inc()
-            self._metrics.compatible.ended(self._driver, call, seconds, ok=outcome == "ok")
+        return await self._metrics.measured(self._driver, "unprepare", claims, self._claims.unprepare)
 
 
 class ClaimTimes(ClaimListener):
@@ -110,61 +152,6 @@ class ClaimTimes(ClaimListener):
 
     def ended(self, operation: Operation) -> None:
         self._claims.labels(operation.driver, operation.call, operation.outcome).observe(operation.seconds)
-
-
-class _Compatible:
-    """The families of NVIDIA's own driver, which counts and times each claim, and of these only what succeeds."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ["driver", "operation"]
-        self._requests = Counter(
-            "nvidia_dra_requests", "Claims that were prepared or unprepared.", labels, registry=registry
-        )
-        self._seconds = Histogram(
-            "nvidia_dra_request_duration_seconds",
-            "How long kubelet waited for each claim that was prepared or unprepared.",
-            labels,
-            buckets=_COMPATIBLE_BUCKETS_S,
-            registry=registry,
-        )
-        self._inflight = Gauge(
-            "nvidia_dra_requests_inflight", "Claims being prepared or unprepared.", labels, registry=registry
-        )
-        self._errors = {
-            call: Counter(
-                f"nvidia_dra_node_{call}_errors",
-                f"Claims that could not be {call}d.",
-                ["driver", "error_type"],
-                registry=registry,
-            )
-            for call in _CALLS
-        }
-
-    def begin(self, driver: str) -> None:
-        """Series of a driver are there before the first call to it."""
-        for call in _CALLS:
-            self._requests.labels(driver, call)
-            self._seconds.labels(driver, call)
-            self._inflight.labels(driver, call)
-            self._errors[call].labels(driver, f"{call}_devices")
-
-    @contextmanager
-    def under_way(self, driver: str, call: str, claims: Sequence[ClaimRef]) -> Iterator[None]:
-        """A context in which these claims are being worked on."""
-        inflight, number = self._inflight.labels(driver, call), len({claim.uid for claim in claims})
-        inflight.inc(number)
-        try:
-            yield
-        finally:
-            inflight.dec(number)
-
-    def ended(self, driver: str, call: str, seconds: float, *, ok: bool) -> None:
-        """Of one claim."""
-        if ok:
-            self._requests.labels(driver, call).inc()
-            self._seconds.labels(driver, call).observe(seconds)
-        else:
-            self._errors[call].labels(driver, f"{call}_devices").inc()
 
 
 @dataclass(frozen=True, slots=True)

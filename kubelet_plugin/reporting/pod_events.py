@@ -175,7 +175,7 @@ def gpu_troubles(entry: Entry, records: Records, facts: NodeFacts, policy: Healt
         gpu = gpus.get(device.gpu_uuid)
         if device.admin_access or gpu is None:
             continue
-        for condition in affecting(gpu.health.conditions, held_mig_uuid(device, entry, records)):
+        for condition in affecting(gpu.health.conditions, held_mig_uuid(device, records)):
             reason = _reason(condition, device, entry, policy)
             if reason is not None:
                 subject = " ".join((device.device, condition.type, condition.value or "", condition.instance or ""))

@@ -25,8 +25,9 @@ from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 from dra_driver.slices.layout import Places, slice_layout
-from kubelet_plugin.claims.node_effects import CurrentFootprint, NodeMachine, effects_of, mps_daemons
+from kubelet_plugin.claims.node_effects import CurrentFootprint, NodeMachine, effects_of
 from kubelet_plugin.claims.service import ClaimService, NodeSources
+from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.discovery import Discovery
@@ -115,7 +116,7 @@ async def whole_node(
     kernel = SimulatedKernel(node.host.root)
     machine = NodeMachine(node.files, OnHost.simulated(node.files), kernel, kernel)
     programs = DriverPrograms(node.files, driver.root)
-    daemons = mps_daemons(machine, programs, folder / "mps")
+    daemons = MpsDaemons(folder / "mps", machine.on_host, programs)
     (folder / "cdi").mkdir(exist_ok=True)
     effects = effects_of(machine, hardware, programs, daemons, nullcontext, fabric)
     offers = NodeOffers(NodeRules(policy), NODE)

@@ -15,8 +15,9 @@ from support.prepared import Bench, prepare_one, unprepare_one
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.names import CONFIG_API_VERSION
-from kubelet_plugin.claims.node_effects import NodeMachine, effects_of, mps_daemons
+from kubelet_plugin.claims.node_effects import NodeMachine, effects_of
 from kubelet_plugin.claims.service import ClaimService
+from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.mps_watch import MpsWatch
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource
@@ -42,7 +43,7 @@ class _Node:
         kernel = SimulatedKernel(self.host.root)
         machine = NodeMachine(self.files, OnHost.simulated(self.files), kernel, kernel)
         programs = DriverPrograms(self.files, DriverInstallation(self.files).root)
-        self.daemons = mps_daemons(machine, programs, root / "state" / "mps")
+        self.daemons = MpsDaemons(root / "state" / "mps", machine.on_host, programs)
         effects = effects_of(machine, self.hardware, programs, self.daemons, nullcontext)
         self.bench = Bench(root, facts=FakeFacts(self.hardware.look()), effects=effects)
 

@@ -12,7 +12,7 @@ from dra_driver.api.meta import NODES
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, lacking
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -22,25 +22,24 @@ from kubelet_plugin.reporting.reporter import wanted_spec
 NODE = "node-1"
 
 
-def known(runtime: str) -> ContainerRuntime:
-    return ContainerRuntime(OwnNode(NODE, {}, runtime))
+def known(runtime: str) -> OwnNode:
+    return OwnNode(NODE, {}, runtime)
 
 
 async def test_what_it_reads_is_said_once_it_is_known_and_as_long_as_it_is(kube: Kube) -> None:
     own = OwnNode(NODE)
-    runtime = ContainerRuntime(own)
     with pytest.raises(NodeNotReady, match="has not been read"):
-        runtime.readable()
-    assert runtime.warnings() == ()
+        own.readable_cdi()
+    assert own.runtime_warnings() == ()
     info = {"status": {"nodeInfo": {"containerRuntimeVersion": "containerd://1.7.12"}}}
     await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}, **info})
     following = asyncio.create_task(own.follow(kube))
     await own.first_read()
-    assert runtime.readable() == "0.6.0"
+    assert own.readable_cdi() == "0.6.0"
     info["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://2.1.4"
     await kube.merge_patch(NODES, NODE, info, subresource="status")
     async with asyncio.timeout(20):
-        while runtime.readable() != "1.0.0":  # noqa: ASYNC110 - the watch makes it true
+        while own.readable_cdi() != "1.0.0":  # noqa: ASYNC110 - the watch makes it true
             await asyncio.sleep(0.02)
     following.cancel()
 
@@ -54,11 +53,11 @@ async def test_a_node_that_no_api_server_stores_ends_nothing(info: object) -> No
 
 @pytest.mark.parametrize("runtime", ["containerd://1.7.16", "cri-o://1.34.0", "docker://28.0.1", "simulated://1"])
 def test_a_runtime_that_reads_groups_or_is_not_known_lacks_nothing(runtime: str) -> None:
-    assert known(runtime).warnings() == ()
+    assert known(runtime).runtime_warnings() == ()
 
 
 def test_a_runtime_that_does_not_read_groups_is_a_warning() -> None:
-    (warning,) = known("cri-o://1.29.3").warnings()
+    (warning,) = known("cri-o://1.29.3").runtime_warnings()
     assert (warning.subject, warning.reason) == ("container runtime", "OldCdi")
     assert "cri-o://1.29.3 reads CDI files up to version 0.6.0" in warning.message
 
@@ -67,7 +66,7 @@ def test_no_file_is_written_for_a_runtime_that_nobody_knows(tmp_path: Path) -> N
     tree = DriverTree(tmp_path)
     tree.complete()
     own = OwnNode(NODE)
-    files = ContainerFilesOfNode(DriverInstallation(tree.host), readable=ContainerRuntime(own).readable)
+    files = ContainerFilesOfNode(DriverInstallation(tree.host), readable=own.readable_cdi)
     facts = NodeFacts("boot", DRIVER_FACTS.model_copy(update={"version": "580.82.07"}), (), ())
     with pytest.raises(NodeNotReady, match="has not been read"):
         files(facts)

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_plugin.hardware.health import BadReading, Conditions, Era, Reading, after_reading, after_xid, without_gpus
+from kubelet_plugin.hardware.health import Conditions, Era, Reading, after_reading, after_xid, bad_reading, without_gpus
 
 GPU, OTHER = "GPU-a", "GPU-b"
 ERA = Era("boot-1", "module-1")
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-LOST = BadReading("GpuLost", "Critical", "it does not answer")
+LOST = bad_reading("GpuLost", "Critical", "it does not answer")
 WELL, SICK = Reading(no_action=True), Reading((LOST,))
 
 
