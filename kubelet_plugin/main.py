@@ -46,7 +46,7 @@ from kubelet_plugin.claims.node_effects import (
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, incomplete, lacking
+from kubelet_plugin.facts.container_files import container_files_of, incomplete, lacking
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric_answers import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
@@ -379,9 +379,8 @@ def _claims(
     offers: NodeOffers,
     listener: ClaimListener,
 ) -> ClaimService:
-    files = ContainerFilesOfNode(
-        node.driver, OtherClaims(settings.cdi_root, [settings.driver_name]), node.own.readable_cdi
-    )
+    others = OtherClaims(settings.cdi_root, [settings.driver_name])
+    files = partial(container_files_of, node.driver, others=others, readable=node.own.readable_cdi)
     metadata = settings.state_dir / METADATA_FOLDER
     return ClaimService(
         reader,
@@ -455,7 +454,7 @@ async def _domains(
         namespace=settings.namespace,
         host=node.host,
         facts=facts,
-        container_files=ContainerFilesOfNode(node.driver),
+        container_files=partial(container_files_of, node.driver),
         readable=node.own.readable_cdi,
         host_imex=None if node.host_imex is None else node.host_imex.problem,
         daemon_mounts=_simulated_hardware(settings),

@@ -29,7 +29,7 @@ from dra_driver.names import GPU_DRIVER, model_label
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.quantity import Quantity
 from dra_driver.slices.offline import PublishedPool, published_offline
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.container_files import container_files_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -148,7 +148,7 @@ def _report(node: _Node, policy: PublishingPolicy, labels: Mapping[str, str]) ->
     published = published_offline(spec, policy, labels, _NODE_UID)
     files, cdi, why_no_cdi = None, None, None
     try:
-        available = ContainerFilesOfNode(node.installation)(facts)
+        available = container_files_of(node.installation, facts)
     except NodeNotReady as error:
         why_no_cdi = error.message
     else:

@@ -38,7 +38,7 @@ from kubelet_plugin.doctor.seen import (
     runtime_seen,
 )
 from kubelet_plugin.effects.mps import unowned
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.container_files import container_files_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
 from kubelet_plugin.hardware.hook_program import HookMode, InstalledHook
@@ -160,7 +160,7 @@ class LocalMachine:
             return {}, None
         try:
             others = OtherClaims(self.places.cdi_root, [self.places.driver])
-            container_files = ContainerFilesOfNode(self.installation, others)(facts)
+            container_files = container_files_of(self.installation, facts, others=others)
         except NodeNotReady as error:
             return {}, error.message
         missing = dict(container_files.taken)

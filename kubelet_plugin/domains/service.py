@@ -210,7 +210,7 @@ class DomainClaims:
             del self._waiting[ref.uid]
             await self._journal.commit(with_domain_claim(wanted, self._node.name))
             await asyncio.to_thread(self._publish, wanted)
-        return self._answer(wanted)
+        return answer_of(wanted, self._node.name)
 
     async def _repeated(self, known: DomainClaim, notes: ClaimNotes) -> Answer:
         """The answer about a claim that is prepared; the files are locked. From now on the kubelet releases it."""
@@ -218,7 +218,7 @@ class DomainClaims:
         if known.binding is BindingStage.AHEAD and not notes.ahead:
             await self._journal.commit(asked_for(known.claim.uid))
         notes.repeated, notes.devices = True, self._devices(known)
-        return self._answer(known)
+        return answer_of(known, self._node.name)
 
     def _wanted(self, claim: ResourceClaim) -> tuple[DomainDevice, ...]:
         return wanted_devices(claim, self._node.name, daemons_in=self._node.namespace)
@@ -283,11 +283,6 @@ class DomainClaims:
                         await self._drop(uid)
                         _log.warning("a claim was released before the journal was damaged", claim=str(known.claim))
 
-    async def _lost(self) -> frozenset[str]:
-        """UIDs of claims that have a file and are not in the journal. Raises NodeNotReady."""
-        files = await asyncio.to_thread(self._cdi.claims)
-        return files - self._journal.current.domains.keys()
-
     async def _restore_lost(self, *, but: str = "") -> None:
         """Enter claims again that the journal lost, and remove the files of those that are gone. `but`: UID of a claim
         that is being prepared. Raises NodeNotReady while the API server cannot be asked."""
@@ -309,7 +304,8 @@ class DomainClaims:
                 about=f"claim UID {min(lost)}",
             ) from error
         async with self._files:
-            for uid in sorted(lost & await self._lost()):
+            files = await asyncio.to_thread(self._cdi.claims)
+            for uid in sorted(lost & files - self._journal.current.domains.keys()):
                 claim = restored.get(uid)
                 if claim is None:
                     await asyncio.to_thread(self._cdi.remove, uid)
@@ -383,9 +379,6 @@ class DomainClaims:
 
     def _devices(self, claim: DomainClaim) -> tuple[AllocatedTo, ...]:
         return tuple(AllocatedTo(self._node.name, device.name) for device in claim.devices)
-
-    def _answer(self, claim: DomainClaim) -> Answer:
-        return answer_of(claim, self._node.name)
 
 
 def _domain_uid(devices: Sequence[DomainDevice]) -> str:

@@ -138,14 +138,11 @@ class SeenFacts(Protocol):
     def facts(self) -> NodeFacts: ...
 
 
-class FollowedFacts(SeenFacts, Protocol):
-    """With notice of each look."""
+class MonitoredFacts(SeenFacts, Protocol):
+    """With notice of each look: what is needed of `kubelet_plugin.facts.discovery.Discovery`, and what `HealthMonitor`
+    is itself."""
 
     def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
-
-
-class MonitoredFacts(FollowedFacts, Protocol):
-    """What is needed of `kubelet_plugin.facts.discovery.Discovery`, and what `HealthMonitor` is itself."""
 
     async def observe(self) -> NodeFacts: ...
 

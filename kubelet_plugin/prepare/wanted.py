@@ -5,11 +5,12 @@ mistakes of the user are found here, before anything is changed.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, VfioDeviceConfig
+from dra_driver.api.inventory import FABRIC_MANAGER_SUBJECT, GpuFacts
 from dra_driver.api.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.api.policy import SharingRule
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
@@ -18,14 +19,14 @@ from dra_driver.devices.exclusion import PlannedUse, conflict, unsupported
 from dra_driver.devices.fit import CONFIG_KIND, checked_against, identity
 from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
-from dra_driver.features import check_strategy
-from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
+from dra_driver.features import Feature, check_strategy
+from dra_driver.names import PARTITION_SIZES, ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
 from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
-from kubelet_plugin.prepare.fabric_choice import partition_of
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
+    FabricPartition,
     GpuIdentity,
     GpuInstance,
     Hold,
@@ -495,3 +496,45 @@ def _check_one_daemon(asked: ClaimRef, results: Sequence[Result]) -> None:
                 about=str(asked),
                 field=_RESULTS,
             )
+
+
+def partition_of(asked: ClaimRef, gpus: Iterable[GpuFacts], node: KnownNode, *, field: str) -> FabricPartition | None:
+    """The fabric partition that consists of `gpus`, which are those that the claim uses as a whole; None where
+    NVSwitches are not shared, and for no GPUs. MIG devices use no NVLink and are not counted.
+
+    NVSwitches that are shared connect the GPUs of an active partition, and Fabric Manager offers certain sets of GPUs
+    only, one of which these must be, as with kubernetes-sigs/dra-driver-nvidia-gpu.
+    Raises InvalidInput when they form none, and NodeNotReady while the partitions are not known.
+    """
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    if not by_uuid or Feature.FABRIC_PARTITIONS not in node.gates:
+        return None
+    sets = [{(part.id, part.size) for part in gpu.fabric_partitions} for gpu in by_uuid.values()]
+    if not any(sets):
+        _check_known(asked, node, field)
+        return None
+    common = sorted(id_ for id_, size in set.intersection(*sets) if size == len(by_uuid))
+    if not common:
+        raise InvalidInput(_no_partition(list(by_uuid.values())), about=str(asked), field=field)
+    gpu_identities = sorted(GpuIdentity(gpu.uuid, gpu.pci_bus_id) for gpu in by_uuid.values())
+    return FabricPartition(common[0], tuple(gpu_identities))
+
+
+def _check_known(asked: ClaimRef, node: KnownNode, field: str) -> None:
+    problem = next((known for known in node.problems if known.subject == FABRIC_MANAGER_SUBJECT), None)
+    if problem is not None:
+        raise NodeNotReady(f"may need a fabric partition, and {problem.message}", about=str(asked), field=field)
+
+
+def _no_partition(gpus: list[GpuFacts]) -> str:
+    names = ", ".join(sorted(gpu.name for gpu in gpus))
+    count, sizes = len(gpus), sorted({part.size for gpu in gpus for part in gpu.fabric_partitions})
+    if count in sizes and count in PARTITION_SIZES:
+        way = (
+            f"add the constraint `matchAttribute: gpu.nvidia.com/partition{count}` to the claim, for all requests of"
+            " GPUs, and delete the pod and its claim, so that the claim is allocated again"
+        )
+    else:
+        offered = ", ".join(map(str, sizes))
+        way = f"request as many GPUs as a partition of this node has ({offered}), with matchAttribute on that partition"
+    return f"{names} are not a fabric partition, so Fabric Manager cannot connect them; {way}"

@@ -17,7 +17,7 @@ from typing import Any
 
 from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import DriverError
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.container_files import container_files_of
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -234,7 +234,7 @@ class NodeRecorder:
             facts = hardware.look()
             for problem in facts.problems:
                 self._note(problem.subject, problem.message)
-            ContainerFilesOfNode(self._installation)(facts)
+            container_files_of(self._installation, facts)
 
     def _open(self) -> OpenNvml:
         """The library to ask. A simulated node that is not there yet is made."""

@@ -15,7 +15,7 @@ from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.kube.events import News, Regarding
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.hardware import NodeFacts
-from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY, FollowedFacts
+from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY, MonitoredFacts
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 
 type Tell = Callable[[News], None]
@@ -257,7 +257,7 @@ def _of_gpu(node: str, gpu: GpuFacts, reason: Reason, text: str, since: str = ""
 class NodeEvents:
     """Reports changes of the node's GPUs. After a restart, the API server already has Events of older troubles."""
 
-    def __init__(self, facts: FollowedFacts, node: str, tell: Tell) -> None:
+    def __init__(self, facts: MonitoredFacts, node: str, tell: Tell) -> None:
         self._node = node
         self._tell = tell
         self._known = Known()

@@ -14,7 +14,7 @@ from dra_driver.api.inventory import HealthCondition
 from dra_driver.devices.health import affecting, worst
 from dra_driver.devices.model import Offer
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.facts.monitor import FollowedFacts
+from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.rpc.messages import DeviceHealth
 
@@ -27,7 +27,7 @@ class PublishedHealth:
 
     def __init__(
         self,
-        facts: FollowedFacts,
+        facts: MonitoredFacts,
         offers: NodeOffers,
         pool: str,
         policy: Callable[[], HealthPolicy],

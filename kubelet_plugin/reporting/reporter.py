@@ -37,7 +37,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Reflector
 from dra_driver.quantity import whole_number
 from kubelet_plugin.facts.hardware import NodeFacts
-from kubelet_plugin.facts.monitor import FollowedFacts
+from kubelet_plugin.facts.monitor import MonitoredFacts
 
 _log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class Reporter:
         self,
         kube: Kube,
         node_name: str,
-        discovery: FollowedFacts,
+        discovery: MonitoredFacts,
         *,
         prepares_for_binding: bool = False,
         retry: Backoff | None = None,

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ from kubelet_plugin.claims.node_effects import CurrentFootprint, NodeMachine, ef
 from kubelet_plugin.claims.service import ClaimService, ContainerFilesOf, NodeSources, ServicePatience
 from kubelet_plugin.effects.gpu_settings import INTERVALS
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.container_files import container_files_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
@@ -521,7 +522,7 @@ class SimulatedNode(Node):
         self.daemons = effect_for(self.host, self.host_folder / "mps", replace(QUICK, quit_s=0.2))
         effects = effects_of(machine, hardware, DriverPrograms(files, installation.root), self.daemons, nullcontext)
         self.facts = LookingFacts(hardware)
-        return effects, ContainerFilesOfNode(installation)
+        return effects, partial(container_files_of, installation)
 
     the_hardware_refuses = None
 

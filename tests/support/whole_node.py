@@ -29,7 +29,7 @@ from kubelet_plugin.claims.node_effects import CurrentFootprint, NodeMachine, ef
 from kubelet_plugin.claims.service import ClaimService, NodeSources
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.container_files import container_files_of
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric_answers import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware
@@ -122,7 +122,9 @@ async def whole_node(
     offers = NodeOffers(NodeRules(policy), NODE)
     claims = ClaimService(
         ClaimReader(api),
-        NodeSources(GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), offers, gates, folder / "metadata"),
+        NodeSources(
+            GPU_DRIVER, NODE, discovery, partial(container_files_of, driver), offers, gates, folder / "metadata"
+        ),
         Executor(journal, CdiFiles(folder / "cdi", GPU_DRIVER, folder / "metadata"), effects),
     )
     loop = asyncio.get_running_loop()

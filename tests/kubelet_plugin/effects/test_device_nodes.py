@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from support.rows import rows, slow_but
 from dra_driver.api.inventory import Problem
 from kubelet_plugin.effects.device_nodes import DeviceNodes, missing_nodes, modprobe_words
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.container_files import container_files_of
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -108,7 +109,7 @@ def test_a_host_that_has_all_nodes_runs_nothing(node: _Node) -> None:
 @pytest.mark.parametrize("layout", slow_but(["root", "operator", "gke"], "operator"))
 def test_after_a_boot_without_udev_rules_the_first_look_makes_all_nodes(tmp_path: Path, layout: Layout) -> None:
     node = _Node(tmp_path, "t4", layout)
-    files = ContainerFilesOfNode(node.driver)
+    files = partial(container_files_of, node.driver)
     source = NvmlSource(SimulatedNvml(node.host.root), str(node.host.driver_root))
     hardware = Hardware(node.files, lambda: source, make_nodes=node.nodes)
     node.remove("nvidia*")

@@ -14,7 +14,7 @@ from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, Problem
 from dra_driver.devices.health import evicts
 from dra_driver.devices.nvlink import nvlink_domains
-from kubelet_plugin.facts.container_runtime import incomplete
+from kubelet_plugin.facts.container_files import incomplete
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.monitor import HEALTH_FILE, HealthFile, HealthMonitor

@@ -14,9 +14,9 @@ from dra_driver.api.inventory import FabricPartitionFacts, GpuFacts, Problem
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.features import Gates
 from dra_driver.names import GPU_DRIVER
-from kubelet_plugin.prepare.fabric_choice import partition_of
 from kubelet_plugin.prepare.holds import FabricPartition, excludes
 from kubelet_plugin.prepare.known_node import KnownNode
+from kubelet_plugin.prepare.wanted import partition_of
 
 GATES = Gates.parse("FabricManagerPartitioning=true")
 OFF = KnownNode(GPU_DRIVER, NAME, "boot", {}, {})

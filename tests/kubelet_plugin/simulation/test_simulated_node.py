@@ -14,7 +14,7 @@ from support.nodes import Node
 from support.rows import rows, slow_but
 
 from dra_driver.errors import InvalidInput
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.container_files import container_files_of
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
@@ -159,7 +159,7 @@ class TestLayouts:
         root = installation.root()
         assert (root.path, root.version) == (str(host.driver_root), version)
         assert root.nvml_library.samefile(host.path(host.library_folder / f"libnvidia-ml.so.{version}"))
-        files = ContainerFilesOfNode(installation)(Node(host).hardware.look())
+        files = container_files_of(installation, Node(host).hardware.look())
         assert files.driver.version == version
         assert all(files.nodes_there(gpu.uuid) for gpu in host.state.gpus)
 

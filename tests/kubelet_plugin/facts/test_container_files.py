@@ -1,7 +1,8 @@
 """What the node's container runtime reads, and what containers go without:
-kubelet_plugin/facts/container_runtime.py."""
+kubelet_plugin/facts/container_files.py."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from dra_driver.api.meta import NODES
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, lacking
+from kubelet_plugin.facts.container_files import container_files_of, lacking
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -66,7 +67,7 @@ def test_no_file_is_written_for_a_runtime_that_nobody_knows(tmp_path: Path) -> N
     tree = DriverTree(tmp_path)
     tree.complete()
     own = OwnNode(NODE)
-    files = ContainerFilesOfNode(DriverInstallation(tree.host), readable=own.readable_cdi)
+    files = partial(container_files_of, DriverInstallation(tree.host), readable=own.readable_cdi)
     facts = NodeFacts("boot", DRIVER_FACTS.model_copy(update={"version": "580.82.07"}), (), ())
     with pytest.raises(NodeNotReady, match="has not been read"):
         files(facts)
