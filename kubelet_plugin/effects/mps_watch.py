@@ -1,20 +1,23 @@
 """Watches the MPS daemons of prepared claims, restarts a dead one if that is safe, and reports its death and restart.
 
-`main` runs `MpsWatch` beside the services; the health reports of GPUs include its `troubles`. `remedy_for` decides what
-to do about a daemon, from the processes and answers that were seen. When the daemon and its servers are dead, so are
-its clients: a restart loses nothing, and restarted containers find the new daemon in the same folders. While a server
-is left, its clients still compute, and nothing is changed. The more often a daemon dies, the longer its restart waits.
+`main` runs `MpsWatch` beside the services; the health reports of GPUs include its `conditions`. `remedy_for` decides
+what to do about a daemon, from the processes and answers that were seen. When the daemon and its servers are dead, so
+are its clients: a restart loses nothing, and restarted containers find the new daemon in the same folders. While a
+server is left, its clients still compute, and nothing is changed. The more often a daemon dies, the longer its restart
+waits.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
-from typing import Literal
 
 import structlog
 
+from dra_driver.api.inventory import HealthCondition
+from dra_driver.api.meta import wire_time
 from dra_driver.errors import DriverError
 from kubelet_plugin.effects.mps import MpsDaemons, Sight, left_alone
 from kubelet_plugin.hardware.host_programs import MarkedProcess
@@ -30,20 +33,7 @@ _DELAYS_S = (0.0, 1.0, 5.0, 15.0, 60.0)
 """Between two starts of a daemon, by how often it was started lately."""
 _LATELY_S = 600.0
 _TOLD_S = 60.0
-"""How long a death is reported after the daemon is back, because readers of `troubles` poll."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class DaemonTrouble:
-    """What is wrong with the daemon that serves a GPU, or its MIG device `instance`.
-
-    Warning: it died with its clients, and is back. Critical: no new program can compute through it.
-    """
-
-    gpu: str
-    severity: Literal["Warning", "Critical"]
-    message: str
-    instance: str | None = None
+"""How long a death is reported after the daemon is back, because readers of `conditions` poll."""
 
 
 class MpsRemedy(Enum):
@@ -63,13 +53,14 @@ class History:
     """It did not answer the last time either."""
     trouble: str = ""
     """The message to report; empty when the daemon is healthy."""
+    since: str = ""
+    """When that message was reported first."""
     critical: bool = False
     until: float = 0.0
     """Until when a trouble that is over is still reported."""
 
-    @property
-    def severity(self) -> Literal["Warning", "Critical"]:
-        return "Critical" if self.critical else "Warning"
+    def is_reported(self, now: float) -> bool:
+        return bool(self.trouble) and (self.critical or now < self.until)
 
 
 def remedy_for(sight: Sight, history: History, now: float) -> MpsRemedy:
@@ -106,22 +97,25 @@ class MpsWatch:
         self._histories: dict[MpsDaemon, History] = {}
         self._looks = 0
 
-    @property
-    def troubles(self) -> tuple[DaemonTrouble, ...]:
-        """All that is reported now, sorted; one for each GPU of a daemon."""
+    def conditions(self) -> Mapping[str, Sequence[HealthCondition]]:
+        """What is wrong now with the daemons of GPUs, or of their MIG devices, by GPU UUID.
+
+        Warning: a daemon died with its clients, and is back. Critical: no new program can compute through it.
+        """
         now, records = self._clock(), self._records()
-        reported = {
-            hold: history
-            for hold, history in self._histories.items()
-            if history.trouble and (history.critical or now < history.until)
-        }
-        return tuple(
-            sorted(
-                DaemonTrouble(gpu.uuid, history.severity, history.trouble, _instance(hold, records))
-                for hold, history in reported.items()
-                for gpu in hold.gpus
-            )
-        )
+        conditions: dict[str, list[HealthCondition]] = {}
+        for hold, history in self._histories.items():
+            if history.is_reported(now):
+                condition = HealthCondition(
+                    type="MpsDaemon",
+                    severity="Critical" if history.critical else "Warning",
+                    message=history.trouble,
+                    since=history.since,
+                    instance=_instance(hold, records),
+                )
+                for gpu in hold.gpus:
+                    conditions.setdefault(gpu.uuid, []).append(condition)
+        return conditions
 
     async def run(self) -> None:
         """Look at every interval, for ever."""
@@ -167,7 +161,11 @@ class MpsWatch:
         history, now = self._histories[hold], self._clock()
         match remedy_for(sight, history, now):
             case MpsRemedy.KEEP:
-                self._histories[hold] = _well(hold, history, now)
+                if history.critical:
+                    again = "did not answer for a while, and does again"
+                    self._note(hold, again, silent=False, critical=False, until=now + _TOLD_S)
+                else:
+                    self._histories[hold] = replace(history, silent=False)
             case MpsRemedy.LEAVE if not history.silent:
                 self._histories[hold] = replace(history, silent=True)  # once may be a busy machine
             case MpsRemedy.LEAVE:
@@ -190,26 +188,19 @@ class MpsWatch:
             return
         message = "died with its clients; it was restarted, so that their containers can restart"
         _log.warning("an MPS daemon died and was restarted", daemon=hold.key)
-        self._histories[hold] = replace(
-            self._histories[hold], silent=False, trouble=_named(hold, message), critical=False, until=now + _TOLD_S
-        )
+        self._note(hold, message, silent=False, critical=False, until=now + _TOLD_S)
 
     def _tell(self, hold: MpsDaemon, message: str) -> None:
         history = self._histories[hold]
         if not history.critical:
             _log.error("an MPS daemon failed", daemon=hold.key, reason=message)
-        self._histories[hold] = replace(history, silent=True, trouble=_named(hold, message), critical=True)
+        self._note(hold, message, silent=True, critical=True)
 
-
-def _well(hold: MpsDaemon, history: History, now: float) -> History:
-    if not history.critical:
-        return replace(history, silent=False)
-    again = _named(hold, "did not answer for a while, and does again")
-    return replace(history, silent=False, critical=False, trouble=again, until=now + _TOLD_S)
-
-
-def _named(hold: MpsDaemon, message: str) -> str:
-    return f"MPS daemon {hold.key} {message}"
+    def _note(self, hold: MpsDaemon, message: str, *, silent: bool, critical: bool, until: float = 0.0) -> None:
+        history, trouble = self._histories[hold], f"MPS daemon {hold.key} {message}"
+        is_known = history.is_reported(self._clock()) and history.trouble == trouble
+        since = history.since if is_known else wire_time(datetime.now(UTC))
+        self._histories[hold] = History(history.starts, silent, trouble, since, critical, until)
 
 
 def _instance(hold: MpsDaemon, records: Records) -> str | None:

@@ -104,7 +104,6 @@ class NodeWatch:
         self._journal = journal
         self._daemons: MpsDaemons | None = None
         self._mps: MpsWatch | None = None
-        self._mps_since: dict[tuple[str, str], str] = {}
         self._prepare_failures = PrepareFailures()
         self._health = self._monitor(settings, policy) if Feature.HEALTH in settings.feature_gates else None
         self.facts: MonitoredFacts = discovery if self._health is None else self._health
@@ -218,23 +217,7 @@ class NodeWatch:
             return {}
 
     def _mps_conditions(self) -> Mapping[str, Sequence[HealthCondition]]:
-        """What is wrong with MPS daemons, by GPU UUID; each with the time since when it has been reported."""
-        troubles = self._mps.troubles if self._mps is not None else ()
-        now = wire_time(datetime.now(UTC))
-        self._mps_since = {
-            key: self._mps_since.get(key, now) for key in ((trouble.gpu, trouble.message) for trouble in troubles)
-        }
-        mps_conditions: dict[str, list[HealthCondition]] = {}
-        for trouble in troubles:
-            condition = HealthCondition(
-                type="MpsDaemon",
-                severity=trouble.severity,
-                message=trouble.message,
-                since=self._mps_since[trouble.gpu, trouble.message],
-                instance=trouble.instance,
-            )
-            mps_conditions.setdefault(trouble.gpu, []).append(condition)
-        return mps_conditions
+        return self._mps.conditions() if self._mps is not None else {}
 
 
 def instance_uuid(gpu: GpuFacts | None, records: Records, gpu_uuid: str, gi: int, ci: int) -> str | None:

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.mps import Client, effect_for, identity, no_daemons_left, record, until
 
+from dra_driver.api.inventory import HealthCondition
 from dra_driver.errors import NodeNotReady
+from kubelet_plugin.effects import mps_watch
 from kubelet_plugin.effects.mps import MpsDaemons, Sight
 from kubelet_plugin.effects.mps_watch import _ASKED_EVERY, History, MpsRemedy, MpsWatch, remedy_for
 from kubelet_plugin.hardware.host_programs import MarkedProcess
@@ -56,6 +58,11 @@ def test_a_dead_daemon_is_started_at_once_and_then_ever_less_often() -> None:
     assert starts[:5] == [0.0, 1.0, 6.0, 21.0, 81.0]
     assert all(later - earlier >= 60 for earlier, later in pairwise(starts[4:]))
     assert remedy_for(_DEAD, History(starts=tuple(starts)), starts[-1] + 600) is MpsRemedy.START
+
+
+def troubles(watch: MpsWatch) -> list[HealthCondition]:
+    """One for each GPU of a daemon."""
+    return [condition for conditions in watch.conditions().values() for condition in conditions]
 
 
 class _Node:
@@ -101,7 +108,7 @@ async def test_a_daemon_that_is_well_is_no_trouble(node: _Node) -> None:
     pid = node.pid
     for _ in range(8):
         await node.watch.look()
-    assert (node.watch.troubles, node.pid) == ((), pid)
+    assert (troubles(node.watch), node.pid) == ([], pid)
 
 
 async def test_all_daemons_of_a_node_are_searched_at_once_and_only_when_they_are_asked(
@@ -114,7 +121,7 @@ async def test_all_daemons_of_a_node_are_searched_at_once_and_only_when_they_are
     monkeypatch.setattr(node.daemons, "processes", lambda: searches.append(None) or search())
     for _ in range(_ASKED_EVERY):
         await node.watch.look()
-    assert (len(searches), node.watch.troubles) == (1, ())
+    assert (len(searches), troubles(node.watch)) == (1, [])
 
 
 async def test_a_daemon_that_died_is_started_anew_and_told_for_a_minute(node: _Node) -> None:
@@ -124,41 +131,40 @@ async def test_a_daemon_that_died_is_started_anew_and_told_for_a_minute(node: _N
     await node.watch.look()
     assert node.pid != pid
     assert node.client().end() == 0
-    assert [(trouble.gpu, trouble.severity) for trouble in node.watch.troubles] == sorted(
-        (gpu.uuid, "Warning") for gpu in node.hold.gpus
-    )
-    assert "died with its clients; it was restarted" in node.watch.troubles[0].message
+    assert node.watch.conditions().keys() == {gpu.uuid for gpu in node.hold.gpus}
+    assert [trouble.severity for trouble in troubles(node.watch)] == ["Warning"] * 2
+    assert "died with its clients; it was restarted" in troubles(node.watch)[0].message
     node.now += 61
     await node.watch.look()
-    assert node.watch.troubles == ()
+    assert troubles(node.watch) == []
 
 
 async def test_clients_that_compute_without_their_daemon_are_left_alone_and_that_is_told(node: _Node) -> None:
     client = node.client()
     node.kill()
     await node.watch.look()
-    assert node.watch.troubles == (), "once may be a busy machine"
+    assert troubles(node.watch) == [], "once may be a busy machine"
     await node.watch.look()
-    (trouble, _) = node.watch.troubles
+    (trouble, _) = troubles(node.watch)
     assert trouble.severity == "Critical" and "still runs: programs that compute continue" in trouble.message
     assert client.process.poll() is None and client.end() == 0
     until(lambda: not node.daemons.look(node.hold).processes)
     await node.watch.look()
     assert node.client().end() == 0
-    assert [trouble.severity for trouble in node.watch.troubles] == ["Warning"] * 2
+    assert [trouble.severity for trouble in troubles(node.watch)] == ["Warning"] * 2
 
 
 async def test_a_daemon_that_cannot_be_started_is_told_until_it_can(node: _Node) -> None:
     node.kill()
     node.failure = NodeNotReady("the driver is being upgraded", about="driver")
     await node.watch.look()
-    assert "cannot be restarted: the driver is being upgraded" in node.watch.troubles[0].message
+    assert "cannot be restarted: the driver is being upgraded" in troubles(node.watch)[0].message
     node.now += 0.5
     await node.watch.look()
-    assert [trouble.severity for trouble in node.watch.troubles] == ["Critical"] * 2
+    assert [trouble.severity for trouble in troubles(node.watch)] == ["Critical"] * 2
     node.failure, node.now = None, 10.0
     await node.watch.look()
-    assert [trouble.severity for trouble in node.watch.troubles] == ["Warning"] * 2
+    assert [trouble.severity for trouble in troubles(node.watch)] == ["Warning"] * 2
     assert node.client().end() == 0
 
 
@@ -167,7 +173,7 @@ async def test_a_daemon_that_was_released_is_not_missed(node: _Node) -> None:
     released = node.records.pop(node.hold)
     node.daemons.undo(node.hold, {node.hold: released}, "boot-1")
     await node.watch.look()
-    assert node.watch.troubles == () and not node.records
+    assert troubles(node.watch) == [] and not node.records
 
 
 @pytest.mark.parametrize("other", [record, lambda made: HoldRecord(HoldState.UNDOING, "boot-1", made)])
@@ -180,7 +186,7 @@ async def test_only_what_is_made_in_this_boot_is_watched(node: _Node, other: obj
     node.kill()
     await node.watch.look()
     assert not node.daemons.stands(node.records[node.hold].made)
-    assert node.watch.troubles == ()
+    assert troubles(node.watch) == []
 
 
 async def test_a_trouble_of_a_mig_device_names_it(node: _Node) -> None:
@@ -188,15 +194,15 @@ async def test_a_trouble_of_a_mig_device_names_it(node: _Node) -> None:
     node.records = {hold: HoldRecord(HoldState.MADE, "boot-1")}
     node.failure = NodeNotReady("no")
     await node.watch.look()
-    (trouble,) = node.watch.troubles
-    assert (trouble.gpu, trouble.instance) == (node.hold.gpus[0].uuid, "MIG-1")
+    (trouble,) = troubles(node.watch)
+    assert trouble.instance == "MIG-1" and list(node.watch.conditions()) == [node.hold.gpus[0].uuid]
 
 
 async def test_a_driver_without_programs_ends_no_watch(node: _Node) -> None:
     (node.host.root / "usr/bin/nvidia-cuda-mps-control").unlink()
     for _ in range(8):
         await node.watch.look()
-    assert node.watch.troubles
+    assert troubles(node.watch)
 
 
 class _Daemons:
@@ -254,10 +260,28 @@ async def test_a_daemon_that_dies_again_and_again_is_started_ever_less_often_and
     for daemons.now in (0.0, 0.5, 1.0, 2.5, 6.0):
         await daemons.watch.look()
         if daemons.now in (0.5, 2.5):
-            (trouble,) = daemons.watch.troubles
+            (trouble,) = troubles(daemons.watch)
             assert trouble.severity == "Critical" and "restarted too often" in trouble.message
         daemons.watch._looks = 0
     assert [when for _, when in daemons.started] == [0.0, 1.0, 6.0]
+
+
+async def test_a_trouble_is_as_old_as_its_first_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(f"2026-01-01T00:00:{second:02}Z" for second in range(60))
+    monkeypatch.setattr(mps_watch, "wire_time", lambda when: next(times))
+    daemons = _Daemons()
+
+    async def since(now: float, sight: Sight) -> list[str]:
+        daemons.now, daemons.sees, daemons.watch._looks = now, lambda hold: sight, 0
+        await daemons.watch.look()
+        return [trouble.since[-3:-1] for trouble in troubles(daemons.watch)]
+
+    assert await since(0.0, _DEAD) == ["00"]
+    assert await since(20.0, _DEAD) == ["00"], "the same again, while it is reported"
+    assert await since(90.0, _WELL) == []
+    assert await since(700.0, _DEAD) == ["01"]
+    assert [await since(now, _BUSY) for now in (701.0, 702.0, 703.0)] == [["01"], ["02"], ["02"]]
+    assert await since(704.0, _WELL) == ["03"]
 
 
 async def test_a_daemon_that_is_busy_now_and_then_is_no_trouble() -> None:
@@ -267,7 +291,7 @@ async def test_a_daemon_that_is_busy_now_and_then_is_no_trouble() -> None:
     for _ in range(6):
         daemons.watch._looks = 0
         await daemons.watch.look()
-        assert daemons.watch.troubles == ()
+        assert troubles(daemons.watch) == []
 
 
 async def test_a_daemon_that_is_released_while_it_is_looked_at_is_not_started() -> None:
@@ -287,7 +311,7 @@ async def test_a_daemon_that_is_released_while_it_is_started_is_no_trouble() -> 
     daemons.sees = lambda hold: _DEAD
     daemons.released = True
     await daemons.watch.look()
-    assert daemons.started and daemons.watch.troubles == ()
+    assert daemons.started and troubles(daemons.watch) == []
 
 
 @pytest.mark.parametrize(
@@ -305,7 +329,7 @@ async def test_what_was_wrong_before_makes_a_daemon_that_is_busy_once_no_worse(
     for _ in sights:
         daemons.watch._looks = 0
         await daemons.watch.look()
-        severities.append("".join(trouble.severity for trouble in daemons.watch.troubles))
+        severities.append("".join(trouble.severity for trouble in troubles(daemons.watch)))
     assert severities == expected
 
 
@@ -318,9 +342,9 @@ async def test_a_trouble_of_a_mig_device_that_was_made_names_it() -> None:
     made = HoldRecord(HoldState.MADE, "boot-1", Made((("uuid", "MIG-1"),)))
     daemons.records = {hold: HoldRecord(HoldState.MADE, "boot-1"), mig: made}
     await daemons.watch.look()
-    assert [trouble.instance for trouble in daemons.watch.troubles] == ["MIG-1"]
+    assert [trouble.instance for trouble in troubles(daemons.watch)] == ["MIG-1"]
     del daemons.records[mig]
-    assert [trouble.instance for trouble in daemons.watch.troubles] == [None]
+    assert [trouble.instance for trouble in troubles(daemons.watch)] == [None]
 
 
 async def test_a_daemon_that_cannot_be_looked_at_keeps_nobody_from_the_others() -> None:
