@@ -16,6 +16,7 @@ from dra_driver.phrases import has_typo, is_misspelled, listed, meant
 
 _CAPACITIES = (
     "memory", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines", "cores", "shares",
+    "addressableMemory", *(f"memorySlice{number}" for number in range(8)),
 )  # fmt: skip
 _STANDARD = ("pciBusID", "pcieRoot", "numaNode", "cpuSocketID")
 

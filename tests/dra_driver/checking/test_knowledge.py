@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from docs.from_code.attributes import CAPACITIES
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -9,6 +10,8 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.check import check
 from dra_driver.checking.findings import Finding
 from dra_driver.checking.knowledge import Knowledge, sites_of_kinds
+from dra_driver.checking.selectors import KnownNames
+from dra_driver.names import GPU_DRIVER
 
 OTHER = "gpu.example.com"
 
@@ -71,3 +74,9 @@ def test_sites_that_are_not_complete_do_not_tell_what_fits_nowhere() -> None:
     assert findings_in(never) == []
     failing = claim("other.example", expression=f"device.attributes['{OTHER}'].profile == '1g.10gb'")
     assert findings_in(failing) == [("selector-fails", EXPRESSION)]
+
+
+def test_every_capacity_of_the_documentation_is_known() -> None:
+    """Also those of devices for virtual machines, and the place of a MIG device."""
+    published = {name.replace("SliceN", "Slice7") for name in CAPACITIES}
+    assert published <= {*KnownNames.of_driver().capacity[GPU_DRIVER]}
