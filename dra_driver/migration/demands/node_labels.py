@@ -7,7 +7,7 @@ never an error, because an error would keep the pod from being scheduled.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dra_driver.migration import codes
 from dra_driver.migration.codes import FindingCode
@@ -28,18 +28,12 @@ from dra_driver.quantity import Quantity
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedRequirement:
-    requirement: Requirement
-    subject: RequestedDevices
-    match: re.Match[str]
+class AskedLabel(Requirement):
+    subject: RequestedDevices = field(kw_only=True)
+    match: re.Match[str] = field(kw_only=True)
+    """Of the row's pattern, with the key."""
 
-    @property
-    def operator(self) -> str:
-        return self.requirement.operator
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        return self.requirement.values
+    __str__ = Requirement.__str__
 
     @property
     def integers(self) -> list[int]:
@@ -83,18 +77,16 @@ def _equals(value: str, literals: Sequence[str]) -> str:
     return f"{value} == {literals[0]}" if len(literals) == 1 else f"{value} in [{', '.join(literals)}]"
 
 
-def _always_there(asked: JudgedRequirement) -> LabelVerdict | None:
+def _always_there(asked: AskedLabel) -> LabelVerdict | None:
     """Of a label that every node with such devices has: what Exists and DoesNotExist come to."""
     if asked.operator == "Exists":
-        return _implied(f"every node with the devices has the label {asked.requirement.key}")
+        return _implied(f"every node with the devices has the label {asked.key}")
     if asked.operator == "DoesNotExist":
-        return _never(f"every node with such devices has the label {asked.requirement.key}")
+        return _never(f"every node with such devices has the label {asked.key}")
     return None
 
 
-def _chosen(
-    asked: JudgedRequirement, guard: str, test: Callable[[Sequence[str]], str], values: Sequence[str]
-) -> LabelVerdict:
+def _chosen(asked: AskedLabel, guard: str, test: Callable[[Sequence[str]], str], values: Sequence[str]) -> LabelVerdict:
     """In and NotIn; `values` are those that a device can have, `test` is true of devices with one of some values.
 
     `guard` says that the device has it at all; a node without the label is selected by NotIn.
@@ -104,18 +96,18 @@ def _chosen(
     included = asked.operator == "In"
     if not values:
         if included:
-            return _never(f"no device has {asked.requirement}")
-        return _implied(f"no device has any of these values: {asked.requirement}")
+            return _never(f"no device has {asked}")
+        return _implied(f"no device has any of these values: {asked}")
     expression = test(values)
     expression = _all_of(guard, f"({expression})" if guard and "||" in expression else expression)
     return _on_device(expression if included else _not(expression))
 
 
-def _unknown_operator(asked: JudgedRequirement) -> LabelVerdict:
-    return _stays(f"{asked.requirement} no attribute of a device answers this")
+def _unknown_operator(asked: AskedLabel) -> LabelVerdict:
+    return _stays(f"{asked} no attribute of a device answers this")
 
 
-def _whole_number(asked: JudgedRequirement, value: str, guard: str = "") -> LabelVerdict:
+def _whole_number(asked: AskedLabel, value: str, guard: str = "") -> LabelVerdict:
     """Of a label that is a number, as `value`, an int of CEL, is."""
     if asked.operator in ("Gt", "Lt"):
         return _compared(asked, guard, lambda sign, bound: f"{value} {sign} {bound}")
@@ -123,39 +115,39 @@ def _whole_number(asked: JudgedRequirement, value: str, guard: str = "") -> Labe
     return _always_there(asked) or _chosen(asked, guard, lambda results: _equals(value, results), numbers)
 
 
-def _compared(asked: JudgedRequirement, guard: str, test: Callable[[str, int], str]) -> LabelVerdict:
+def _compared(asked: AskedLabel, guard: str, test: Callable[[str, int], str]) -> LabelVerdict:
     if len(asked.values) != 1 or not asked.integers:
-        return _stays(f"{asked.requirement}: needs one whole number")
+        return _stays(f"{asked}: needs one whole number")
     return _on_device(_all_of(guard, test(">" if asked.operator == "Gt" else "<", asked.integers[0])))
 
 
 # -- the labels
 
 
-type Judge = Callable[[JudgedRequirement], LabelVerdict]
+type Judge = Callable[[AskedLabel], LabelVerdict]
 
 
 def of_gpus(judge: Judge) -> Judge:
     """Of labels that say how whole GPUs are shared, which MIG devices beside them do not say."""
 
-    def judged(asked: JudgedRequirement) -> LabelVerdict:
+    def judged(asked: AskedLabel) -> LabelVerdict:
         if asked.subject.want.what is What.MIG and not asked.subject.single:
-            return _stays(f"{asked.requirement.key} is about whole GPUs, and the pod asks for MIG devices")
+            return _stays(f"{asked.key} is about whole GPUs, and the pod asks for MIG devices")
         return judge(asked)
 
     return judged
 
 
-def of_product(asked: JudgedRequirement) -> LabelVerdict:
+def of_product(asked: AskedLabel) -> LabelVerdict:
     """Of the GPU; under the strategy `single`, of its MIG devices."""
 
-    def judge(asked: JudgedRequirement) -> LabelVerdict:
+    def judge(asked: AskedLabel) -> LabelVerdict:
         return _product_of(asked, asked.subject.single and asked.subject.want.what is What.MIG)
 
     return (of_gpus(judge) if any(value.endswith("-SHARED") for value in asked.values) else judge)(asked)
 
 
-def _product_of(asked: JudgedRequirement, mig_device: bool) -> LabelVerdict:
+def _product_of(asked: AskedLabel, mig_device: bool) -> LabelVerdict:
     """Products of MIG devices have the profile for a suffix, those of GPUs do not; others are on no such node."""
     products = [product for product in map(Product.of, asked.values) if (product.profile is not None) == mig_device]
     kinds = sorted({(product.profile, product.shared) for product in products}, key=str)
@@ -167,7 +159,7 @@ def _product_of(asked: JudgedRequirement, mig_device: bool) -> LabelVerdict:
     )
 
 
-def _of_kind(asked: JudgedRequirement, products: Sequence[Product], profile: str | None, shared: bool) -> str:
+def _of_kind(asked: AskedLabel, products: Sequence[Product], profile: str | None, shared: bool) -> str:
     """Of the products that have the same suffixes. A product alone does not distinguish shared devices from others."""
     attributes = asked.subject.attributes
     names = [quoted(product.name) for product in products if (product.profile, product.shared) == (profile, shared)]
@@ -187,10 +179,10 @@ FAMILIES: Mapping[str, str] = {
 """Architecture by the value of `gpu.family`."""
 
 
-def of_family(asked: JudgedRequirement) -> LabelVerdict:
+def of_family(asked: AskedLabel) -> LabelVerdict:
     results = [quoted(FAMILIES[value]) for value in asked.values if value in FAMILIES]
     if len(results) < len(asked.values):
-        return _stays(f"{asked.requirement}: not every value is a known architecture")
+        return _stays(f"{asked}: not every value is a known architecture")
     attribute = f"{asked.subject.attributes}.architecture"
     return _always_there(asked) or _chosen(asked, "", lambda values: _equals(attribute, values), results)
 
@@ -199,14 +191,14 @@ _TOLERANCE = 50
 """Two percent: how far the memory that drivers report for one GPU model differs from version to version."""
 
 
-def of_memory(asked: JudgedRequirement) -> LabelVerdict:
+def of_memory(asked: AskedLabel) -> LabelVerdict:
     """Of the GPU; under the strategy `single`, of its MIG devices."""
     if asked.subject.want.what is What.MIG and not asked.subject.single:
-        return _stays(f"{asked.requirement.key} is the memory of the whole GPU, which MIG devices do not publish")
+        return _stays(f"{asked.key} is the memory of the whole GPU, which MIG devices do not publish")
     return _memory_of(asked)
 
 
-def _memory_of(asked: JudgedRequirement) -> LabelVerdict:
+def _memory_of(asked: AskedLabel) -> LabelVerdict:
     memory = f"{asked.subject.capacity}.memory"
     guard = f"has({memory})"
     if asked.operator == "Exists":
@@ -220,7 +212,7 @@ def _memory_of(asked: JudgedRequirement) -> LabelVerdict:
         return _unknown_operator(asked)
     floor = asked.integers[0] - asked.integers[0] // _TOLERANCE
     expression = _all_of(guard, f"{memory}.compareTo({_mebibytes(floor)}) >= 0")
-    message = f"{asked.requirement} became at least {floor}Mi: GPUs with more memory fit, too"
+    message = f"{asked} became at least {floor}Mi: GPUs with more memory fit, too"
     return LabelVerdict(Fate.ON_DEVICE, expression, codes.ROUNDED, message)
 
 
@@ -228,7 +220,7 @@ def _mebibytes(count: int) -> str:
     return f"quantity('{Quantity.parse(f'{count}Mi')}')" if count % 1024 == 0 else f"quantity('{count}Mi')"
 
 
-def of_compute(asked: JudgedRequirement) -> LabelVerdict:
+def of_compute(asked: AskedLabel) -> LabelVerdict:
     return _whole_number(asked, f"{asked.subject.attributes}.cudaComputeCapability.{asked.match[1]}()")
 
 
@@ -236,14 +228,14 @@ _PARTS = {"major": "major", "minor": "minor", "rev": "patch", "revision": "patch
 
 
 def of_version(attribute: str) -> Judge:
-    def judge(asked: JudgedRequirement) -> LabelVerdict:
+    def judge(asked: AskedLabel) -> LabelVerdict:
         value = f"{asked.subject.attributes}.{attribute}"
         return _whole_number(asked, f"{value}.{_PARTS[asked.match[1]]}()", f"has({value})")
 
     return judge
 
 
-def of_count(asked: JudgedRequirement) -> LabelVerdict:
+def of_count(asked: AskedLabel) -> LabelVerdict:
     """Of GPUs on the node, which no device says."""
     subject = asked.subject
     if subject.want.what is What.GPU and not subject.single and subject.want.share is None:
@@ -253,41 +245,46 @@ def of_count(asked: JudgedRequirement) -> LabelVerdict:
             return _implied(f"the pod asks for {subject.total} GPUs, which is all that such a node has")
         if asked.operator == "Gt" and asked.integers and subject.total > asked.integers[0]:
             return _implied(f"the pod asks for {subject.total} GPUs of one node")
-    return _stays(f"{asked.requirement}: the number of GPUs of a node is no attribute of a device")
+    return _stays(f"{asked}: the number of GPUs of a node is no attribute of a device")
 
 
-def of_sharing(asked: JudgedRequirement) -> LabelVerdict:
+def of_sharing(asked: AskedLabel) -> LabelVerdict:
     results = [quoted(SHARING_WORDS[value]) for value in asked.values if value in SHARING_WORDS]
     attribute = f"{asked.subject.attributes}.sharing"
     return _always_there(asked) or _chosen(asked, "", lambda values: _equals(attribute, values), results)
 
 
-def _flag(asked: JudgedRequirement) -> bool | None:
+def _flag(asked: AskedLabel) -> bool | None:
     """What a label whose values are `true` and `false` is asked to be. None: anything, or nothing."""
     if asked.operator in ("In", "NotIn") and len(asked.values) == 1 and asked.values[0] in ("true", "false"):
         return (asked.values[0] == "true") == (asked.operator == "In")
     return None
 
 
-def of_mig_capable(asked: JudgedRequirement) -> LabelVerdict:
+def _flagged(asked: AskedLabel, true: LabelVerdict, false: LabelVerdict) -> LabelVerdict:
+    """Of a label that every node with such devices has, and whose values are these two."""
     wanted = _flag(asked)
     if wanted is None:
         return _always_there(asked) or _unknown_operator(asked)
+    return true if wanted else false
+
+
+def of_mig_capable(asked: AskedLabel) -> LabelVerdict:
+    capable = f"{asked.subject.attributes}.migCapable"
     if asked.subject.want.what is What.MIG:
         why = "only GPUs that can be partitioned have MIG devices"
-        return _implied(why) if wanted else _never(why)
-    capable = f"{asked.subject.attributes}.migCapable"
+        return _flagged(asked, _implied(why), _never(why))
     expression = f"has({capable}) && {capable}"
-    return _on_device(expression if wanted else _not(expression))
+    return _flagged(asked, _on_device(expression), _on_device(_not(expression)))
 
 
-def of_mig_strategy(asked: JudgedRequirement) -> LabelVerdict:
+def of_mig_strategy(asked: AskedLabel) -> LabelVerdict:
     if asked.operator == "In" and len(asked.values) == 1:
         return _implied("the claim says whether it wants a whole GPU or a MIG device")
-    return _stays(f"{asked.requirement}: says how resources are named, not what devices are")
+    return _stays(f"{asked}: says how resources are named, not what devices are")
 
 
-def of_mig_config(asked: JudgedRequirement) -> LabelVerdict:
+def of_mig_config(asked: AskedLabel) -> LabelVerdict:
     """The layout that the MIG manager keeps on the node."""
     subject = asked.subject
     uniform = re.fullmatch(rf"all-({PROFILE})", asked.values[0]) if len(asked.values) == 1 else None
@@ -296,28 +293,26 @@ def of_mig_config(asked: JudgedRequirement) -> LabelVerdict:
         return _implied("the claim says the profile")
     if asked.operator == "In" and asked.values == ("all-disabled",) and subject.want.what is What.GPU:
         return _implied("the claim asks for a whole GPU")
-    return _stays(f"{asked.requirement}: a layout of the MIG manager, which is gone when the driver partitions GPUs")
+    return _stays(f"{asked}: a layout of the MIG manager, which is gone when the driver partitions GPUs")
 
 
-def of_mps_capable(asked: JudgedRequirement) -> LabelVerdict:
-    wanted = _flag(asked)
-    if wanted is None:
-        return _always_there(asked) or _unknown_operator(asked)
-    return _on_device(f"{asked.subject.attributes}.sharing {'==' if wanted else '!='} 'mps'")
+def of_mps_capable(asked: AskedLabel) -> LabelVerdict:
+    sharing = f"{asked.subject.attributes}.sharing"
+    return _flagged(asked, _on_device(f"{sharing} == 'mps'"), _on_device(f"{sharing} != 'mps'"))
 
 
-def of_clique(asked: JudgedRequirement) -> LabelVerdict:
+def of_clique(asked: AskedLabel) -> LabelVerdict:
     """Also a topology key, for which the label must stay."""
     clique = f"{asked.subject.attributes}.clique"
     if asked.subject.want.what is not What.GPU:
-        return _stays(f"{asked.requirement}: only whole GPUs publish their clique")
+        return _stays(f"{asked}: only whole GPUs publish their clique")
     if asked.operator in ("Exists", "DoesNotExist"):
         return _on_device(f"has({clique})" if asked.operator == "Exists" else f"!has({clique})")
     values = [quoted(value) for value in asked.values]
     return _chosen(asked, f"has({clique})", lambda results: _equals(clique, results), values)
 
 
-def of_present(asked: JudgedRequirement) -> LabelVerdict:
+def of_present(asked: AskedLabel) -> LabelVerdict:
     """Says that the node has a GPU."""
     if asked.operator == "Exists" or _flag(asked) is True:
         return _implied("the claim is only ever on a node that has GPUs")
@@ -326,23 +321,23 @@ def of_present(asked: JudgedRequirement) -> LabelVerdict:
     return _unknown_operator(asked)
 
 
-def of_profile(asked: JudgedRequirement) -> LabelVerdict:
+def of_profile(asked: AskedLabel) -> LabelVerdict:
     """`nvidia.com/mig-1g.5gb.memory` and the like, under the strategy `mixed`."""
     profile, part = restored_profile(asked.match[1]), asked.match[2]
     want = asked.subject.want
     if want.what is not What.MIG or want.profile != profile:
-        return _stays(f"{asked.requirement.key} is about MIG devices that the pod does not ask for")
+        return _stays(f"{asked.key} is about MIG devices that the pod does not ask for")
     if part == "memory":
         return _memory_of(asked)
     if part == "product":
         return _product_of(asked, True)
     if part == "sharing-strategy":
         return of_sharing(asked)
-    return _stays(f"{asked.requirement}: a claim asks for MIG devices by their profile")
+    return _stays(f"{asked}: a claim asks for MIG devices by their profile")
 
 
 def node_only(why: str, code: FindingCode = codes.NODE_ONLY_LABEL) -> Judge:
-    return lambda asked: _stays(f"{asked.requirement.key}: {why}", code)
+    return lambda asked: _stays(f"{asked.key}: {why}", code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +435,9 @@ def verdict_on(requirement: Requirement, subject: RequestedDevices) -> LabelVerd
     for row in ROWS:
         match = row.pattern.fullmatch(requirement.key)
         if match is not None:
-            return row.judge(JudgedRequirement(requirement, subject, match))
+            return row.judge(
+                AskedLabel(requirement.key, requirement.operator, requirement.values, subject=subject, match=match)
+            )
     return None
 
 
