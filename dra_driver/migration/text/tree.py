@@ -6,8 +6,9 @@ built from the parser's events. Positions count characters of the text, whose li
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 import yaml
@@ -16,62 +17,50 @@ from dra_driver.api.manifest_nodes import normalized, plain_value
 from dra_driver.migration.text.edited import EditRefused
 
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-MERGE = "<<"
+
+
+class Shape(Enum):
+    SCALAR = auto()
+    LIST = auto()
+    MAP = auto()
+    ALIAS = auto()
 
 
 @dataclass(slots=True, eq=False)
-class YamlNode:
+class Tree:
     """`start` is where its anchor or tag begins, `body` where it begins itself, `end` where it ends (not included).
 
     A block ends with the last line that has something of it: comments and empty lines after it are not its own.
     """
 
+    shape: Shape
     start: int
     body: int
     end: int
-    anchor: str | None
-    tagged: bool
+    anchor: str | None = None
+    tagged: bool = False
     """It has a tag that says its type."""
-
-
-@dataclass(slots=True, eq=False)
-class Scalar(YamlNode):
-    text: str
-    """Without quotes and escapes."""
-    style: str
-    """`'`, `"`, `|`, `>`, or empty: plain."""
+    text: str = ""
+    """Of a scalar, without quotes and escapes."""
+    style: str = ""
+    """Of a scalar: `'`, `"`, `|`, `>`, or empty: plain."""
+    flow: bool = False
+    children: "list[Tree]" = field(default_factory=list)
+    """Items of a list; keys and values of a map, in turn; what an alias stands for."""
 
     @property
-    def value(self) -> object:
-        return self.text if self.style or self.tagged else plain_value(self.text)
+    def pairs(self) -> "list[tuple[Tree, Tree]]":
+        return list(zip(self.children[::2], self.children[1::2], strict=True))
 
+    @property
+    def own(self) -> "list[tuple[str, Tree, Tree]]":
+        """Of a map, without what is merged in: key, its node, the value's node."""
+        return [(key_text(key), key, value) for key, value in self.pairs if not is_merge(key)]
 
-@dataclass(slots=True, eq=False)
-class ListNode(YamlNode):
-    flow: bool
-    items: "list[Tree]" = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class MapNode(YamlNode):
-    flow: bool
-    pairs: "list[tuple[Tree, Tree]]" = field(default_factory=list)
-
-    def own(self) -> "Iterator[tuple[str, Tree, Tree]]":
-        """Without what is merged in: key, its node, the value's node."""
-        for key, value in self.pairs:
-            if not is_merge(key):
-                yield key_text(key), key, value
-
-
-@dataclass(slots=True, eq=False)
-class Alias:
-    start: int
-    end: int
-    target: "Scalar | ListNode | MapNode"
-
-
-type Tree = Scalar | ListNode | MapNode | Alias
+    @property
+    def is_shared(self) -> bool:
+        """Whether other places have the same value."""
+        return self.shape is Shape.ALIAS or self.anchor is not None
 
 
 class NotATree(Exception):
@@ -79,61 +68,99 @@ class NotATree(Exception):
 
 
 def is_merge(key: Tree) -> bool:
-    return isinstance(key, Scalar) and key.text == MERGE and not key.style
+    return key.shape is Shape.SCALAR and key.text == "<<" and not key.style
 
 
 def key_text(key: Tree) -> str:
     """As JSON has it. Raises NotATree for keys that are not scalars."""
-    if isinstance(key, Alias):
-        key = key.target
-    if not isinstance(key, Scalar):
+    if key.shape in (Shape.LIST, Shape.MAP):
         raise NotATree("a key is not a single value")
-    value = key.value
+    value = value_of(key)
     if isinstance(value, bool):
         return "true" if value else "false"
-    return key.text if isinstance(value, str) else str(value)
+    return value if isinstance(value, str) else str(value)
 
 
 def value_of(tree: Tree) -> Any:
-    """Plain data, with what is merged in."""
-    if isinstance(tree, Alias):
-        return value_of(tree.target)
-    if isinstance(tree, Scalar):
-        return tree.value
-    if isinstance(tree, ListNode):
-        return [value_of(item) for item in tree.items]
-    values = {name: value_of(value) for name, _, value in tree.own()}
-    for source in merged_into(tree):
-        values = {**value_of(source), **values}
+    """Plain data, with what is merged in; of several maps behind `<<` the first wins."""
+    if tree.shape is Shape.ALIAS:
+        return value_of(tree.children[0])
+    if tree.shape is Shape.SCALAR:
+        return tree.text if tree.style or tree.tagged else plain_value(tree.text)
+    if tree.shape is Shape.LIST:
+        return [value_of(item) for item in tree.children]
+    values = {name: value_of(value) for name, _, value in tree.own}
+    for source in (value for key, value in tree.pairs if is_merge(key)):
+        for merged in source.children if source.shape is Shape.LIST else [source]:
+            values = {**value_of(merged), **values}
     return values
 
 
-def merged_into(tree: MapNode) -> Iterator[Tree]:
-    """The maps behind `<<`, the one that wins first."""
-    for key, value in tree.pairs:
-        if is_merge(key):
-            yield from value.items if isinstance(value, ListNode) else [value]
-
-
-def leaves(tree: Tree) -> Iterator[Scalar | Alias]:
-    """Everything that holds text of its own, in the order of the text."""
-    if isinstance(tree, Scalar | Alias):
+def leaves(tree: Tree) -> Iterator[Tree]:
+    """Scalars and aliases: everything that holds text of its own, in the order of the text."""
+    if tree.shape in (Shape.SCALAR, Shape.ALIAS):
         yield tree
-    elif isinstance(tree, ListNode):
-        for item in tree.items:
-            yield from leaves(item)
     else:
-        for key, value in tree.pairs:
-            yield from leaves(key)
-            yield from leaves(value)
+        for child in tree.children:
+            yield from leaves(child)
 
 
-def trees(text: str) -> list[Tree]:
+def trees(text: str) -> Sequence[Tree]:
     """One for each document of the text. Raises NotATree for what cannot be read, or holds itself."""
+    top = Tree(Shape.LIST, 0, 0, len(text))
+    anchors: dict[str, Tree] = {}
+    inside = [top]
+    event: Any
     try:
-        return _Builder(text).built()
+        for event in yaml.parse(text, Loader=_LOADER):
+            if isinstance(event, yaml.DocumentStartEvent):
+                anchors = {}
+            elif isinstance(event, yaml.CollectionEndEvent):
+                node = inside.pop()
+                behind: Any = event.end_mark
+                last = node.children[-1].end if node.children else node.body
+                node.end = behind.index if node.flow else last
+            elif isinstance(event, yaml.NodeEvent):
+                node = _alias(event, anchors, inside) if isinstance(event, yaml.AliasEvent) else _node(text, event)
+                inside[-1].children.append(node)
+                if isinstance(event, yaml.CollectionStartEvent):
+                    inside.append(node)
+                if node.anchor is not None:
+                    anchors[node.anchor] = node
     except yaml.YAMLError as error:
         raise NotATree("it is not YAML") from error
+    return top.children
+
+
+def _alias(event: Any, anchors: dict[str, Tree], inside: Sequence[Tree]) -> Tree:
+    target = anchors.get(event.anchor)
+    if target is None or target in inside:
+        raise NotATree(f"*{event.anchor} {'contains itself' if target is not None else 'is not defined'}")
+    start = event.start_mark.index
+    return Tree(Shape.ALIAS, start, start, event.end_mark.index, children=[target])
+
+
+def _node(text: str, event: Any) -> Tree:
+    """A scalar; or a list or map, whose end is not known yet."""
+    start, end, body = event.start_mark.index, event.end_mark.index, _body(text, event)
+    if not isinstance(event, yaml.ScalarEvent):
+        shape = Shape.LIST if isinstance(event, yaml.SequenceStartEvent) else Shape.MAP
+        return Tree(shape, start, body, 0, event.anchor, event.tag is not None, flow=bool(event.flow_style))
+    tagged = event.tag is not None and event.tag != "!"
+    style = event.style if event.style in ("'", '"', "|", ">") else "'" if event.tag == "!" else ""
+    if style in ("|", ">"):
+        end = _end_of_block(text, body, end)
+    return Tree(Shape.SCALAR, start, body, end, event.anchor, tagged, event.value, style)
+
+
+def _body(text: str, event: Any) -> int:
+    """Behind anchor and tag."""
+    start: int = event.start_mark.index
+    match = _PROPERTIES.match(text, start) if event.anchor is not None or event.tag is not None else None
+    if match is None:
+        return start
+    end: int = event.end_mark.index
+    return end if isinstance(event, yaml.ScalarEvent) and end <= match.end() else past_space(text, match.end())
 
 
 def header_length(text: str) -> int:
@@ -172,92 +199,6 @@ def past_space(text: str, start: int) -> int:
     """The next character that is neither white space nor in a comment. A comment must not begin at `start`."""
     match = _SPACE.match(text, start)
     return match.end() if match is not None else start
-
-
-class _Builder:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._anchors: dict[str, Scalar | ListNode | MapNode] = {}
-        self._open: list[ListNode | MapNode] = []
-        self._keys: list[Tree | None] = []
-        """Of each open collection: the key whose value is awaited."""
-        self._built: list[Tree] = []
-
-    def built(self) -> list[Tree]:
-        event: Any
-        for event in yaml.parse(self._text, Loader=_LOADER):
-            if isinstance(event, yaml.DocumentStartEvent):
-                self._anchors = {}
-            elif isinstance(event, yaml.ScalarEvent):
-                self._add(self._scalar(event))
-            elif isinstance(event, yaml.AliasEvent):
-                self._add(self._alias(event))
-            elif isinstance(event, yaml.CollectionStartEvent):
-                self._begin(event)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                self._finish(event)
-        return self._built
-
-    def _scalar(self, event: Any) -> Scalar:
-        start, end = event.start_mark.index, event.end_mark.index
-        tagged = event.tag is not None and event.tag != "!"
-        style = event.style if event.style in ("'", '"', "|", ">") else "'" if event.tag == "!" else ""
-        node = Scalar(start, self._body(event), end, event.anchor, tagged, event.value, style)
-        if style in ("|", ">"):
-            node.end = _end_of_block(self._text, node.body, end)
-        self._name(node)
-        return node
-
-    def _alias(self, event: Any) -> Alias:
-        target = self._anchors.get(event.anchor)
-        if target is None or target in self._open:
-            raise NotATree(f"*{event.anchor} {'contains itself' if target is not None else 'is not defined'}")
-        return Alias(event.start_mark.index, event.end_mark.index, target)
-
-    def _begin(self, event: Any) -> None:
-        kind = ListNode if isinstance(event, yaml.SequenceStartEvent) else MapNode
-        flow = bool(event.flow_style)
-        node = kind(event.start_mark.index, self._body(event), 0, event.anchor, event.tag is not None, flow)
-        self._name(node)
-        self._open.append(node)
-        self._keys.append(None)
-
-    def _finish(self, event: Any) -> None:
-        node = self._open.pop()
-        self._keys.pop()
-        inner = node.items if isinstance(node, ListNode) else [value for _, value in node.pairs]
-        node.end = event.end_mark.index if node.flow else inner[-1].end if inner else node.body
-        self._add(node)
-
-    def _add(self, tree: Tree) -> None:
-        if not self._open:
-            self._built.append(tree)
-            return
-        parent = self._open[-1]
-        if isinstance(parent, ListNode):
-            parent.items.append(tree)
-        elif self._keys[-1] is None:
-            self._keys[-1] = tree
-        else:
-            parent.pairs.append((self._keys[-1], tree))
-            self._keys[-1] = None
-
-    def _name(self, node: Scalar | ListNode | MapNode) -> None:
-        if node.anchor is not None:
-            self._anchors[node.anchor] = node
-
-    def _body(self, event: Any) -> int:
-        """Behind anchor and tag."""
-        start: int = event.start_mark.index
-        if event.anchor is None and event.tag is None:
-            return start
-        match = _PROPERTIES.match(self._text, start)
-        if match is None:
-            return start
-        end: int = event.end_mark.index
-        if isinstance(event, yaml.ScalarEvent) and end <= match.end():
-            return end
-        return past_space(self._text, match.end())
 
 
 def _end_of_block(text: str, start: int, end: int) -> int:

@@ -14,10 +14,7 @@ from typing import Any
 from dra_driver.api.manifest_nodes import plain_value
 from dra_driver.migration.text.edited import EditRefused, Items, same
 from dra_driver.migration.text.tree import (
-    Alias,
-    ListNode,
-    MapNode,
-    Scalar,
+    Shape,
     Splice,
     Tree,
     column_of,
@@ -49,16 +46,14 @@ def style_of(text: str, roots: Sequence[Tree]) -> Style:
     pending: list[Tree] = list(roots)
     while pending:
         tree = pending.pop()
-        if isinstance(tree, Scalar):
+        if tree.shape is Shape.SCALAR:
             quotes[tree.style] += 1
-        elif isinstance(tree, ListNode):
-            pending += tree.items
-        elif isinstance(tree, MapNode):
-            for key, value in tree.pairs:
-                pending += (key, value)
-                if not tree.flow and isinstance(value, MapNode | ListNode) and not value.flow:
-                    step = column_of(text, value.body) - column_of(text, key.start)
-                    (dashes if isinstance(value, ListNode) else steps)[step] += 1
+        elif tree.shape is not Shape.ALIAS:
+            pending += tree.children
+        for key, value in tree.pairs if tree.shape is Shape.MAP and not tree.flow else ():
+            if value.shape in (Shape.MAP, Shape.LIST) and not value.flow:
+                step = column_of(text, value.body) - column_of(text, key.start)
+                (dashes if value.shape is Shape.LIST else steps)[step] += 1
     quote = '"' if quotes['"'] > quotes["'"] else "'"
     return Style(_most(steps, 2, lowest=1), _most(dashes, 0, lowest=0), quote)
 
@@ -189,37 +184,32 @@ class Writer:
         """Whether the tree's own text can hold the new value; else the parent replaces it."""
         if same(old, new):
             return True
-        if isinstance(tree, Alias) or tree.anchor is not None:
+        if tree.is_shared:
             raise EditRefused(_SHARED)
-        if isinstance(tree, Scalar):
-            return False
-        if isinstance(tree, MapNode) and isinstance(new, dict) and isinstance(old, dict) and (new or not old):
+        if tree.shape is Shape.MAP and isinstance(new, dict) and (new or not old):
             self._mapping(tree, old, new)
             return True
-        if isinstance(tree, ListNode) and isinstance(old, list) and isinstance(new, Items) and (new or not old):
-            self._sequence(tree, old, new, new.origin)
+        if tree.shape is Shape.LIST and isinstance(new, Items) and (new or not old):
+            self._sequence(tree, old, new)
             return True
         return False
 
     # -- maps
 
-    def _mapping(self, tree: MapNode, old: dict[str, Any], new: dict[str, Any]) -> None:
-        own = {name for name, _, _ in tree.own()}
-        if len(own) != sum(not is_merge(key) for key, _ in tree.pairs):
+    def _mapping(self, tree: Tree, old: dict[str, Any], new: dict[str, Any]) -> None:
+        own = {name for name, _, _ in tree.own}
+        if len(own) != len(tree.own):
             raise EditRefused("a key is given twice")
         merged = old.keys() - own
         if any(key not in new or not same(old[key], new[key]) for key in merged):
             raise EditRefused(_SHARED)
         children = self._pairs(tree)
-        for child in children:
-            if child.key in new and not self._visit(child.value, old.get(child.key), new[child.key]):
-                self._replace(tree, child, new[child.key])
-        removed = [index for index, child in enumerate(children) if child.key is not None and child.key not in new]
-        added = [(key, value) for key, value in new.items() if key not in old]
-        if removed or added:
-            self._restock(tree, children, removed, added)
+        keys = (child.key for child in children)
+        # What is merged in has no key, and stays.
+        values = [(None, None) if key is None else (old[key], new[key]) if key in new else None for key in keys]
+        self._edit(tree, children, values, [(key, value) for key, value in new.items() if key not in old])
 
-    def _pairs(self, tree: MapNode) -> list[_Child]:
+    def _pairs(self, tree: Tree) -> list[_Child]:
         children = []
         for key, value in tree.pairs:
             name = None if is_merge(key) else key_text(key)
@@ -236,23 +226,18 @@ class Writer:
 
     # -- lists
 
-    def _sequence(self, tree: ListNode, old: list[Any], new: list[Any], origin: Sequence[int | None]) -> None:
-        staying = {was: new[index] for index, was in enumerate(origin) if was is not None}
-        children = self._items(tree)
-        for index, child in enumerate(children):
-            if index in staying and not self._visit(child.value, old[index], staying[index]):
-                self._replace(tree, child, staying[index])
-        removed = [index for index in range(len(children)) if index not in staying]
-        added: _Added = [(None, new[index]) for index, was in enumerate(origin) if was is None]
-        if removed or added:
-            self._restock(tree, children, removed, added)
+    def _sequence(self, tree: Tree, old: list[Any], new: Items) -> None:
+        kept = {was: new[index] for index, was in enumerate(new.origin) if was is not None}
+        values = [(item, kept[index]) if index in kept else None for index, item in enumerate(old)]
+        added: _Added = [(None, item) for item, was in zip(new, new.origin, strict=True) if was is None]
+        self._edit(tree, self._items(tree), values, added)
 
-    def _items(self, tree: ListNode) -> list[_Child]:
+    def _items(self, tree: Tree) -> list[_Child]:
         if tree.flow:
-            return [_Child(item.start, item.end, None, item) for item in tree.items]
+            return [_Child(item.start, item.end, None, item) for item in tree.children]
         children: list[_Child] = []
         position = tree.body
-        for item in tree.items:
+        for item in tree.children:
             dash = past_space(self.text, position)
             if self.text[dash : dash + 1] != "-":
                 raise EditRefused("a list is written in a way that is not edited")
@@ -263,13 +248,13 @@ class Writer:
 
     # -- another value in the place of one
 
-    def _replace(self, tree: MapNode | ListNode, child: _Child, new: Any) -> None:
+    def _replace(self, tree: Tree, child: _Child, new: Any) -> None:
         value = child.value
-        if isinstance(value, Alias) or value.anchor is not None:
+        if value.is_shared:
             raise EditRefused(_SHARED)
         if value.tagged:
             raise EditRefused("a value has a tag that says its type")
-        quote = value.style if isinstance(value, Scalar) and value.style in ("'", '"') else ""
+        quote = value.style if value.style in ("'", '"') else ""
         if tree.flow:
             is_scalar = not isinstance(new, dict | list)
             text = scalar(new, self.style, flow=True, quote=quote) if is_scalar else inline(new, self.style)
@@ -297,17 +282,21 @@ class Writer:
 
     # -- children that go and come
 
-    def _restock(self, tree: MapNode | ListNode, children: list[_Child], removed: list[int], added: _Added) -> None:
-        if tree.flow:
-            self._restock_flow(tree, children, removed, added)
-        else:
-            self._restock_block(children, removed, added)
+    def _edit(
+        self, tree: Tree, children: list[_Child], values: Sequence[tuple[Any, Any] | None], added: _Added
+    ) -> None:
+        """`values` are the old and the new one of each child; None: it goes."""
+        for child, pair in zip(children, values, strict=True):
+            if pair is not None and not self._visit(child.value, *pair):
+                self._replace(tree, child, pair[1])
+        staying = [index for index, pair in enumerate(values) if pair is not None]
+        if len(staying) < len(children) or added:
+            restock = self._restock_flow if tree.flow else self._restock_block
+            restock(tree, children, staying, added)
 
-    def _restock_block(self, children: list[_Child], removed: list[int], added: _Added) -> None:
+    def _restock_block(self, _tree: Tree, children: list[_Child], staying: list[int], added: _Added) -> None:
         column = column_of(self.text, children[0].begin)
         lines = [line for key, value in added for line in self._new_child(key, value, column)]
-        gone = set(removed)
-        staying = [index for index in range(len(children)) if index not in gone]
         if not staying:
             self._replace_all(children, lines)
             return
@@ -317,9 +306,8 @@ class Writer:
             # `- first: …` goes; the next one takes its place behind the dash.
             self._cut(begin, children[staying[0]].begin, children[: staying[0]], column, leading=True)
             start = staying[0]
-        for index in removed:
-            if index >= start:
-                child = children[index]
+        for index, child in enumerate(children):
+            if index >= start and index not in staying:
                 start_of_lines, end_of_lines = line_start(self.text, child.begin), next_line(self.text, child.end)
                 self._cut(start_of_lines, end_of_lines, [child], column, leading=False)
         if lines:
@@ -364,22 +352,18 @@ class Writer:
         for value in values:
             for leaf in leaves(value):
                 results += _COMMENT.findall(self.text, position, leaf.start)
-                if isinstance(leaf, Scalar) and leaf.style in ("|", ">"):
+                if leaf.style in ("|", ">"):
                     results += _COMMENT.findall(self.text, leaf.body, next_line(self.text, leaf.body) - 1)
                 position = leaf.end
         return results + _COMMENT.findall(self.text, position, end)
 
     # -- flow style
 
-    def _restock_flow(
-        self, tree: MapNode | ListNode, children: list[_Child], removed: list[int], added: _Added
-    ) -> None:
+    def _restock_flow(self, tree: Tree, children: list[_Child], staying: list[int], added: _Added) -> None:
         spread_out = bool(children) and "\n" in self.text[tree.body : children[0].begin]
         column = self._indentation(children[0].begin) if spread_out else 0
         entries = [self._new_entry(key, value) for key, value in added]
         between = f",\n{' ' * column}" if spread_out else ", "
-        gone = set(removed)
-        staying = [index for index in range(len(children)) if index not in gone]
         if not staying:
             start, end = (children[0].begin, children[-1].end) if children else (tree.body + 1, tree.end - 1)
             comments = self._comments_of(start, end, children)
@@ -387,10 +371,9 @@ class Writer:
             return
         if staying[0] > 0:
             self._cut_flow(children[0].begin, children[staying[0]].begin, children[: staying[0]], column)
-        for index in removed:
-            if index > staying[0]:
-                last = children[index - 1]
-                self._cut_flow(last.end, children[index].end, [children[index]], column)
+        for index in range(staying[0] + 1, len(children)):
+            if index not in staying:
+                self._cut_flow(children[index - 1].end, children[index].end, [children[index]], column)
         if entries:
             position = children[staying[-1]].end
             self.splices.append(Splice(position, position, "".join(between + entry for entry in entries)))
