@@ -13,7 +13,6 @@ from dra_driver.api.documents import Document
 from dra_driver.api.resource import DeviceClass
 from dra_driver.api.untyped import map_in, value_at
 from dra_driver.migration.model import MigrationFinding, Options, What
-from dra_driver.migration.understand.in_force import MigLayout, uniform_profile
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, MIG_RESOURCE, PluginConfig, PluginSharing
 from dra_driver.migration.understand.purposes import Purposes
@@ -22,6 +21,40 @@ from dra_driver.quantity import Quantity, whole_number
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 LAYOUT_LABEL = "nvidia.com/mig.config"
 _SHARED = ".shared"
+
+
+@dataclass(frozen=True, slots=True)
+class MigLayout:
+    """A named layout of mig-parted: MIG devices by profile on each kind of GPU."""
+
+    name: str
+    profiles: tuple[str, ...]
+    """Sorted."""
+    everywhere: bool = True
+    """Whether no GPU stays whole."""
+
+
+def layout_of(name: str, entries: object) -> MigLayout | None:
+    """None: it is no list of what becomes of GPUs."""
+    if not isinstance(entries, list) or not all(isinstance(item, dict) for item in entries):
+        return None
+    profiles: set[str] = set()
+    for entry in entries:
+        profiles |= set(map(str, map_in(entry.get("mig-devices"))))
+    everywhere = all(bool(entry.get("mig-enabled")) for entry in entries)
+    return MigLayout(name, tuple(sorted(profiles)), everywhere)
+
+
+def uniform_profile(name: str, layouts: Sequence[MigLayout]) -> str | None:
+    """Of all MIG devices of a node with this layout; None where they differ, or it is not known.
+
+    Layouts that were not given are known by the names that mig-parted's own have: `all-1g.10gb`.
+    """
+    layout = next((mig_layout for mig_layout in layouts if mig_layout.name == name), None)
+    if layout is not None:
+        return layout.profiles[0] if layout.everywhere and len(layout.profiles) == 1 else None
+    usual = re.fullmatch(r"all-(.+)", name)
+    return restored_profile(usual[1]) if usual else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 Enters from `migrate`, with all documents; those that are none of these sources are passed over. Pure.
 Sources: the device plugin's configuration in ConfigMaps, Helm values or files of its own; ClusterPolicy and GPUCluster
 of the GPU Operator; layouts of mig-parted; HAMi's configuration; Nodes; ResourceSlices.
+
+A cluster has one answer. What was given only for that (`--with`, `--cluster`) goes before what is among the files that
+are migrated. If several sources define the same thing differently, the last one counts, and a finding names the others.
 """
 
 import re
@@ -17,27 +20,18 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass
 from dra_driver.api.untyped import Path, list_in, map_in, value_at
 from dra_driver.errors import InvalidInput
+from dra_driver.grouping import grouped
 from dra_driver.migration import codes
-from dra_driver.migration.model import MigrationFinding, Options, finding
-from dra_driver.migration.understand.in_force import (
-    Given,
-    MigLayout,
-    assumed_whole,
-    by_default_layout,
-    configs_in_force,
-    is_assumed_whole,
-    layout_of,
-    layouts_in_force,
-    place,
-    settled,
-    uniform_profile,
-)
+from dra_driver.migration.model import MigrationFinding, Options, finding, title_of
 from dra_driver.migration.understand.meaning import (
     Hami,
     Meaning,
+    MigLayout,
     View,
     as_said,
+    layout_of,
     own_names,
+    uniform_profile,
     view_of_config,
     view_of_node,
 )
@@ -50,7 +44,10 @@ from dra_driver.migration.understand.plugin_config import (
 )
 from dra_driver.migration.understand.purposes import Purposes
 from dra_driver.names import GPU_DRIVER
+from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
+
+_FEW = 3
 
 
 def read(documents: Sequence[Document], options: Options, beside: Collection[Document] = ()) -> Meaning:
@@ -59,7 +56,7 @@ def read(documents: Sequence[Document], options: Options, beside: Collection[Doc
     sources = _Sources(beside=frozenset(beside))
     for document in documents:
         sources.take(document)
-    return _meaning(sources, documents, options)
+    return sources.meaning(documents, options)
 
 
 def says_nothing(document: Document) -> bool:
@@ -67,6 +64,15 @@ def says_nothing(document: Document) -> bool:
     sources = _Sources()
     sources.take(document)
     return sources == _Sources()
+
+
+@dataclass(frozen=True, slots=True)
+class Given[T]:
+    """What a document says."""
+
+    document: Document
+    says: T
+    at: Path = ()
 
 
 @dataclass
@@ -264,6 +270,105 @@ class _Sources:
             if kind == "gpu" and (memory := Quantity.read(amount)) is not None:
                 self.slice_memory.add(memory)
 
+    # -- what counts: a cluster has one answer
+
+    def _preferred[T](self, given: Sequence[Given[T]]) -> Sequence[Given[T]]:
+        return [item for item in given if item.document in self.beside] or given
+
+    def _settled[T](self, what: str, given: Sequence[Given[T]]) -> Given[T] | None:
+        """The one that counts; None where there is none. `what` they are about, at the beginning of a sentence."""
+        if not given:
+            return None
+        last = self._preferred(given)[-1]
+        self._not_taken(what, last, [item for item in given if item.says != last.says])
+        return last
+
+    def _not_taken[T](self, what: str, last: Given[T], others: Sequence[Given[T]]) -> None:
+        if others:
+            places = list(dict.fromkeys(place(given.document) for given in others))
+            say = "says" if len(places) == 1 else "say"
+            message = f"{what} is taken from {place(last.document)}; {and_more(places, _FEW)} {say} otherwise"
+            self.findings.append(finding(codes.NOT_TAKEN, last.document, last.at, message))
+
+    def _configs_in_force(
+        self, operator: Given[tuple[str, str | None]] | None
+    ) -> tuple[dict[str, Given[PluginConfig]], str | None]:
+        """By name, and the name of the one for nodes that name none. Of several ConfigMaps, the one that the operator
+        or Helm names; if neither names one, all of them. Of configurations with one name the last one counts."""
+        default, given = None, self.configs
+        if operator is not None:
+            where, default = operator.says
+            given = [item for item in given if (item.document.name or item.document.file) == where] or given
+        taken = self._preferred(given)
+        named = {item.says.name: item for item in taken}
+        for name, last in named.items():
+            others = [item for item in given if item.says.name == name and _meant(item.says) != _meant(last.says)]
+            self._not_taken(_title(name), last, others)
+        for item in given:
+            if item not in taken and item.says.name not in named:
+                self._not_taken(_title(item.says.name), taken[-1], [item])
+        if default not in named:
+            default = "default" if "default" in named else next(iter(named)) if len(named) == 1 else default
+        return named, default
+
+    def _layouts_in_force(self) -> tuple[MigLayout, ...]:
+        """By name, sorted."""
+        taken: list[MigLayout] = []
+        for name, alike in sorted(grouped(self.layouts, lambda item: item.says.name).items()):
+            last = self._settled(f"layout {name}", alike)
+            if last is not None:
+                taken.append(last.says)
+                if last.says.profiles:
+                    message = f"layout {name} has MIG devices: {', '.join(last.says.profiles)}"
+                    self.findings.append(finding(codes.MIG_LAYOUT, last.document, last.at, message))
+        return tuple(taken)
+
+    def meaning(self, documents: Sequence[Document], options: Options) -> Meaning:
+        operator = self._settled("the name of the configuration", self.operator_configs)
+        by_flags = self._settled("the MIG strategy of the device plugin", self.flag_strategies)
+        by_values = self._settled("the MIG strategy", self.mig_strategies)
+        hami = self._settled("the names of HAMi's resources", self.hamis)
+        named, default = self._configs_in_force(operator)
+        configs = {name: given.says for name, given in named.items()}
+        layouts = self._layouts_in_force()
+        usual = self._settled("the default layout", self.default_layouts)
+        self.findings += labels_of_nodes(self.nodes)
+        strategy = options.mig_strategy or next(
+            (given.says for given in (by_flags, by_values) if given is not None), None
+        )
+        if by_flags is not None:
+            configs = {name: replace(config, mig_strategy=by_flags.says) for name, config in configs.items()}
+        used = [*named.values(), *(item for item in (operator, by_flags, by_values, hami) if item is not None)]
+        nodes = [view_of_node(node, configs, default, strategy, layouts) for node in self.nodes]
+        views = [view for view in nodes if view is not None]
+        if not views:
+            profile = uniform_profile(usual.says, layouts) if usual is not None else None
+            unsaid = not configs or any(config.mig_strategy is None for config in configs.values())
+            if by_values and not by_flags and unsaid and is_assumed_whole(by_values, usual, layouts, options):
+                strategy = "none"
+                self.findings.append(assumed_whole(by_values, usual))
+            views = [view_of_config(config, strategy, len(configs) > 1) for config in configs.values()]
+            if not views and (strategy is not None or options.replicas is not None):
+                views = [View("the cluster", mig_strategy=strategy)]
+            views = [replace(view, mig_profile=profile) for view in views]
+            if usual is not None and profile is not None and any(view.mig_strategy == "single" for view in views):
+                self.findings.append(by_default_layout(usual, profile))
+        memory = self.slice_memory.pop() if len(self.slice_memory) == 1 else None
+        return Meaning(
+            views=tuple(as_said(view, options, memory) for view in views),
+            configs=tuple(configs.values()),
+            default_config=default,
+            own=own_names(self.classes, options),
+            hami=hami.says if hami is not None else Hami(),
+            layouts=layouts,
+            strategy=strategy,
+            driver_roots=frozenset(self.driver_roots),
+            read_from=tuple(dict.fromkeys(place(item.document) for item in used)),
+            findings=tuple(self.findings),
+            cut_on_demand=self.cut_on_demand,
+            purposes=Purposes.of(documents),
+        )
+
 
 _HAMI_NAMES: Mapping[str, tuple[str, ...]] = {
     "count": ("resourceCountName", "resourceName"),
@@ -289,50 +394,51 @@ def _is_helm_values(obj: Mapping[str, Any]) -> bool:
     return "apiVersion" not in obj and (own or operator or "migStrategy" in obj)
 
 
-# -- together
+def _title(name: str) -> str:
+    return f"configuration {name}" if name else "the device plugin's configuration"
 
 
-def _meaning(sources: _Sources, documents: Sequence[Document], options: Options) -> Meaning:
-    findings, beside = list(sources.findings), sources.beside
-    operator = settled("the name of the configuration", sources.operator_configs, beside, findings)
-    by_flags = settled("the MIG strategy of the device plugin", sources.flag_strategies, beside, findings)
-    by_values = settled("the MIG strategy", sources.mig_strategies, beside, findings)
-    hami = settled("the names of HAMi's resources", sources.hamis, beside, findings)
-    named, default = configs_in_force(sources.configs, operator.says if operator else None, beside, findings)
-    configs = {name: given.says for name, given in named.items()}
-    layouts = layouts_in_force(sources.layouts, beside, findings)
-    usual = settled("the default layout", sources.default_layouts, beside, findings)
-    findings += labels_of_nodes(sources.nodes)
-    strategy = options.mig_strategy or next((given.says for given in (by_flags, by_values) if given is not None), None)
-    if by_flags is not None:
-        configs = {name: replace(config, mig_strategy=by_flags.says) for name, config in configs.items()}
-    used = [*named.values(), *(item for item in (operator, by_flags, by_values, hami) if item is not None)]
-    nodes = [view_of_node(node, configs, default, strategy, layouts) for node in sources.nodes]
-    views = [view for view in nodes if view is not None]
-    if not views:
-        profile = uniform_profile(usual.says, layouts) if usual is not None else None
-        unsaid = not configs or any(config.mig_strategy is None for config in configs.values())
-        if by_values and not by_flags and unsaid and is_assumed_whole(by_values, usual, layouts, options):
-            strategy = "none"
-            findings.append(assumed_whole(by_values, usual))
-        views = [view_of_config(config, strategy, len(configs) > 1) for config in configs.values()]
-        if not views and (strategy is not None or options.replicas is not None):
-            views = [View("the cluster", mig_strategy=strategy)]
-        views = [replace(view, mig_profile=profile) for view in views]
-        if usual is not None and profile is not None and any(view.mig_strategy == "single" for view in views):
-            findings.append(by_default_layout(usual, profile))
-    memory = sources.slice_memory.pop() if len(sources.slice_memory) == 1 else None
-    return Meaning(
-        views=tuple(as_said(view, options, memory) for view in views),
-        configs=tuple(configs.values()),
-        default_config=default,
-        own=own_names(sources.classes, options),
-        hami=hami.says if hami is not None else Hami(),
-        layouts=layouts,
-        strategy=strategy,
-        driver_roots=frozenset(sources.driver_roots),
-        read_from=tuple(dict.fromkeys(place(item.document) for item in used)),
-        findings=tuple(findings),
-        cut_on_demand=sources.cut_on_demand,
-        purposes=Purposes.of(documents),
+def _meant(config: PluginConfig) -> tuple[object, ...]:
+    return config.mig_strategy, config.sharing or {}, config.driver_root
+
+
+def place(document: Document) -> str:
+    """For sentences: `ConfigMap gpu/device-plugin in plugin.yaml:12`."""
+    where = f"{document.file}:{document.place('')[0]}"
+    return f"{title_of(document)} in {where}" if document.kind else document.file
+
+
+def by_default_layout(usual: Given[str], profile: str) -> MigrationFinding:
+    """What nodes were taken for of which nothing else is known."""
+    message = (
+        f"nodes are assumed to have the layout {usual.says}, so nvidia.com/gpu is {profile}; nodes with another value "
+        "of the label nvidia.com/mig.config may differ"
+    )
+    advice = "Give the nodes (`--cluster`, or the output of `kubectl get nodes -o yaml` with `--with`)."
+    return finding(codes.MIG_LAYOUT, usual.document, usual.at, message, advice=advice)
+
+
+def is_assumed_whole(
+    strategy: Given[str], usual: Given[str] | None, layouts: Sequence[MigLayout], options: Options
+) -> bool:
+    """Whether GPUs count as whole although the GPU Operator has the MIG strategy `single`: that is its default, and on
+    nodes without MIG devices it offers whole GPUs. Other settings, and layouts, say it on purpose."""
+    decided = options.mig_strategy or options.mig_profile
+    if strategy.says != "single" or "migStrategy" in strategy.document.obj or decided:
+        return False
+    if usual is None:
+        return not any(layout.profiles for layout in layouts)
+    known = next((layout for layout in layouts if layout.name == usual.says), None)
+    return not known.profiles if known is not None else usual.says == "all-disabled"
+
+
+def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> MigrationFinding:
+    if usual is not None:
+        because = f"nodes are assumed to have the layout {usual.says}"
+    else:
+        because = "the MIG strategy single is the GPU Operator's default, and no input mentions MIG devices"
+    message = f"{because}, so nvidia.com/gpu is assumed to be a whole GPU"
+    advice = "If it is not, give the nodes (`--cluster`, or `kubectl get nodes -o yaml` with `--with`), or decide "
+    return finding(
+        codes.MEANING_UNKNOWN, strategy.document, strategy.at, message, advice=f"{advice}`migProfile: 1g.10gb`."
     )
