@@ -1,7 +1,7 @@
 """What is planned for each document: its claims, its edits, what is said of it. Pure.
 
 A workload keeps its extended resources, answered by DeviceClasses, or gets claims; old servers and frameworks prevent
-claims. A pod is converted entirely or not at all: where one step of a document cannot be taken, its plan is to leave it.
+claims. A pod is converted entirely or not at all: if one step of a document cannot be taken, its plan is to leave it.
 Source: the reference on migration sources, section 1 (targets T0 and T1).
 """
 
