@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaim
-from dra_driver.api.untyped import map_in, value_at
+from dra_driver.api.untyped import map_in, maps_in, value_at
 from dra_driver.errors import InvalidInput
 from dra_driver.grouping import grouped
 from dra_driver.migration.claims.publishing import kept_resources
@@ -42,12 +42,8 @@ class NotLookedAt(Exception):
     """Why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerUseOfClaim:
-    """What a container names: a claim of its pod, and one request of it or None for all."""
-
-    claim: str
-    request: str | None
+type UsesOfClaims = Mapping[str, Sequence[tuple[str, str | None]]]
+"""By container: claims of its pod that it names, each with one of its requests, or None for all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +52,7 @@ class PodToBe:
 
     obj: JsonObject
     claims: Mapping[str, ResourceClaim]
-    uses: Mapping[str, tuple[ContainerUseOfClaim, ...]]
-    """By container."""
+    uses: UsesOfClaims
     conditions: JsonObject
     """The pod's spec, as far as it says what it asks of its node."""
 
@@ -188,24 +183,19 @@ def _container(at: ContainerAt, index: int, is_asked: Callable[[str], bool]) -> 
     return {"name": name_of(at, index), "resources": amounts, **always}
 
 
-def _named(
-    at: PodSpecAt, document: Document
-) -> tuple[dict[str, JsonObject], dict[str, tuple[ContainerUseOfClaim, ...]]]:
+def _named(at: PodSpecAt, document: Document) -> tuple[dict[str, JsonObject], UsesOfClaims]:
     """The claims that a pod lists, by their names in it; and those that its containers name."""
     spec = map_in(value_at(document.obj, at.path))
-    listed = spec.get("resourceClaims")
+    containers = [(name_of(container, index), container) for index, container in enumerate(at.containers)]
     if at.form is ClaimForm.NIM:
-        listed = [{"name": f"claim-{index}", **item} for index, item in enumerate(spec.get("draResources") or ())]
-    entries = {str(item.get("name")): item for item in listed or () if isinstance(item, dict)}
-    uses: dict[str, tuple[ContainerUseOfClaim, ...]] = {}
-    for index, container in enumerate(at.containers):
-        if at.form is ClaimForm.NIM:
-            uses[name_of(container, index)] = tuple(ContainerUseOfClaim(name, None) for name in entries)
-            continue
-        claims = map_in(value_at(document.obj, container.resources_path)).get("claims")
-        uses[name_of(container, index)] = tuple(
-            ContainerUseOfClaim(str(claim.get("name")), claim.get("request"))
-            for claim in claims or ()
-            if isinstance(claim, dict)
-        )
+        entries = {f"claim-{index}": item for index, item in enumerate(maps_in(spec.get("draResources")))}
+        return entries, {name: [(claim, None) for claim in entries] for name, _ in containers}
+    entries = {str(item.get("name")): item for item in maps_in(spec.get("resourceClaims"))}
+    uses: UsesOfClaims = {
+        name: [
+            (str(claim.get("name")), claim.get("request"))
+            for claim in maps_in(value_at(document.obj, (*container.resources_path, "claims")))
+        ]
+        for name, container in containers
+    }
     return entries, uses

@@ -108,24 +108,18 @@ def _differs(piece: Piece, want: Want) -> str | None:
         return None
     if piece.result.share_id is None:
         return "not shared"
-    amounts, whole = piece.amounts, piece.whole
-    for name, asked in (("memory", want.share.memory), ("cores", want.share.cores)):
-        if (
-            asked is None
-            and want.share.number is None
-            and name in amounts
-            and _NOTHING < whole.get(name, _NOTHING) <= amounts[name]
-        ):
-            return f"with all {name} of it, so no other claim gets a share"
-    if want.share.memory is not None and amounts.get("memory", _NOTHING) < want.share.memory:
-        return "with less memory"
-    if want.share.memory is not None and amounts["memory"].value > want.share.memory.value + _STEP_BYTES:
-        return "with more memory than that, which no other claim gets"
-    if want.share.cores is not None and amounts.get("cores", _NOTHING).value < want.share.cores:
-        return "with fewer cores"
-    if want.share.cores is not None and amounts["cores"].value > want.share.cores:
-        return "with more cores than that, which no other claim gets"
-    if want.share.number is not None and "shares" in amounts and amounts["shares"].value < want.share.number:
+    amounts, whole, share = piece.amounts, piece.whole, want.share
+    memory = share.memory.value if share.memory is not None else None
+    for name, asked, less, step in (("memory", memory, "less", _STEP_BYTES), ("cores", share.cores, "fewer", 0)):
+        got = amounts.get(name, _NOTHING)
+        if asked is None:
+            if share.number is None and name in amounts and _NOTHING < whole.get(name, _NOTHING) <= got:
+                return f"with all {name} of it, so no other claim gets a share"
+        elif got.value < asked:
+            return f"with {less} {name}"
+        elif got.value > asked + step:
+            return f"with more {name} than that, which no other claim gets"
+    if share.number is not None and "shares" in amounts and amounts["shares"].value < share.number:
         return "with fewer shares"
     return None
 
@@ -375,16 +369,16 @@ def _pieces(
             for name, wanted in requests.items()
         }
     by_claim = dict(zip(pod.claims, placed.allocations, strict=False))
-    pieces: dict[str, tuple[Piece, ...]] = {}
-    for container, uses in pod.uses.items():
-        pieces[container] = tuple(
+    return {
+        container: tuple(
             _piece(result, devices)
-            for use in uses
-            if use.claim in by_claim
-            for result in by_claim[use.claim].devices.results
-            if use.request is None or result.request.split("/")[0] == use.request
+            for claim, request in uses
+            if claim in by_claim
+            for result in by_claim[claim].devices.results
+            if request is None or result.request.split("/")[0] == request
         )
-    return pieces
+        for container, uses in pod.uses.items()
+    }
 
 
 def _piece(result: AllocatedDevice, devices: Mapping[tuple[str, str], Device]) -> Piece:
