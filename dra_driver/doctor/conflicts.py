@@ -49,8 +49,8 @@ _NAMES = {
     "nvidia-mig-manager": MIG_MANAGER,
 }
 """Of the charts of NVIDIA and of GKE, EKS and AKS. Source: their manifests."""
-
-
+_OFFER_NOTHING = ("gpu-feature-discovery", "config-manager")
+"""Programs in the device plugin's own image. Source: its chart."""
 _GPU_PROGRAM, _DOMAIN_PROGRAM = "gpu-kubelet-plugin", "compute-domain-kubelet-plugin"
 """The programs of NVIDIA's own DRA driver, each in a container of its own. Source: its chart."""
 
@@ -61,7 +61,8 @@ def software_of(workload: AppsWorkload) -> str | None:
         return NVIDIA_DRA
     for container in workload.pod.containers:
         image = container.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
-        if image in _IMAGES:
+        words = " ".join(container.command + container.args)
+        if image in _IMAGES and not any(program in words for program in _OFFER_NOTHING):
             return _IMAGES[image]
     return _NAMES.get(workload.metadata.name)
 

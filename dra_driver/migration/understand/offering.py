@@ -51,30 +51,26 @@ class PluginSettings:
 def is_plumbing(spec: JsonObject) -> bool:
     """Whether any container of a pod's spec is one of these; an image under another name is known by its volume."""
     folders = (value_at(item, ("hostPath", "path")) for item in list_in(spec.get("volumes")) if isinstance(item, dict))
-    return any(_PLUMBING.search(image) for image in _images(spec)) or any(
+    images = (str(container.get("image")) for container in maps_in(spec.get("containers")))
+    return any(map(_PLUMBING.search, images)) or any(
         isinstance(folder, str) and folder.rstrip("/") == _SOCKETS for folder in folders
     )
 
 
-def is_plugin_image(image: str) -> bool:
-    """Whether it is a device plugin for GPUs of NVIDIA."""
-    return _PLUGIN.search(image) is not None
+_OTHER_PROGRAMS = re.compile(r"(.*/)?(gpu-feature-discovery|config-manager)")
+"""In the device plugin's own image: they offer nothing."""
 
 
 def plugin_settings(daemon_set: JsonObject) -> PluginSettings | None:
-    """None: it is no device plugin."""
-    spec = value_at(daemon_set, ("spec", "template", "spec"))
-    for number, image in enumerate(_images(map_in(spec))):
-        if is_plugin_image(image):
-            given = _given(value_at(spec, ("containers", number)))
+    """None: it is no device plugin for GPUs of NVIDIA."""
+    for number, container in enumerate(_containers(daemon_set)):
+        words = (*list_in(container.get("command")), *list_in(container.get("args")))
+        others = any(_OTHER_PROGRAMS.fullmatch(str(word)) for word in words)
+        if _PLUGIN.search(str(container.get("image"))) and not others:
+            given = _given(container)
             root = given.get("nvidia-driver-root")
             return PluginSettings(number, given.get("mig-strategy"), root if root and root.startswith("/") else None)
     return None
-
-
-def _images(spec: Mapping[str, object]) -> Iterator[str]:
-    for container in maps_in(spec.get("containers")):
-        yield str(container.get("image") or "")
 
 
 def _given(container: JsonObject) -> dict[str, str]:
@@ -298,7 +294,7 @@ def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[s
     # A ClusterPolicy that was not given is known by what it owns: the operator would undo a change of its DaemonSet.
     owned = [] if policies else [item for item in by_kind["DaemonSet"] if _operator_of(item) is not None]
     operators = {policy["metadata"]["name"] for policy in policies if _enabled(policy, "devicePlugin")}
-    operators |= {str(_operator_of(item)) for item in owned if _is_plugin(item)}
+    operators |= {str(_operator_of(item)) for item in owned if plugin_settings(item)}
     return Offering(
         tuple(sorted(gpu_nodes, key=lambda node: node.name)),
         tuple(
@@ -390,14 +386,10 @@ def _operator_of(daemon_set: JsonObject) -> str | None:
     return None
 
 
-def _is_plugin(daemon_set: JsonObject) -> bool:
-    return any(is_plugin_image(str(container.get("image", ""))) for container in _containers(daemon_set))
-
-
 def _daemon_sets(daemon_sets: Sequence[JsonObject]) -> Iterable[DevicePlugin]:
     for daemon_set in daemon_sets:
         metadata = daemon_set["metadata"]
-        if _operator_of(daemon_set) is None and _is_plugin(daemon_set):
+        if _operator_of(daemon_set) is None and plugin_settings(daemon_set):
             gke = metadata.get("namespace") == "kube-system" and _GKE_PLUGIN.match(metadata["name"])
             installed = Installed.GKE if gke else Installed.DAEMON_SET
             yield DevicePlugin(installed, metadata.get("namespace") or "default", metadata["name"])

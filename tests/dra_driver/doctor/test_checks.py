@@ -971,6 +971,11 @@ def test_a_device_plugin_elsewhere_is_none_of_our_business() -> None:
     quiet(lambda it: it.node("plain")["status"]["allocatable"].update({"nvidia.com/gpu": "8"}))
 
 
+def test_feature_discovery_has_the_image_of_the_device_plugin_and_offers_nothing() -> None:
+    image = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
+    quiet(lambda it: it.daemon_set("gpu-feature-discovery", image, command=["/usr/bin/gpu-feature-discovery"]))
+
+
 def test_a_mig_manager_may_stay_where_the_driver_makes_no_partitions() -> None:
     quiet(lambda it: it.daemon_set("nvidia-mig-manager", "k8s-mig-manager:v0.12.0"))
 

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -38,7 +39,9 @@ from dra_driver.migration.understand.offering import (
     GpuNode,
     Installed,
     Offering,
+    PluginSettings,
     offering_of,
+    plugin_settings,
 )
 from dra_driver.names import GPU_DRIVER
 
@@ -679,6 +682,24 @@ def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> No
     assert offering.nodes == (GpuNode("n", {"nvidia.com/gpu": 8}, True, (holder,), "all-disabled"),)
     assert offering.plugins == (DevicePlugin(Installed.DAEMON_SET, "nvidia", "nvdp"),)
     assert not offering.mig_manager
+
+
+def test_feature_discovery_stays_although_it_has_the_image_of_the_device_plugin() -> None:
+    """The device plugin's chart runs both from one image, each beside a sidecar that brings its configuration."""
+    image = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
+
+    def daemon_set(name: str, command: str) -> dict[str, Any]:
+        sidecar = {"image": image, "command": ["config-manager"]}
+        program = {"image": image, "command": [command], "env": [{"name": "MIG_STRATEGY", "value": "mixed"}]}
+        spec = {"template": {"spec": {"containers": [sidecar, program]}}}
+        return {"kind": "DaemonSet", "metadata": {"name": name, "namespace": "nvidia"}, "spec": spec}
+
+    plugin = daemon_set("nvdp", "nvidia-device-plugin")
+    discovery = daemon_set("nvdp-gpu-feature-discovery", "/usr/bin/gpu-feature-discovery")
+    offering = offering_of([plugin, discovery], GPU_DRIVER)
+    assert offering.plugins == (DevicePlugin(Installed.DAEMON_SET, "nvidia", "nvdp"),)
+    assert plugin_settings(discovery) is None
+    assert plugin_settings(plugin) == PluginSettings(1, "mixed"), "of the plugin's own container"
 
 
 def test_who_manages_the_daemon_set_must_change_it() -> None:
