@@ -218,6 +218,11 @@ _OF_POLICIES = re.compile("admission|gatekeeper|kyverno|polic")
 """Groups whose objects are about pods, and create none."""
 
 
+def _is_amount(path: Path) -> bool:
+    """Of `resources: {limits: …}`, or of fields of its own that `resources` has: `gpuType: nvidia.com/gpu`."""
+    return path[-3:-2] == ("resources",) or (path[-2:-1] == ("resources",) and isinstance(path[-1], str))
+
+
 def _mentions(changes: Changes, known: Workloads) -> None:
     """Where an object of an unknown kind mentions the old resources."""
     group, kind = kind_of(changes.obj)
@@ -225,7 +230,7 @@ def _mentions(changes: Changes, known: Workloads) -> None:
         return
     of_metrics = any(group == part or group.endswith(part) or part in group for part in _ABOUT_METRICS)
     for path, text in systems.texts_in(changes.obj):
-        asks = path[-3:-2] == ("resources",) and _OF_POLICIES.search(group) is None
+        asks = _is_amount(path) and _OF_POLICIES.search(group) is None
         match = MENTION.search(text)
         if match is None:
             if asks and path[-1] == text and is_strange(text, known.meaning, known.options):

@@ -151,6 +151,8 @@ def pasted(obj: JsonObject) -> str:
     return str(yaml.safe_dump(obj, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110))
 
 
+type Handler = Callable[[Changes, Workloads], None]
+
 _KUEUE = "kueue.x-k8s.io"
 _QUEUE_LABEL = f"{_KUEUE}/queue-name"
 
@@ -338,10 +340,15 @@ def not_admitted(workloads: Workloads) -> Iterator[MigrationFinding]:
             yield finding(codes.QUOTA, workload.document, path, message, advice=advice, paste=_mapping(classes))
 
 
-def _resource_flavor(changes: Changes, _workloads: Workloads) -> None:
-    for key in filter(is_gpu_label, map(str, map_in(value_at(changes.obj, ("spec", "nodeLabels"))))):
-        message = f"{key}: Kueue adds this node label to the pods, so the nodes must keep it"
-        changes.say(codes.NODE_ONLY_LABEL, ("spec", "nodeLabels", key), message)
+def _node_labels(at: Path, who: str) -> Handler:
+    """Of an object whose labels are added to what pods ask of their nodes."""
+
+    def handle(changes: Changes, _workloads: Workloads) -> None:
+        for key in filter(is_gpu_label, map(str, map_in(value_at(changes.obj, at)))):
+            message = f"{key}: {who} adds this node label to the pods, so the nodes must keep it"
+            changes.say(codes.NODE_ONLY_LABEL, (*at, key), message)
+
+    return handle
 
 
 def _volcano_queue(changes: Changes, workloads: Workloads) -> None:
@@ -359,12 +366,11 @@ def _volcano_queue(changes: Changes, workloads: Workloads) -> None:
                 )
 
 
-type Handler = Callable[[Changes, Workloads], None]
-
 HANDLERS: Mapping[tuple[str, str], tuple[Handler, ...]] = {
     (_KUEUE, "ClusterQueue"): (_kueue_queue,),
     (_KUEUE, "Cohort"): (_kueue_queue,),
-    (_KUEUE, "ResourceFlavor"): (_resource_flavor,),
+    (_KUEUE, "ResourceFlavor"): (_node_labels(("spec", "nodeLabels"), "Kueue"),),
+    ("node.k8s.io", "RuntimeClass"): (_node_labels(("scheduling", "nodeSelector"), "the RuntimeClass"),),
     ("scheduling.volcano.sh", "Queue"): (_volcano_queue,),
     ("scheduling.volcano.sh", "PodGroup"): (_POD_GROUP.apply,),
     ("scheduling.x-k8s.io", "PodGroup"): (_POD_GROUP.apply,),

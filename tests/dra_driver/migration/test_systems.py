@@ -8,6 +8,7 @@ from support.counting import CLAIMS, EXTENDED, MIG, PLAIN, done, workload
 from support.migration import GPU, codes
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import NODE_ONLY_LABEL, NOT_EDITABLE
 from dra_driver.migration.counts.quotas import rewrite
 from dra_driver.migration.model import Options
 
@@ -121,3 +122,23 @@ def test_a_limit_range_stays_where_the_workloads_of_its_namespace_stay() -> None
     given = limit_range(max={GPU: "4"})
     after, result = done(given, EXTENDED, workload(CLAIMS, namespace="other"))
     assert (after, codes(result.findings)) == (given, ["M014"])
+
+
+def test_a_runtime_class_adds_node_labels_to_pods() -> None:
+    scheduling = {"nodeSelector": {"nvidia.com/gpu.present": "true", "zone": "a"}}
+    obj = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
+    _, result = done({**obj, "scheduling": scheduling}, CLAIMS)
+    (finding,) = result.findings
+    assert finding.code is NODE_ONLY_LABEL
+    assert finding.place.path == "scheduling.nodeSelector[nvidia.com/gpu.present]"
+
+
+def test_resources_of_an_unknown_kind_ask_by_fields_of_their_own_too() -> None:
+    """As in VLLMRuntime of vLLM's production stack."""
+    resources = {"cpu": "10", "gpu": "1", "gpuType": "nvidia.com/gpu"}
+    spec = {"deploymentConfig": {"resources": resources}}
+    obj = {"apiVersion": "production-stack.vllm.ai/v1alpha1", "kind": "VLLMRuntime", "metadata": {"name": "v"}}
+    _, result = done({**obj, "spec": spec}, CLAIMS)
+    (finding,) = result.findings
+    assert finding.code is NOT_EDITABLE
+    assert "makes pods from this that ask for the extended resource" in finding.message
