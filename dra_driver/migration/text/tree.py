@@ -19,7 +19,7 @@ from dra_driver.migration.text.edited import EditRefused
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
-class Shape(Enum):
+class YamlKind(Enum):
     SCALAR = auto()
     LIST = auto()
     MAP = auto()
@@ -33,7 +33,7 @@ class Tree:
     A block ends with the last line that has something of it: comments and empty lines after it are not its own.
     """
 
-    shape: Shape
+    kind: YamlKind
     start: int
     body: int
     end: int
@@ -60,7 +60,7 @@ class Tree:
     @property
     def is_shared(self) -> bool:
         """Whether other places have the same value."""
-        return self.shape is Shape.ALIAS or self.anchor is not None
+        return self.kind is YamlKind.ALIAS or self.anchor is not None
 
 
 class NotATree(Exception):
@@ -68,12 +68,12 @@ class NotATree(Exception):
 
 
 def is_merge(key: Tree) -> bool:
-    return key.shape is Shape.SCALAR and key.text == "<<" and not key.style
+    return key.kind is YamlKind.SCALAR and key.text == "<<" and not key.style
 
 
 def key_text(key: Tree) -> str:
     """As JSON has it. Raises NotATree for keys that are not scalars."""
-    if key.shape in (Shape.LIST, Shape.MAP):
+    if key.kind in (YamlKind.LIST, YamlKind.MAP):
         raise NotATree("a key is not a single value")
     value = value_of(key)
     if isinstance(value, bool):
@@ -83,22 +83,22 @@ def key_text(key: Tree) -> str:
 
 def value_of(tree: Tree) -> Any:
     """Plain data, with what is merged in; of several maps behind `<<` the first wins."""
-    if tree.shape is Shape.ALIAS:
+    if tree.kind is YamlKind.ALIAS:
         return value_of(tree.children[0])
-    if tree.shape is Shape.SCALAR:
+    if tree.kind is YamlKind.SCALAR:
         return tree.text if tree.style or tree.tagged else plain_value(tree.text)
-    if tree.shape is Shape.LIST:
+    if tree.kind is YamlKind.LIST:
         return [value_of(item) for item in tree.children]
     values = {name: value_of(value) for name, _, value in tree.own}
     for source in (value for key, value in tree.pairs if is_merge(key)):
-        for merged in source.children if source.shape is Shape.LIST else [source]:
+        for merged in source.children if source.kind is YamlKind.LIST else [source]:
             values = {**value_of(merged), **values}
     return values
 
 
 def leaves(tree: Tree) -> Iterator[Tree]:
     """Scalars and aliases: everything that holds text of its own, in the order of the text."""
-    if tree.shape in (Shape.SCALAR, Shape.ALIAS):
+    if tree.kind in (YamlKind.SCALAR, YamlKind.ALIAS):
         yield tree
     else:
         for child in tree.children:
@@ -107,7 +107,7 @@ def leaves(tree: Tree) -> Iterator[Tree]:
 
 def trees(text: str) -> Sequence[Tree]:
     """One for each document of the text. Raises NotATree for what cannot be read, or holds itself."""
-    top = Tree(Shape.LIST, 0, 0, len(text))
+    top = Tree(YamlKind.LIST, 0, 0, len(text))
     anchors: dict[str, Tree] = {}
     inside = [top]
     event: Any
@@ -137,20 +137,20 @@ def _alias(event: Any, anchors: dict[str, Tree], inside: Sequence[Tree]) -> Tree
     if target is None or target in inside:
         raise NotATree(f"*{event.anchor} {'contains itself' if target is not None else 'is not defined'}")
     start = event.start_mark.index
-    return Tree(Shape.ALIAS, start, start, event.end_mark.index, children=[target])
+    return Tree(YamlKind.ALIAS, start, start, event.end_mark.index, children=[target])
 
 
 def _node(text: str, event: Any) -> Tree:
     """A scalar; or a list or map, whose end is not known yet."""
     start, end, body = event.start_mark.index, event.end_mark.index, _body(text, event)
     if not isinstance(event, yaml.ScalarEvent):
-        shape = Shape.LIST if isinstance(event, yaml.SequenceStartEvent) else Shape.MAP
-        return Tree(shape, start, body, 0, event.anchor, event.tag is not None, flow=bool(event.flow_style))
+        kind = YamlKind.LIST if isinstance(event, yaml.SequenceStartEvent) else YamlKind.MAP
+        return Tree(kind, start, body, 0, event.anchor, event.tag is not None, flow=bool(event.flow_style))
     tagged = event.tag is not None and event.tag != "!"
     style = event.style if event.style in ("'", '"', "|", ">") else "'" if event.tag == "!" else ""
     if style in ("|", ">"):
         end = _end_of_block(text, body, end)
-    return Tree(Shape.SCALAR, start, body, end, event.anchor, tagged, event.value, style)
+    return Tree(YamlKind.SCALAR, start, body, end, event.anchor, tagged, event.value, style)
 
 
 def _body(text: str, event: Any) -> int:

@@ -14,9 +14,9 @@ from typing import Any
 from dra_driver.api.manifest_nodes import plain_value
 from dra_driver.migration.text.edited import EditRefused, Items, same
 from dra_driver.migration.text.tree import (
-    Shape,
     Splice,
     Tree,
+    YamlKind,
     column_of,
     is_merge,
     key_text,
@@ -46,14 +46,14 @@ def style_of(text: str, roots: Sequence[Tree]) -> Style:
     pending: list[Tree] = list(roots)
     while pending:
         tree = pending.pop()
-        if tree.shape is Shape.SCALAR:
+        if tree.kind is YamlKind.SCALAR:
             quotes[tree.style] += 1
-        elif tree.shape is not Shape.ALIAS:
+        elif tree.kind is not YamlKind.ALIAS:
             pending += tree.children
-        for key, value in tree.pairs if tree.shape is Shape.MAP and not tree.flow else ():
-            if value.shape in (Shape.MAP, Shape.LIST) and not value.flow:
+        for key, value in tree.pairs if tree.kind is YamlKind.MAP and not tree.flow else ():
+            if value.kind in (YamlKind.MAP, YamlKind.LIST) and not value.flow:
                 step = column_of(text, value.body) - column_of(text, key.start)
-                (dashes if value.shape is Shape.LIST else steps)[step] += 1
+                (dashes if value.kind is YamlKind.LIST else steps)[step] += 1
     quote = '"' if quotes['"'] > quotes["'"] else "'"
     return Style(_most(steps, 2, lowest=1), _most(dashes, 0, lowest=0), quote)
 
@@ -186,10 +186,10 @@ class Writer:
             return True
         if tree.is_shared:
             raise EditRefused(_SHARED)
-        if tree.shape is Shape.MAP and isinstance(new, dict) and (new or not old):
+        if tree.kind is YamlKind.MAP and isinstance(new, dict) and (new or not old):
             self._mapping(tree, old, new)
             return True
-        if tree.shape is Shape.LIST and isinstance(new, Items) and (new or not old):
+        if tree.kind is YamlKind.LIST and isinstance(new, Items) and (new or not old):
             self._sequence(tree, old, new)
             return True
         return False
@@ -227,8 +227,8 @@ class Writer:
     # -- lists
 
     def _sequence(self, tree: Tree, old: list[Any], new: Items) -> None:
-        kept = {was: new[index] for index, was in enumerate(new.origin) if was is not None}
-        values = [(item, kept[index]) if index in kept else None for index, item in enumerate(old)]
+        staying_items = {was: new[index] for index, was in enumerate(new.origin) if was is not None}
+        values = [(item, staying_items[index]) if index in staying_items else None for index, item in enumerate(old)]
         added: _Added = [(None, item) for item, was in zip(new, new.origin, strict=True) if was is None]
         self._edit(tree, self._items(tree), values, added)
 
