@@ -110,8 +110,8 @@ class PodNotes:
         self.extended_findings.append(finding(code, self.pod.document, path, message, **details))
 
 
-_FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
-"""What Argo, Katib, OpenShift and others put values into."""
+_FILLED_IN = re.compile(r"\{\{|\$")
+"""What Argo, Katib, OpenShift, envsubst and others put values into."""
 _FILLED_IN_ADVICE = (
     "Leave it unchanged if a DeviceClass answers the resource; or write a template for each number, and fill in the "
     "template's name."

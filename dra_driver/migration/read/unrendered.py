@@ -26,6 +26,7 @@ OF_SYSTEMS = r"volcano\.sh/v?gpu|aliyun\.com/gpu|tencent\.com/vcuda"
 """How names of resources of systems that share GPUs begin."""
 _GPU = re.compile(rf"nvidia\.com(?:/|~1)(?:gpu|mig-|mps-|vgpu)|{OF_SYSTEMS}|hami\.io/[a-z-]*gpu|NVIDIA_VISIBLE_DEVICES")
 _ASKS = re.compile(r"\b(?:limits|requests|extra_resource_limits|resource_limits)\b")
+_MANIFEST = re.compile(r"^[\s-]*[\"']?apiVersion[\"']?\s*:", re.MULTILINE)
 _MOST_PLACES = 5
 
 
@@ -47,10 +48,12 @@ def template_findings(source: ManifestText) -> Iterator[MigrationFinding]:
 
 
 def problem_finding(problem: BadDocument, text: str) -> MigrationFinding | None:
-    """Of a document that cannot be read. None where that does not matter: a JSON patch, say, that has no GPUs."""
-    if problem.message.startswith("is a list"):
-        if not speaks_of_gpus(text):
-            return None
+    """Of a document that cannot be read. None where that does not matter, because no GPUs are mentioned: in a JSON
+    patch, say, or in what is no manifest, such as a template of CloudFormation."""
+    is_list = problem.message.startswith("is a list")
+    if not speaks_of_gpus(text) and (is_list or _MANIFEST.search(text) is None):
+        return None
+    if is_list:
         advice = "If it is a JSON patch: remove its operations on GPUs, and ask for them in the patched object."
         return _of_file(problem.file, problem.line, "is a list of operations and stays unchanged", advice)
     message = f"column {problem.column}: {problem.message}"

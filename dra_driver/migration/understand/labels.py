@@ -172,7 +172,11 @@ def _asks_for_several(requirement: Requirement) -> bool:
     return requirement.operator == "Gt" and numbers[:1] >= [1]
 
 
-_OTHER_VENDORS = re.compile(r"(amd\.com|gpu\.intel\.com|habana\.ai|aws\.amazon\.com|google\.com|huawei\.com)/.*")
+_OTHER_VENDORS = re.compile(
+    r"(amd\.com|gpu\.intel\.com|habana\.ai|aws\.amazon\.com|google\.com|huawei\.com"
+    r"|birentech\.com|iluvatar\.(ai|com)|metax-tech\.com|mthreads\.com)/.*"
+)
+"""Source of the second line: the examples of HAMi 2.10, which shares GPUs of these vendors, too."""
 _NETWORK = re.compile(
     r"nvidia\.com/(?!.*(gpu|mig|mps))(hostdev.*|.*(nic|rdma|sriov|roce|mlnx|infiniband|resibs|bluefield|connectx).*)"
 )

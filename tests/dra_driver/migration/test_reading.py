@@ -285,10 +285,20 @@ def test_resources_that_are_not_understood_leave_the_pod_as_it_is(resource: str,
     assert resource in reading.findings[0].message
 
 
-@pytest.mark.parametrize("resource", ["amd.com/gpu", "gpu.intel.com/i915", "rdma/hca", "cpu", "hugepages-2Mi"])
+@pytest.mark.parametrize(
+    "resource",
+    ["amd.com/gpu", "gpu.intel.com/i915", "iluvatar.ai/BI-V150-vgpu", "metax-tech.com/sgpu", "rdma/hca", "cpu"],
+)
 def test_resources_of_others_are_none_of_its_business(resource: str) -> None:
     reading = read(pod(limits({resource: 1})))
     assert (reading.demands, reading.findings, reading.leave) == ((), (), None)
+
+
+@pytest.mark.parametrize("text", ["$GPU_PER_NODE", "${GPUS}", "$(GPUS)", "{{ gpus }}"])
+def test_a_number_that_is_filled_in_later_is_no_invalid_one(text: str) -> None:
+    result = read(pod(limits({GPU: text})))
+    assert codes(result.findings) == ["M020"]
+    assert "filled in later" in result.findings[0].message
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from support.rows import rows
 
 from dra_driver.checking.codes import Severity
-from dra_driver.migration.codes import NOT_EDITABLE
+from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
 from dra_driver.migration.report.markdown import findings_of
@@ -175,3 +175,13 @@ def test_a_template_that_happens_to_be_yaml_is_refused(text: str) -> None:
     assert [file.after for file in migration.files] == [text]
     (finding,) = [finding for finding in migration.findings if finding.code is NOT_EDITABLE]
     assert "is a template" in finding.message
+
+
+STACK = "AWSTemplateFormatVersion: '2010-09-09'\nResources:\n  Bucket: {Properties: {Name: !Sub 'b-${Id}'}}\n"
+
+
+def test_what_is_no_manifest_and_mentions_no_gpus_need_not_be_read() -> None:
+    assert not migrated(STACK).findings
+    assert [finding.code for finding in migrated(f"{STACK}# nvidia.com/gpu\n").findings] == [UNREADABLE]
+    broken = "apiVersion: v1\nkind: Pod\n  metadata: {}\n"
+    assert [finding.code for finding in migrated(broken).findings] == [UNREADABLE]
