@@ -51,6 +51,13 @@ def echo(text: str) -> None:
     typer.echo(shown_safely(text))
 
 
+def print_exactly(text: str) -> None:
+    """Print what programs read, as it is. On a terminal it is shown safely."""
+    # Typer would leave out what looks like a color.
+    sys.stdout.write(shown_safely(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
 messages = SafeConsole(stderr=True, highlight=False, emoji=False)
 """Progress, hints and errors."""
 

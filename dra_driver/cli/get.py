@@ -23,7 +23,17 @@ from dra_driver.jsonpath import filled, read_template
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.phrases import meant
-from dra_driver.terminal import Format, Sheet, Status, messages, print_data, print_lines, print_rows, terminal_width
+from dra_driver.terminal import (
+    Format,
+    Sheet,
+    Status,
+    messages,
+    print_data,
+    print_exactly,
+    print_lines,
+    print_rows,
+    terminal_width,
+)
 
 _DRIVERS = [GPU_DRIVER, COMPUTE_DOMAIN_DRIVER]
 _TOGETHER_S = 0.3
@@ -285,7 +295,7 @@ class _Get:
             from dra_driver.cli.ui.pages import static_page
             from dra_driver.cli.ui.ui_server import style
 
-            typer.echo(static_page(answer.map, style(), datetime.now(UTC)))
+            print_exactly(f"{static_page(answer.map, style(), datetime.now(UTC))}\n")
             return
         if self._form not in (Form.TABLE, Form.WIDE):
             self._print_data(sheet, sheet.data())
@@ -318,7 +328,7 @@ class _Get:
             print_lines([lines[number] for number in news], paged=False)
         elif news:
             self._print_data(replace(sheet, rows=[sheet.rows[number] for number in news]), [*rows.values()])
-        for key in before.keys() - rows.keys():
+        for key in sorted(before.keys() - rows.keys()):
             messages.print(f"{self._kind.words[1]} {'/'.join(key)} is gone", markup=False, soft_wrap=True)
 
     def _learn(self, sheet: Sheet) -> None:
@@ -331,7 +341,7 @@ class _Get:
             for row in sheet.rows:
                 typer.echo(self._kind.named(_key(sheet, row)))
         elif self._form is Form.JSONPATH:
-            typer.echo(filled(self._template, data), nl=False)
+            print_exactly(filled(self._template, data))
         else:
             print_data(data, Format(self._form.value))
 

@@ -41,7 +41,7 @@ COMMANDS = (
     LazyCommand(
         "doctor", "dra_driver.cli.doctor:doctor", "Find what is wrong with an installation, and how to fix it."
     ),
-    LazyCommand("bundle", "dra_driver.cli.bundle:bundle", "Write a support archive without secrets."),
+    LazyCommand("bundle", "dra_driver.cli.doctor:bundle", "Write a support archive without secrets."),
     LazyCommand(
         "completion", "dra_driver.cli.completion:completion", "Print a script that completes commands and names."
     ),

@@ -23,8 +23,7 @@ from uuid import uuid4
 from dra_driver.api.core import KUBELET_PLUGIN, Event, Pod, moment
 from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli.bundle import put_node
-from dra_driver.cli.doctor import release
+from dra_driver.cli.doctor import put_node, refuse_archive, release
 from dra_driver.cli.reading.session import FORBIDDEN, ask
 from dra_driver.cli.tables.following import read_objects
 from dra_driver.cli.tables.seen import READ_AS, SHOWN, ClusterSeen
@@ -123,10 +122,7 @@ def _archive(named: Path | None) -> Path:
         stem, suffix = ARCHIVE.split(".", 1)
         names = (f"{stem}{f'-{number}' if number > 1 else ''}.{suffix}" for number in count(1))
         return next(path for name in names if not (path := folder / name).exists())
-    if os.path.lexists(named):
-        raise InvalidInput("already exists; choose another name with --archive", about=f"file {named}")
-    if not os.access(named.parent, os.W_OK):
-        raise InvalidInput("cannot be written; name another file with --archive", about=f"folder {named.parent}")
+    refuse_archive(named)
     return named
 
 

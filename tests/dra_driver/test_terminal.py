@@ -17,6 +17,7 @@ from dra_driver.terminal import (
     echo,
     fitting,
     plain_errors,
+    print_exactly,
     print_rows,
     print_table,
     shortened,
@@ -167,3 +168,13 @@ def test_errors_and_styles_do_not_command_the_terminal_either(monkeypatch: pytes
     first, second, bold = errors.getvalue().splitlines()
     assert first.startswith(r"error: claim \x1b[2J\x1b]0;title") and second == "more"
     assert bold == "\x1b[1mbold\x1b[0m"
+
+
+@pytest.mark.parametrize(("is_terminal", "printed"), [(True, "a\\x1b[2J\\u202eb\n"), (False, "a\x1b[2J\u202eb\n")])
+def test_data_is_exact_for_programs_and_safe_on_a_terminal(
+    is_terminal: bool, printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of `dractl get -o jsonpath` and `dractl migrate --diff`."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    print_exactly("a\x1b[2J\u202eb\n")
+    assert capsys.readouterr().out == printed

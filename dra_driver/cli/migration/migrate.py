@@ -62,7 +62,7 @@ from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground
 from dra_driver.migration.verify.trial import TrialVerdict, verify
 from dra_driver.names import names_record
 from dra_driver.phrases import and_more
-from dra_driver.terminal import Status, messages, option, print_table
+from dra_driver.terminal import Status, messages, option, print_exactly, print_table
 
 
 class ReportFormat(StrEnum):
@@ -215,7 +215,7 @@ def migrate(
     )
     _write(outcome, work, in_place=in_place, target=target, diff_only=diff_only)
     if report is not None:
-        typer.echo(markdown(outcome) if report is ReportFormat.MARKDOWN else json_text(outcome), nl=False)
+        print_exactly(markdown(outcome) if report is ReportFormat.MARKDOWN else json_text(outcome))
     elif not diff_only and target != _STDOUT:
         show(outcome)
     _end(outcome, work)
@@ -273,13 +273,12 @@ def _write(report: MigrationReport, work: Gathered, *, in_place: bool, target: s
     """Where it was asked for. A person's files belong together, also those that are not changed."""
     result = report.migration
     if diff_only:
-        for line in diff(result):
-            typer.echo(line, nl=False)
+        print_exactly("".join(diff(result)))
     elif in_place:
         for done in write_in_place(result):
             messages.print(done, markup=False, soft_wrap=True)
     elif target == _STDOUT:
-        typer.echo(together(result), nl=False)
+        print_exactly(together(result))
     elif target is not None:
         if others := write_beside(result, Path(target), from_files=work.from_files):
             warning = f"warning: this run did not write {and_more(others, 3)}; remove what you do not want to apply"

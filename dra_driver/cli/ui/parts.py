@@ -1,6 +1,7 @@
 """HTML as values, and what differs between two states of a page. Pure.
 
-Text becomes markup in `element` only, which escapes it, so that no name or message of a cluster can become markup.
+Text becomes markup in `element` only, which escapes it, so that no name or message of a cluster can become markup, or
+change the direction of the text around it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +10,8 @@ from functools import cached_property
 from hashlib import blake2b
 from html import escape
 from typing import Any
+
+from dra_driver.terminal import shown_safely
 
 _VOID = frozenset({"base", "input", "link", "meta", "wbr"})
 """Elements without an end tag."""
@@ -36,7 +39,7 @@ def _attribute(name: str, value: str | bool | None) -> str:
     if value is None or value is False:
         return ""
     name = name.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{escape(value)}"'
+    return f" {name}" if value is True else f' {name}="{escape(shown_safely(value))}"'
 
 
 def joined(content: Iterable[str | None], between: str = "") -> Html:
@@ -45,7 +48,7 @@ def joined(content: Iterable[str | None], between: str = "") -> Html:
 
 
 def _escaped(text: str) -> str:
-    return text if isinstance(text, Html) else escape(text, quote=False)
+    return text if isinstance(text, Html) else escape(shown_safely(text), quote=False)
 
 
 def listing(items: Iterable[str], **attributes: str | bool | None) -> Html:

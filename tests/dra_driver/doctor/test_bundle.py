@@ -13,8 +13,7 @@ import pytest
 from support.installation import NAMESPACE, NODES, NOW, FakeKube, Installation, Obj
 from support.inventories import gpu_uuid
 
-from dra_driver.cli.bundle import put_cluster
-from dra_driver.cli.doctor import report_of_bundle, shipped_checks
+from dra_driver.cli.doctor import put_cluster, report_of_bundle, shipped_checks
 from dra_driver.doctor.archive import Bundle, Logs, stored
 from dra_driver.doctor.findings import examined
 from dra_driver.doctor.redaction import Anonymity

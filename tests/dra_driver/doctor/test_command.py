@@ -22,7 +22,7 @@ from dra_driver.cli.doctor import shipped_checks
 from dra_driver.cli.main import app
 from dra_driver.doctor.api_server import OF_THE_CONTROLLER, OF_THE_PLUGIN
 from dra_driver.doctor.findings import Diagnosis, DoctorReport, Verdict, rendered, summary
-from dra_driver.errors import NoSuchObject
+from dra_driver.errors import InvalidInput, NoSuchObject
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 from dra_driver.terminal import Status, plain_errors
@@ -129,6 +129,11 @@ async def test_on_an_empty_cluster_it_says_how_to_install(api_server: SimulatedA
     assert "helm upgrade" not in text
     (skipped,) = [line for line in text.splitlines() if line.startswith("skipped") and "not installed" in line]
     assert " checks " in skipped
+
+
+def test_an_archive_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be written; name another file with --archive"):
+        app(["bundle", "--archive", str(tmp_path / "missing" / "bundle.tar.gz")], standalone_mode=False)
 
 
 @pytest.mark.parametrize("command", ["doctor", "bundle"])

@@ -12,7 +12,7 @@ import typer
 from support.mishaps import open_gpu, remove_driver_files, slow_call, unload_driver
 from typer.testing import CliRunner, Result
 
-from dra_driver.cli.bundle import bundle
+from dra_driver.cli.doctor import bundle
 from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady
 from kubelet_plugin.commands.inventory import inventory

@@ -481,3 +481,9 @@ def test_a_page_shows_the_changes_of_its_node_and_of_its_gpu() -> None:
     assert "2026-11-28 10:00:00 gpu-a-1 claim team/x got it" in of_gpu
     quiet = words(shown("gpus/GPU-a-1", PageData(cluster, since=START)))
     assert "This server has seen no change since 2026-11-28 10:00:00" in quiet
+
+
+def test_a_text_of_the_cluster_changes_no_direction_of_the_text_around_it() -> None:
+    """As a taint's value could, so that a page reads otherwise than what it says."""
+    reversed_text = element("p", "xid\u202e97", title="\x1b\u2066")
+    assert reversed_text == '<p title="\\x1b\\u2066">xid\\u202e97</p>'
