@@ -59,7 +59,12 @@ def print_exactly(text: str) -> None:
 
 
 messages = SafeConsole(stderr=True, highlight=False, emoji=False)
-"""Progress, hints and errors."""
+"""Progress, and what `print_message` prints."""
+
+
+def print_message(text: str, style: str = "") -> None:
+    """Print a hint, a note or an error to standard error. The terminal folds it, and a file or pipe gets one line."""
+    messages.print(text, style=style, markup=False, soft_wrap=True)
 
 
 class Status(IntEnum):
@@ -151,7 +156,7 @@ class Sheet:
         if not self.rows:
             return []
         shown = [name for name in self.rows[0] if wide or name not in self.wide]
-        rows: list[list[str | Text]] = [[_text(row[name]) for name in shown] for row in self.rows]
+        rows: list[list[str | Text]] = [[cell_text(row[name]) for name in shown] for row in self.rows]
         natural = {
             name: max(len(name), self.least.get(name, 0), *(len(row[place]) for row in rows))
             for place, name in enumerate(shown)
@@ -238,7 +243,7 @@ def print_rows(sheet: Sheet, *, wide: bool = False, paged: bool = True) -> None:
     if sheet.rows:
         print_lines(sheet.lines(terminal_width(), wide=wide), paged=paged)
     else:
-        messages.print(sheet.empty, soft_wrap=True)
+        print_message(sheet.empty)
 
 
 def terminal_width() -> int | None:
@@ -251,7 +256,8 @@ def _camel(heading: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
-def _text(cell: Cell) -> str | Text:
+def cell_text(cell: Cell) -> str | Text:
+    """What a person reads."""
     if isinstance(cell, Shown):
         return cell.text
     return shown_safely(", ".join(cell) if isinstance(cell, tuple) else "" if cell is None else str(cell)) or "-"
@@ -321,7 +327,7 @@ def print_data(data: object, output: Format) -> None:
 
 def stop(message: str, status: Status) -> NoReturn:
     """End the command with a message to standard error."""
-    messages.print(f"error: {message}", markup=False, soft_wrap=True)
+    print_message(f"error: {message}")
     raise SystemExit(status)
 
 

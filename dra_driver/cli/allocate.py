@@ -22,7 +22,7 @@ from dra_driver.cli.reading.files import (
 )
 from dra_driver.errors import InvalidInput
 from dra_driver.phrases import how_many
-from dra_driver.terminal import Format, OutputOption, Status, messages, print_data, print_table
+from dra_driver.terminal import Format, OutputOption, Status, print_data, print_message, print_table
 
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing; the exit status says whether everything fits.")
@@ -59,7 +59,7 @@ def allocate(
         _print(placed, output)
     if any(item.node is None for item in placed):
         if not quiet and output is Format.TABLE:
-            messages.print("dractl explain with the same options says why, and what would fit.")
+            print_message("dractl explain with the same options says why, and what would fit.")
         raise SystemExit(Status.NO)
 
 

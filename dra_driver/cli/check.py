@@ -4,10 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -33,15 +32,7 @@ from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask_
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, KNOWN, named_minor
 from dra_driver.phrases import how_many
-from dra_driver.terminal import Format, Status, echo, messages, print_data, print_table
-
-
-class CheckFormat(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
-    SARIF = "sarif"
-    GITHUB = "github"
+from dra_driver.terminal import Format, Status, echo, print_data, print_message, print_table
 
 
 def check(
@@ -50,11 +41,11 @@ def check(
         typer.Argument(metavar="FILES", help="YAML or JSON files, folders with them, or - for standard input."),
     ],
     output: Annotated[
-        CheckFormat,
+        Literal["table", "json", "yaml", "sarif", "github"],
         typer.Option(
             "--output", "-o", help="Output format: sarif for code scanning, github for annotations in GitHub Actions."
         ),
-    ] = CheckFormat.TABLE,
+    ] = "table",
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
     kubernetes: Annotated[
         str | None,
@@ -111,7 +102,7 @@ def _without_parts(reading: ReadDocuments) -> ReadDocuments:
     ):
         if files:
             text = f"{how_many(len(files), noun)} of {whole} not checked: check the result ({command} | dractl check -)"
-            messages.print(text, markup=False, soft_wrap=True)
+            print_message(text)
     return without_files(reading, patches | templates)
 
 
@@ -142,7 +133,7 @@ def _of_cluster(
     server, objects = ask_all(kubeconfig, context, list(_UNREAD), required=False)
     for kind, without in _UNREAD.items():
         if kind not in objects:
-            messages.print(f"note: you may not list {kind.plural}: {without}", markup=False, soft_wrap=True)
+            print_message(f"note: you may not list {kind.plural}: {without}")
     minor = named_minor(kubernetes, KNOWN) if kubernetes else min(max(server, KNOWN[0]), KNOWN[-1])
     slices, classes = objects.get(RESOURCE_SLICES), objects.get(DEVICE_CLASSES)
     return replace(
@@ -161,16 +152,16 @@ def _key(obj: JsonObject) -> Key:
 # -- printing
 
 
-def _print(findings: Sequence[Finding], output: CheckFormat, documents: int) -> None:
-    if output is CheckFormat.TABLE:
+def _print(findings: Sequence[Finding], output: str, documents: int) -> None:
+    if output == "table":
         _print_table(findings, documents)
-    elif output is CheckFormat.SARIF:
+    elif output == "sarif":
         typer.echo(json.dumps(as_sarif(findings, version("gpu-dra-driver")), indent=2))
-    elif output is CheckFormat.GITHUB:
+    elif output == "github":
         for line in as_github(findings):
             echo(line)
     else:
-        print_data(as_data(findings), Format(output.value))
+        print_data(as_data(findings), Format(output))
 
 
 def _print_table(findings: Sequence[Finding], documents: int) -> None:
@@ -178,7 +169,7 @@ def _print_table(findings: Sequence[Finding], documents: int) -> None:
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), [_row(finding) for finding in findings])
     counts = Counter(finding.severity for finding in findings)
     parts = [how_many(counts[severity], severity.noun) for severity in Severity if counts[severity]]
-    messages.print(f"{how_many(documents, 'document')}: {', '.join(parts) or 'no problems found'}", markup=False)
+    print_message(f"{how_many(documents, 'document')}: {', '.join(parts) or 'no problems found'}")
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

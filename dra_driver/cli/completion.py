@@ -1,9 +1,8 @@
 """`dractl completion SHELL`, and the names of objects that a shell proposes."""
 
 import asyncio
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,13 +12,9 @@ _PATIENCE_S = 2.0
 """A person waits with a finger on the key."""
 
 
-class Shell(StrEnum):
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
-def completion(shell: Annotated[Shell, typer.Argument(help="Shell to write the script for.")]) -> None:
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Shell to write the script for.")],
+) -> None:
     """Print a script that completes commands, options, and names from the cluster.
 
     \b
@@ -30,7 +25,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="Shell to write the s
     """
     from typer._completion_shared import get_completion_script
 
-    typer.echo(get_completion_script(prog_name="dractl", complete_var="_DRACTL_COMPLETE", shell=shell.value))
+    typer.echo(get_completion_script(prog_name="dractl", complete_var="_DRACTL_COMPLETE", shell=shell))
 
 
 def names_of(resource: Resource, incomplete: str, kubeconfig: Path | None, context: str | None) -> list[str]:

@@ -32,7 +32,7 @@ from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.phrases import and_more
-from dra_driver.terminal import Format, HostRootOption, OutputOption, SafeConsole, Status, messages, print_data
+from dra_driver.terminal import Format, HostRootOption, OutputOption, SafeConsole, Status, print_data, print_message
 
 _QUIET_S = 2.0
 _NEWS_S = 5.0
@@ -210,7 +210,7 @@ async def patience(reader: Reader) -> AsyncIterator[None]:
 async def _tell(reader: Reader) -> None:
     await asyncio.sleep(_QUIET_S)
     while True:
-        messages.print(progress(reader), markup=False, soft_wrap=True)
+        print_message(progress(reader))
         await asyncio.sleep(_NEWS_S)
 
 
@@ -237,10 +237,10 @@ def _print(report: DoctorReport, output: Format, *, verbose: bool) -> None:
             text.highlight_regex(rf"^{verdict} ", color)
         console.print(text)
     for note in report.notes:
-        messages.print(note, markup=False, soft_wrap=True)
+        print_message(note)
     hidden = report.count(Verdict.OK) + report.count(Verdict.SKIPPED)
     more = f" (-v shows {hidden} more)" if hidden and not verbose else ""
-    messages.print(f"{summary(report)}{more}", markup=False, soft_wrap=True)
+    print_message(f"{summary(report)}{more}")
 
 
 # -- the support archive
@@ -300,11 +300,11 @@ def bundle(
         else:
             ask(kubeconfig, context, lambda kube: put_cluster(made, kube, driver, lines))
         made.pack(archive, release=release(), time=now)
-    messages.print(f"{archive}: {-(-archive.stat().st_size // 1024)} KiB", markup=False, soft_wrap=True)
+    print_message(f"{archive}: {-(-archive.stat().st_size // 1024)} KiB")
     for error in made.errors[:_SHOWN_ERRORS]:
-        messages.print(f"not in it: {error}", markup=False, soft_wrap=True)
+        print_message(f"not in it: {error}")
     if len(made.errors) > _SHOWN_ERRORS:
-        messages.print(f"not in it: {len(made.errors) - _SHOWN_ERRORS} more, see its errors.txt", markup=False)
+        print_message(f"not in it: {len(made.errors) - _SHOWN_ERRORS} more, see its errors.txt")
 
 
 def refuse_archive(archive: Path) -> None:

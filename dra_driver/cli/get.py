@@ -27,10 +27,10 @@ from dra_driver.terminal import (
     Format,
     Sheet,
     Status,
-    messages,
     print_data,
     print_exactly,
     print_lines,
+    print_message,
     print_rows,
     terminal_width,
 )
@@ -301,7 +301,7 @@ class _Get:
             self._print_data(sheet, sheet.data())
             return
         if answer.summary is not None:
-            messages.print(answer.summary, markup=False)
+            print_message(answer.summary)
         # Without rows of what was asked for by name, `end` says what does not exist.
         if sheet.rows or not (self._seen or self._asked.names):
             print_rows(sheet, wide=wide, paged=paged)
@@ -310,7 +310,7 @@ class _Get:
                 typer.echo()
                 print_rows(more, wide=wide, paged=paged)
         for note in answer.notes:
-            messages.print(note, markup=False)
+            print_message(note)
 
     def _show_changes(self, answer: GetAnswer) -> None:
         """All of the first answer, then the rows that differ from those of the answer before."""
@@ -329,7 +329,7 @@ class _Get:
         elif news:
             self._print_data(replace(sheet, rows=[sheet.rows[number] for number in news]), [*rows.values()])
         for key in sorted(before.keys() - rows.keys()):
-            messages.print(f"{self._kind.words[1]} {'/'.join(key)} is gone", markup=False, soft_wrap=True)
+            print_message(f"{self._kind.words[1]} {'/'.join(key)} is gone")
 
     def _learn(self, sheet: Sheet) -> None:
         for row in sheet.rows:
@@ -351,7 +351,7 @@ class _Get:
         for name in missing:
             hint = f"; for the devices of a node: --node {name}" if self._kind.title is not None else ""
             text = f"error: {self._kind.words[1]} {name}: does not exist{hint}"
-            messages.print(text, markup=False, soft_wrap=True)
+            print_message(text)
         if missing:
             raise SystemExit(Status.NO)
 
@@ -362,7 +362,7 @@ async def _until_changed(following: Following, missing: list[str]) -> list[str]:
     while not following.changed.is_set():
         now = following.notes(())
         if now != missing:
-            messages.print("; ".join(now) or "the API server answers again", markup=False, soft_wrap=True)
+            print_message("; ".join(now) or "the API server answers again")
             missing = now
         with suppress(TimeoutError):
             await asyncio.wait_for(following.changed.wait(), _LOOK_S)

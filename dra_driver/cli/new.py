@@ -30,7 +30,7 @@ from dra_driver.authoring.objects import MOST_NODES, domain_objects, objects_of
 from dra_driver.authoring.refusals import notes, refusals
 from dra_driver.authoring.writing import plain, written
 from dra_driver.errors import InvalidInput
-from dra_driver.terminal import Format, messages, option, print_data
+from dra_driver.terminal import Format, option, print_data, print_message
 
 _HELP = """Write a claim, a class, a domain or a workload from what you want.
 
@@ -268,7 +268,7 @@ def _write(intent: Intent, output: str) -> None:
     objects = objects_of(intent)
     _print(objects, output)
     for doubt in (*notes(intent, known_gpus()), *_doubts(written(objects), intent)):
-        messages.print(f"note: {doubt}", markup=False, soft_wrap=True)
+        print_message(f"note: {doubt}")
 
 
 def _refuse(intent: Intent) -> None:
@@ -358,7 +358,7 @@ def _asked_of(intent: Intent, field: str, text: str, default: str, read: Callabl
         if not problems:
             return answered
         for problem in problems:
-            messages.print(problem, markup=False, soft_wrap=True)
+            print_message(problem)
 
 
 def _somebody_is_there() -> bool:
@@ -373,9 +373,9 @@ def _asked_share(intent: Intent) -> Intent:
 
 
 def _choice(text: str, choices: Sequence[str]) -> int:
-    messages.print(text)
+    print_message(text)
     for number, choice in enumerate(choices, 1):
-        messages.print(f"  {number}  {choice}", markup=False)
+        print_message(f"  {number}  {choice}")
     while not 1 <= (number := typer.prompt("Number", default=1, type=int, err=True)) <= len(choices):
-        messages.print(f"1 to {len(choices)}")
+        print_message(f"1 to {len(choices)}")
     return number - 1

@@ -27,8 +27,8 @@ from dra_driver.terminal import (
     OutputOption,
     echo,
     labels_of,
-    messages,
     print_data,
+    print_message,
     print_table,
     terminal_width,
 )
@@ -146,7 +146,7 @@ def _print(previews: Sequence[NodePreview], names: Sequence[str], advice: str) -
         rows = [(and_more([item.node for item in items], _MOST_NODES), *cells) for cells, items in groups.items()]
         print_table(("NODES", "APPEAR", "VANISH", "CHANGE", "WAIT"), rows)
     elif not previews:
-        messages.print("No node has reported GPUs; dractl doctor says why.")
+        print_message("No node has reported GPUs; dractl doctor says why.")
     else:
         typer.echo(f"Nothing changes: the devices of {how_many(len(previews), 'node')} stay as they are.")
     selecting = frozenset[str]().union(*(item.policies for item in previews))
@@ -169,7 +169,7 @@ def _print(previews: Sequence[NodePreview], names: Sequence[str], advice: str) -
     for line in lines[:_MOST_LINES]:
         echo("\n".join(folded("", line, width)))
     if len(lines) > _MOST_LINES:
-        messages.print(f"{len(lines) - _MOST_LINES} more: -o json lists all", markup=False)
+        print_message(f"{len(lines) - _MOST_LINES} more: -o json lists all")
 
 
 def _cells(item: NodePreview) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ from dra_driver.doctor.proofs import (
 )
 from dra_driver.errors import ClusterError, DriverError, InvalidInput, NoSuchObject, NotFound, Rejected
 from dra_driver.kube.client import Kube
-from dra_driver.terminal import Format, Status, echo, messages, print_data, stop
+from dra_driver.terminal import Format, Status, echo, print_data, print_message, stop
 
 ARCHIVE = "gpu-dra-proof.tar.gz"
 _WIDEST = 120
@@ -97,7 +97,7 @@ def prove(
     _pack(archive, places, proofs)
     if output is not Format.TABLE:
         print_data({"proofs": [item.to_data() for item in proofs], "archive": str(archive)}, output)
-    _say(f"{summary(proofs)}; full results: {archive}")
+    print_message(f"{summary(proofs)}; full results: {archive}")
     if any(item.outcome is ProofResult.FAIL for item in proofs):
         raise SystemExit(Status.NO)
 
@@ -109,10 +109,6 @@ def _show(proof: Proof, output: Format, proofs: list[Proof]) -> None:
         width = min(shutil.get_terminal_size((80, 0)).columns, _WIDEST)
         for line in lines([proof], width):
             echo(line)
-
-
-def _say(text: str) -> None:
-    messages.print(text, markup=False, soft_wrap=True)
 
 
 def _archive(named: Path | None) -> Path:
@@ -239,7 +235,7 @@ async def _proof(place: "ProofPlace", shape: Shape, options: PodOptions) -> Proo
     request = request_for(shape.what, _devices(cluster, place.node, options.driver), options.also, options.driver)
     if isinstance(request, Proof):
         return replace(request, name=shape.name)
-    _say(f"{shape.name}: a pod on {place.node}, in namespace {place.namespace}")
+    print_message(f"{shape.name}: a pod on {place.node}, in namespace {place.namespace}")
     try:
         proof = await place.tried(shape, request, cluster.slices, options.driver, options.patience_s)
     except Rejected as error:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady, UnreadableFile
 from dra_driver.runtime.files import read_if_present, remove, write_durably
-from dra_driver.terminal import HostRootOption, Status, messages
+from dra_driver.terminal import HostRootOption, Status, print_message
 from kubelet_plugin.facts.release import REQUEST, STATE, ReleaseRequest, ReleaseState
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import users
@@ -102,7 +102,7 @@ def release(
                 about="the node plugin",
             )
         time.sleep(_POLL_S)
-    messages.print(state.release.message, markup=False)
+    print_message(state.release.message)
     _print_users(host_root)
 
 
@@ -128,7 +128,7 @@ def resume(
                 about="the node plugin",
             )
         time.sleep(_POLL_S)
-    messages.print("The plugin uses the GPUs again." if state is None else state.release.message, markup=False)
+    print_message("The plugin uses the GPUs again." if state is None else state.release.message)
     if state is not None:
         raise SystemExit(Status.NO)
 
@@ -146,7 +146,7 @@ def status(
       dractl gpus status
     """
     state = _state(_folder(kubelet_root, driver_name))
-    messages.print("The GPUs are not released." if state is None else state.release.message, markup=False)
+    print_message("The GPUs are not released." if state is None else state.release.message)
     _print_users(host_root)
     if state is None:
         raise SystemExit(Status.NO)
@@ -183,9 +183,8 @@ def _print_users(host_root: Path) -> None:
     host = HostFiles(host_root)
     nodes = [name for name in host.names("/dev") if _GPU_NODE.fullmatch(name)]
     listed = ", ".join(str(user) for user in users(host, nodes))
-    messages.print(
+    print_message(
         f"Open by: {listed}. nvidia-persistenced closes a GPU when nvidia-smi resets it; the others must end first."
         if listed
-        else "No process has a GPU open.",
-        markup=False,
+        else "No process has a GPU open."
     )

@@ -201,7 +201,7 @@ def _print(report: _Report) -> None:
     if report.why_no_cdi is not None and facts.driver is not None:
         problems.append(f"containers cannot use these GPUs: {report.why_no_cdi}")
     for line in (*problems, *report.notes):
-        terminal.messages.print(line, markup=False, soft_wrap=True)
+        terminal.print_message(line)
 
 
 def _published(published: PublishedPool) -> str:

@@ -15,7 +15,7 @@ import typer
 
 from dra_driver.doctor.node_part import NodePlaces
 from dra_driver.errors import InvalidInput
-from dra_driver.terminal import HostRootOption, messages
+from dra_driver.terminal import HostRootOption, print_message
 from kubelet_plugin.recording.questions import Progress
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.recorded.format import Record, write_record
@@ -64,7 +64,7 @@ def record(
     made = NodeRecorder(places, patient()).record(release=version("gpu-dra-driver"), keep_names=keep_names)
     write_record(made, archive)
     for line in _summary(made, archive):
-        messages.print(line, markup=False, soft_wrap=True)
+        print_message(line)
 
 
 def patient() -> Progress:
@@ -73,7 +73,7 @@ def patient() -> Progress:
 
     def progress(text: str) -> None:
         if time.monotonic() - started > _QUIET_S:
-            messages.print(text, markup=False, soft_wrap=True)
+            print_message(text)
 
     return progress
 

@@ -17,7 +17,7 @@ from dra_driver.devices.health import xid_severity
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.endpoint import default_kubeconfigs
 from dra_driver.names import gpu_device_names
-from dra_driver.terminal import messages
+from dra_driver.terminal import print_message
 from kubelet_plugin.simulation.host import SimulatedHost, open_simulated
 from kubelet_plugin.simulation.partitions import PartitionRefused
 
@@ -201,7 +201,7 @@ def simulate(
 ) -> None:
     done = act(_hosts().get(host, Path(host)), action, arguments or [], profile)
     # Only here is it known how the user names the node.
-    messages.print(done.replace("dractl simulate NODE", f"dractl simulate {host}"), markup=False, soft_wrap=True)
+    print_message(done.replace("dractl simulate NODE", f"dractl simulate {host}"))
 
 
 simulate.__doc__ = (

@@ -8,9 +8,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 import yaml
@@ -62,12 +61,7 @@ from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground
 from dra_driver.migration.verify.trial import TrialVerdict, verify
 from dra_driver.names import names_record
 from dra_driver.phrases import and_more
-from dra_driver.terminal import Status, messages, option, print_exactly, print_table
-
-
-class ReportFormat(StrEnum):
-    MARKDOWN = "md"
-    JSON = "json"
+from dra_driver.terminal import Status, option, print_exactly, print_message, print_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +98,7 @@ def _decided(file: Path | None, strategy: StrategyOption | None) -> Decisions:
     decisions = Decisions.read(read_bytes(str(file)), str(file)) if file is not None else Decisions()
     if file is not None and decisions == Decisions():
         note = f"note: {file} decides nothing; remove the # in front of the lines that you want"
-        messages.print(note, markup=False, soft_wrap=True)
+        print_message(note)
     return decisions if strategy is None else decisions.model_copy(update={"strategy": strategy})
 
 
@@ -162,7 +156,7 @@ def migrate(
         str | None,
         option("Write results and reports into this folder; - prints the manifests instead.", "--to", metavar="DIR"),
     ] = None,
-    report: Annotated[ReportFormat | None, option("Print the whole report.", "--report")] = None,
+    report: Annotated[Literal["md", "json"] | None, option("Print the whole report.", "--report")] = None,
     kubernetes: Annotated[
         str | None, option("Kubernetes version of the cluster; default: 1.36.", "--kubernetes", metavar="1.36")
     ] = None,
@@ -215,7 +209,7 @@ def migrate(
     )
     _write(outcome, work, in_place=in_place, target=target, diff_only=diff_only)
     if report is not None:
-        print_exactly(markdown(outcome) if report is ReportFormat.MARKDOWN else json_text(outcome))
+        print_exactly(markdown(outcome) if report == "md" else json_text(outcome))
     elif not diff_only and target != _STDOUT:
         show(outcome)
     _end(outcome, work)
@@ -276,13 +270,13 @@ def _write(report: MigrationReport, work: Gathered, *, in_place: bool, target: s
         print_exactly("".join(diff(result)))
     elif in_place:
         for done in write_in_place(result):
-            messages.print(done, markup=False, soft_wrap=True)
+            print_message(done)
     elif target == _STDOUT:
         print_exactly(together(result))
     elif target is not None:
         if others := write_beside(result, Path(target), from_files=work.from_files):
             warning = f"warning: this run did not write {and_more(others, 3)}; remove what you do not want to apply"
-            messages.print(warning, markup=False, soft_wrap=True)
+            print_message(warning)
         write_reports(report, Path(target))
 
 
@@ -304,7 +298,7 @@ def _results(result: Migration, work: Gathered, *, in_place: bool, target: str |
     )
 
 
-def _refuse_several(diff_only: bool, in_place: bool, target: str | None, report: ReportFormat | None) -> None:
+def _refuse_several(diff_only: bool, in_place: bool, target: str | None, report: str | None) -> None:
     ways = [
         name for name, given in (("--diff", diff_only), ("--in-place", in_place), ("--to", target is not None)) if given
     ]
@@ -346,11 +340,11 @@ def _unused(beside: Sequence[ManifestText], read: ClusterRead | None) -> Iterato
 def _end(report: MigrationReport, work: Gathered) -> None:
     """What was not read or not used, and the exit status."""
     for file in work.unused:
-        messages.print(f"note: {file}: {_NOT_USED}", markup=False, soft_wrap=True)
+        print_message(f"note: {file}: {_NOT_USED}")
     for kind in work.read.unread if work.read is not None else ():
-        messages.print(f"note: {kind.what}: {kind.why}; the result leaves them out", markup=False, soft_wrap=True)
+        print_message(f"note: {kind.what}: {kind.why}; the result leaves them out")
     for unread in work.unreadable:
-        messages.print(f"error: {unread.what}: {unread.why}", markup=False, soft_wrap=True)
+        print_message(f"error: {unread.what}: {unread.why}")
     if work.unreadable:
         raise SystemExit(Status.UNREACHABLE)
     if report.failed:
@@ -429,7 +423,7 @@ _MOST_PLACES = 3
 def show(report: MigrationReport) -> None:
     """What it comes to, to standard error; then tables to standard output, without notes, which are many."""
     for line in summary(report.migration):
-        messages.print(line, markup=False, soft_wrap=True)
+        print_message(line)
     rows = list(_rows(report))
     if rows:
         print_table(("WORKLOAD", "BECOMES", "DEVICES", "WHY"), rows)
@@ -440,7 +434,7 @@ def show(report: MigrationReport) -> None:
             print()  # noqa: T201 - between two tables
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), list(_cells(findings)))
     rest = "`--report md` has the notes and the plan to move the cluster."
-    messages.print(rest, markup=False, soft_wrap=True)
+    print_message(rest)
 
 
 def _rows(report: MigrationReport) -> Iterator[tuple[str, str, str, str]]:

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -33,7 +32,7 @@ from dra_driver.publish.policy_file import read_policies
 from dra_driver.runtime.logs import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 from dra_driver.slices.features import default_features
-from dra_driver.terminal import Format, OutputOption, Status, messages, print_data, print_table
+from dra_driver.terminal import Format, OutputOption, Status, messages, print_data, print_message, print_table
 
 DEFAULT_NODES = "dgx-h100,t4"
 SEEN_VERSIONS = tuple(f"1.{minor}" for minor in SEEN)
@@ -41,13 +40,6 @@ _MISFIT = "does not fit on these nodes"
 
 type _Running = Callable[..., AbstractAsyncContextManager[SimulatedCluster]]
 """Starts the cluster that was asked for."""
-
-
-class Publisher(StrEnum):
-    """Who writes ResourceSlices."""
-
-    CONTROLLER = "controller"
-    NODE = "node"
 
 
 NodesOption = Annotated[
@@ -59,7 +51,8 @@ NodesOption = Annotated[
     ),
 ]
 PublisherOption = Annotated[
-    Publisher, typer.Option("--publisher", help="Who writes ResourceSlices: controller, or node (no controller runs).")
+    Literal["controller", "node"],
+    typer.Option("--publisher", help="Who writes ResourceSlices: controller, or node (no controller runs)."),
 ]
 VersionOption = Annotated[
     str,
@@ -85,7 +78,7 @@ def demo(
     ] = None,
     nodes: NodesOption = None,
     output: OutputOption = Format.TABLE,
-    publisher: PublisherOption = Publisher.CONTROLLER,
+    publisher: PublisherOption = "controller",
     kubernetes: VersionOption = SEEN_VERSIONS[-1],
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Time limit of each step of each example, in seconds.")
@@ -217,7 +210,7 @@ def _why_not(scenario: Scenario, publisher: str) -> str | None:
     if scenario.foreign:
         kinds = ", ".join(scenario.foreign)
         return f"the simulated cluster has no {kinds}; leave it out, or install its definition in `dractl cluster`"
-    if publisher == Publisher.NODE and scenario.has_domains:
+    if publisher == "node" and scenario.has_domains:
         return "ComputeDomains need the controller"
     return None
 
@@ -248,17 +241,17 @@ def _show(outcomes: Sequence[ExampleOutcome], seconds: float) -> None:
     )
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
-        messages.print(f"{outcome.name}: {outcome.error}", style="red", markup=False, soft_wrap=True)
+        print_message(f"{outcome.name}: {outcome.error}", style="red")
     ran = f"All {len(outcomes)} examples ran" if len(outcomes) > 1 else f"{outcomes[0].name} ran"
     skipped = [outcome for outcome in outcomes if outcome.skipped]
     for why in dict.fromkeys(outcome.skipped for outcome in skipped):
         names = ", ".join(outcome.name for outcome in skipped if outcome.skipped == why)
-        messages.print(f"not run: {names}: {why}", markup=False, soft_wrap=True)
+        print_message(f"not run: {names}: {why}")
     if skipped:
         ran = f"{len(outcomes) - len(skipped)} of {len(outcomes)} examples ran"
     verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else ran
     rest = "" if failed else ", all was removed again, and nothing is left on the nodes"
-    messages.print(f"{verdict} in {seconds:.0f} s{rest}.", soft_wrap=True)
+    print_message(f"{verdict} in {seconds:.0f} s{rest}.")
 
 
 def _rows(outcome: ExampleOutcome) -> list[tuple[str, ...]]:
@@ -335,7 +328,7 @@ dractl get devices
 
 def cluster(
     nodes: NodesOption = None,
-    publisher: PublisherOption = Publisher.CONTROLLER,
+    publisher: PublisherOption = "controller",
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Folder for the cluster's files; default: a temporary folder.")
     ] = None,
@@ -401,10 +394,10 @@ async def _keep(folder: Path, running: _Running) -> None:
             cluster = await stack.enter_async_context(running(folder, progress=status.update))
         if stop.is_set():
             return
-        messages.print(f"A cluster with {how_many(len(cluster.nodes), 'node')} is running. In another terminal:\n")
+        print_message(f"A cluster with {how_many(len(cluster.nodes), 'node')} is running. In another terminal:\n")
         typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
-        messages.print(f"{_HINTS}\nLogs are in {folder / 'logs'}. Ctrl-C ends it.", markup=False)
-        restarts = cluster.restarts(lambda what: messages.print(what, markup=False))
+        print_message(f"{_HINTS}\nLogs are in {folder / 'logs'}. Ctrl-C ends it.")
+        restarts = cluster.restarts(lambda what: print_message(what))
         while not stop.is_set():
             await restarts.look()
             with suppress(TimeoutError):

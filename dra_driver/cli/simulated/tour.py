@@ -24,7 +24,7 @@ from dra_driver.cli.simulated import scenario as scenarios
 from dra_driver.errors import NodeNotReady
 from dra_driver.runtime.logs import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
-from dra_driver.terminal import Status, messages
+from dra_driver.terminal import Status, messages, print_message
 
 type ClusterCondition = Callable[[SimulatedCluster], Awaitable[bool]]
 
@@ -186,7 +186,7 @@ def tour(
     Examples:
       dractl tour
     """
-    screen = Console(highlight=False, emoji=False, markup=False)
+    screen = Console(highlight=False, emoji=False)
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "tour.log").open("w") as log:
         configure_logging("info", "console", log)
         try:
@@ -264,9 +264,9 @@ async def _instead_of_kubectl(words: Sequence[str], cluster: SimulatedCluster) -
     match words:
         case ["apply", "-f", folder]:
             await scenarios.apply(cluster.kube, scenarios.read_scenario(cluster.folder / folder))
-            messages.print("kubectl is not installed here: the tour has applied the files.")
+            print_message("kubectl is not installed here: the tour has applied the files.")
         case ["delete", "-f", folder]:
             await scenarios.delete(cluster.kube, scenarios.read_scenario(cluster.folder / folder))
-            messages.print("kubectl is not installed here: the tour has deleted what is in the files.")
+            print_message("kubectl is not installed here: the tour has deleted what is in the files.")
         case _:
-            messages.print("kubectl is not installed here: the tour leaves this command out.")
+            print_message("kubectl is not installed here: the tour leaves this command out.")

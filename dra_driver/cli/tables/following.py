@@ -14,7 +14,7 @@ from dra_driver.cli.tables.seen import READ_AS, Objects, Selection
 from dra_driver.errors import ClusterError, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
-from dra_driver.terminal import messages
+from dra_driver.terminal import print_message
 
 _LOOK_S = 0.05
 
@@ -42,7 +42,7 @@ async def read_objects(
                 raise
             if say and not isinstance(error, NotFound) and kind.plural not in left_out:
                 left_out.add(kind.plural)
-                messages.print(f"{kind.plural} are left out: {error.message}", markup=False, soft_wrap=True)
+                print_message(f"{kind.plural} are left out: {error.message}")
             return ()
         return [typed for item in items if (typed := read_as[kind](item)) is not None]
 

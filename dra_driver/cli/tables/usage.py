@@ -20,6 +20,7 @@ from dra_driver.cli.tables.bars import DEFAULT_CELLS, GpuCell, Holding, Mark, ba
 from dra_driver.grouping import grouped
 from dra_driver.names import WAITING_TAINT, DeviceId, RequestName
 from dra_driver.quantity import Quantity
+from dra_driver.terminal import Row
 
 SHOWN_ATTRIBUTES = frozenset(
     (
@@ -183,6 +184,19 @@ def users_of(held: Iterable[HeldDevice]) -> list[str]:
 
 def by_claim(held: Iterable[HeldDevice]) -> dict[str, list[HeldDevice]]:
     return grouped(held, lambda pair: pair[1].claim)
+
+
+def claim_rows(gpus: Iterable["PublishedGpu"]) -> dict[str, Row]:
+    """By claim that has something of these GPUs: what, and for whom."""
+    return {
+        claim: {
+            "CLAIM": claim,
+            "DEVICES": tuple(dict.fromkeys(device.id.device for device, _ in had)),
+            "TAKES": tuple(dict.fromkeys(holder.takes for _, holder in had if holder.takes)),
+            "PODS": tuple(users_of(had)),
+        }
+        for claim, had in by_claim(held for gpu in gpus for held in gpu.held).items()
+    }
 
 
 def _quantity(text: str) -> int:

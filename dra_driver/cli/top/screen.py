@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dra_driver.cli.tables.bars import Mark, drawn, letters, small
 from dra_driver.cli.tables.seen import KnownGpus, NodeOverview, uses
-from dra_driver.cli.tables.usage import PublishedGpu, by_claim, short_product, users_of, why_waiting
+from dra_driver.cli.tables.usage import PublishedGpu, claim_rows, short_product, why_waiting
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, age_cell, gibibytes, shortened
 
@@ -306,17 +306,9 @@ def _gpu_row(gpu: PublishedGpu, letter_of: Mapping[str, str], known: KnownGpus) 
 
 
 def _claims(title: str, gpu: PublishedGpu | None) -> Level:
-    held = by_claim(gpu.held if gpu is not None else ())
-
-    def row(name: str) -> Row:
-        return {
-            "CLAIM": name,
-            "DEVICES": tuple(device.id.device for device, _ in held[name]),
-            "TAKES": tuple(dict.fromkeys(holder.takes for _, holder in held[name] if holder.takes)),
-            "PODS": tuple(users_of(held[name])),
-        }
-
-    return Level(f"GPU {title}", list(held), row, "No claim has this GPU or a part of it.", drop=("TAKES",))
+    rows = claim_rows([gpu] if gpu is not None else [])
+    empty = "No claim has this GPU or a part of it."
+    return Level(f"GPU {title}", list(rows), rows.__getitem__, empty, drop=("TAKES",))
 
 
 def _pods(claim: str, known: KnownGpus, now: datetime) -> Level:

@@ -20,7 +20,7 @@ from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Endpoint, Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER
 from dra_driver.runtime.tasks import signal_to_stop
-from dra_driver.terminal import messages
+from dra_driver.terminal import print_message
 
 SHOWN = (*(kind for kind in EXPLAINED_BY if kind != TAINT_RULES[1]), EVENTS)
 """What the pages show something of, also by an explanation. The chart's ClusterRole for viewers has the same."""
@@ -75,7 +75,7 @@ async def _serve_owner(kube: Kube, driver: str, port: int) -> None:
     await kube.server_version()  # a mistake in the kubeconfig is reported now
     viewers = OwnKey()
     async with _served(kube, driver, viewers, Listening("127.0.0.1", port)) as chosen:
-        messages.print("Open this address in a browser of this machine. Ctrl-C ends the server.", markup=False)
+        print_message("Open this address in a browser of this machine. Ctrl-C ends the server.")
         typer.echo(f"http://127.0.0.1:{chosen}/enter?key={viewers.key}")
         await signal_to_stop()
 
@@ -133,4 +133,4 @@ async def follow_certificate(context: ssl.SSLContext, folder: Path, every_s: flo
         except InvalidInput as error:
             if str(error) != problem:
                 problem = str(error)
-                messages.print(f"{problem}; the server keeps the certificate that it has", markup=False)
+                print_message(f"{problem}; the server keeps the certificate that it has")

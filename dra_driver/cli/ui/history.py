@@ -29,15 +29,23 @@ class GpuChange:
     earlier: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _GpuSeen:
-    name: str
-    claims: frozenset[str]
-    taints: frozenset[str]
+type _Facts = frozenset[tuple[str, str]]
+"""Of a GPU: its name, its claims and its taints, each with its kind."""
 
-    @classmethod
-    def of(cls, gpu: PublishedGpu) -> "_GpuSeen":
-        return cls(gpu.name, frozenset(gpu.claims), frozenset(gpu.taints))
+_WORDS = (
+    ("name", True, "is published"),
+    ("name", False, "is no longer published"),
+    ("claim", False, "claim {} released it"),
+    ("taint", False, "no longer tainted {}"),
+    ("taint", True, "tainted {}"),
+    ("claim", True, "claim {} got it"),
+)
+"""Of a kind of fact that came (True) or went, in the order in which changes of one time are told."""
+
+
+def _facts(gpu: PublishedGpu) -> _Facts:
+    facts = (("name", [gpu.name]), ("claim", gpu.claims), ("taint", gpu.taints))
+    return frozenset((kind, value) for kind, values in facts for value in values)
 
 
 class GpuHistory:
@@ -49,7 +57,7 @@ class GpuHistory:
         self._nodes: Mapping[str, NodeOverview] = {}
         """A node that did not change is the same value."""
         self._paused = False
-        self._gpus: dict[str, Mapping[str, _GpuSeen]] = {}
+        self._gpus: dict[str, Mapping[str, _Facts]] = {}
         self._changes: deque[GpuChange] = deque(maxlen=MOST)
 
     def pause(self) -> None:
@@ -65,7 +73,7 @@ class GpuHistory:
             if node is not None and node is self._nodes.get(node_name):
                 continue
             before = self._gpus.pop(node_name, {})
-            after = {gpu.uuid: _GpuSeen.of(gpu) for gpu in node.gpus} if node is not None else {}
+            after = {gpu.uuid: _facts(gpu) for gpu in node.gpus} if node is not None else {}
             if after:
                 self._gpus[node_name] = after
             if not first:
@@ -81,21 +89,11 @@ class GpuHistory:
         return [change for change, _ in zip(own, range(MOST_SHOWN), strict=False)]
 
 
-def _differences(before: Mapping[str, _GpuSeen], after: Mapping[str, _GpuSeen]) -> Iterator[tuple[str, str, str]]:
+def _differences(before: Mapping[str, _Facts], after: Mapping[str, _Facts]) -> Iterator[tuple[str, str, str]]:
     """UUID, name and what changed."""
     for uuid in sorted(before.keys() | after.keys()):
-        old, new = before.get(uuid), after.get(uuid)
-        if old is None or new is None:
-            seen = new or old
-            assert seen is not None
-            yield uuid, seen.name, "is published" if new is not None else "is no longer published"
-            old = old or _GpuSeen(seen.name, frozenset(), frozenset())
-            new = new or _GpuSeen(seen.name, frozenset(), frozenset())
-        for claim in sorted(old.claims - new.claims):
-            yield uuid, new.name, f"claim {claim} released it"
-        for taint in sorted(old.taints - new.taints):
-            yield uuid, new.name, f"no longer tainted {taint}"
-        for taint in sorted(new.taints - old.taints):
-            yield uuid, new.name, f"tainted {taint}"
-        for claim in sorted(new.claims - old.claims):
-            yield uuid, new.name, f"claim {claim} got it"
+        old, new = before.get(uuid, frozenset()), after.get(uuid, frozenset())
+        name = next(value for kind, value in new or old if kind == "name")
+        for kind, came, words in _WORDS:
+            for value in sorted(value for of, value in (new - old if came else old - new) if of == kind):
+                yield uuid, name, words.format(value)

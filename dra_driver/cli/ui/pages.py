@@ -14,14 +14,14 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Event, Pod, moment
 from dra_driver.api.inventory import GpuFacts, NodeInventory
 from dra_driver.cli.tables.seen import KnownGpus, NodeOverview
-from dra_driver.cli.tables.usage import PublishedGpu, by_claim, short_product, users_of, why_waiting
+from dra_driver.cli.tables.usage import PublishedGpu, claim_rows, short_product, why_waiting
 from dra_driver.cli.top.screen import Sort, sorted_nodes
 from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.drawing import NodeRows, domain_parts, link, sign
 from dra_driver.cli.ui.history import GpuChange
 from dra_driver.cli.ui.parts import EMPTY, Html, HtmlPage, Part, Rows, element, joined, listing, part, table
 from dra_driver.phrases import how_many
-from dra_driver.terminal import gibibytes
+from dra_driver.terminal import cell_text, gibibytes
 
 MOST_NODES = 250
 """On one page of the map."""
@@ -253,16 +253,7 @@ def _problems(problems: Sequence[str]) -> Html:
 
 
 def _claims(gpus: Iterable[PublishedGpu]) -> Html:
-    held = by_claim(held for gpu in gpus for held in gpu.held)
-    rows = [
-        (
-            claim,
-            ", ".join(dict.fromkeys(device.id.device for device, _ in had)),
-            ", ".join(dict.fromkeys(holder.takes for _, holder in had if holder.takes)) or "-",
-            ", ".join(users_of(had)) or "-",
-        )
-        for claim, had in held.items()
-    ]
+    rows = [[str(cell_text(cell)) for cell in row.values()] for row in claim_rows(gpus).values()]
     return table("Who has what", ("Claim", "Devices", "Takes", "Pods"), rows) if rows else element("p", "None.")
 
 
