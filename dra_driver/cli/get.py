@@ -3,7 +3,6 @@ ComputeDomains by their status, which the controller writes."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -23,6 +22,7 @@ from dra_driver.jsonpath import filled, read_template
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.phrases import meant
+from dra_driver.runtime.tasks import until
 from dra_driver.terminal import (
     Format,
     Sheet,
@@ -364,8 +364,7 @@ async def _until_changed(following: Following, missing: list[str]) -> list[str]:
         if now != missing:
             print_message("; ".join(now) or "the API server answers again")
             missing = now
-        with suppress(TimeoutError):
-            await asyncio.wait_for(following.changed.wait(), _LOOK_S)
+        await until(following.changed, _LOOK_S)
     return missing
 
 

@@ -60,9 +60,10 @@ async def live_workload(kube: Kube, world: World, kind: Resource, key: Key) -> t
     makers = {obj["metadata"]["uid"]}
     if between := _BETWEEN.get(kind):
         made = await listed(kube, between, namespace)
-        makers |= {
-            item["metadata"]["uid"] for item in (made if isinstance(made, list) else ()) if _owners(item) & makers
-        }
+        if isinstance(made, ClusterError):
+            why = f"you may not list them, so it is not known which pods are those of {kind.kind} {name}"
+            world, made = replace(world, unread=(*world.unread, UnreadKind(between.kind, why))), []
+        makers |= {item["metadata"]["uid"] for item in made if _owners(item) & makers}
     pods = [pod for pod in world.pods.values() if any(owner.uid in makers for owner in pod.metadata.owner_references)]
     if not pods:
         pods = [typed_pod(pod) for pod in pods_of_workload({**obj, "kind": kind.kind})]

@@ -70,14 +70,12 @@ def ask_all(
 
     async def everything(kube: "Kube") -> tuple[int, dict[Resource, list[JsonObject]]]:
         _, minor = await kube.server_version()
-        objects: dict[Resource, list[JsonObject]] = {}
-        for number, kind in enumerate(kinds, 1):
-            try:
-                objects[kind] = (await kube.list(kind)).items
-            except ClusterError as error:
-                if required or error.status not in FORBIDDEN or (number == len(kinds) and not objects):
-                    raise
-        return minor, objects
+        answers = {kind: await listed(kube, kind) for kind in kinds}
+        errors = [answer for answer in answers.values() if isinstance(answer, ClusterError)]
+        for error in errors:
+            if required or isinstance(error, NotFound) or len(errors) == len(kinds):
+                raise error
+        return minor, {kind: answer for kind, answer in answers.items() if isinstance(answer, list)}
 
     return ask(kubeconfig, context, everything)
 
@@ -88,11 +86,13 @@ _NO_KUBECONFIG = (
 )
 
 
-async def listed(kube: "Kube", resource: Resource, namespace: str | None = None) -> list[JsonObject] | ClusterError:
-    """All objects, with their kind, which items of a list do not have. The error if the cluster does not have the kind
-    (NotFound) or the user may not list it. Raises ClusterError for anything else."""
+async def listed(
+    kube: "Kube", resource: Resource, namespace: str | None = None, labels: str | None = None
+) -> list[JsonObject] | ClusterError:
+    """All objects, or those that the labels select, with their kind, which items of a list do not have. The error if
+    the cluster does not have the kind (NotFound) or the user may not list it. Raises ClusterError for anything else."""
     try:
-        results = (await kube.list(resource, namespace=namespace)).items
+        results = (await kube.list(resource, namespace=namespace, label_selector=labels)).items
     except ClusterError as error:
         if error.status in FORBIDDEN or isinstance(error, NotFound):
             return error

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from dra_driver.kubernetes import CURRENT, SEEN, named_minor
 from dra_driver.phrases import how_many
 from dra_driver.publish.policy_file import read_policies
 from dra_driver.runtime.logs import configure_logging
+from dra_driver.runtime.tasks import until
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 from dra_driver.slices.features import default_features
 from dra_driver.terminal import Format, OutputOption, Status, messages, print_data, print_message, print_table
@@ -400,5 +401,4 @@ async def _keep(folder: Path, running: _Running) -> None:
         restarts = cluster.restarts(lambda what: print_message(what))
         while not stop.is_set():
             await restarts.look()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), 1.0)
+            await until(stop, 1.0)

@@ -9,9 +9,9 @@ from typing import Any
 
 from dra_driver.api.core import Key
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.cli.reading.session import FORBIDDEN
+from dra_driver.cli.reading.session import listed
 from dra_driver.cli.tables.seen import READ_AS, Objects, Selection
-from dra_driver.errors import ClusterError, NotFound, Unreachable
+from dra_driver.errors import NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.terminal import print_message
@@ -35,16 +35,15 @@ async def read_objects(
 
     async def read(kind: Resource) -> Sequence[Any]:
         namespace, labels = selected.get(kind, (None, None))
-        try:
-            items = (await kube.list(kind, namespace=namespace, label_selector=labels)).items
-        except ClusterError as error:
-            if kind in required or not (error.status in FORBIDDEN or isinstance(error, NotFound)):
-                raise
-            if say and not isinstance(error, NotFound) and kind.plural not in left_out:
-                left_out.add(kind.plural)
-                print_message(f"{kind.plural} are left out: {error.message}")
-            return ()
-        return [typed for item in items if (typed := read_as[kind](item)) is not None]
+        items = await listed(kube, kind, namespace, labels)
+        if isinstance(items, list):
+            return [typed for item in items if (typed := read_as[kind](item)) is not None]
+        if kind in required:
+            raise items
+        if say and not isinstance(items, NotFound) and kind.plural not in left_out:
+            left_out.add(kind.plural)
+            print_message(f"{kind.plural} are left out: {items.message}")
+        return ()
 
     return dict(zip(kinds, await asyncio.gather(*map(read, kinds)), strict=True))
 
@@ -127,8 +126,8 @@ class Following:
         gc.freeze()
         gc.enable()
 
+    def of(self, kind: Resource) -> list[Any]:
+        return [item for item in self.mirrors[kind].objects.values() if item is not None]
+
     def objects(self) -> Objects:
-        return {
-            kind: [item for item in mirror.objects.values() if item is not None]
-            for kind, mirror in self.mirrors.items()
-        }
+        return {kind: self.of(kind) for kind in self.mirrors}

@@ -25,6 +25,7 @@ from dra_driver.cli.top.screen import Screen, Size, frame, pressed
 from dra_driver.errors import ClusterError, DriverError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
+from dra_driver.runtime.tasks import until
 from dra_driver.terminal import SafeConsole
 
 _FRAME_S = 0.1
@@ -120,8 +121,7 @@ class _Top:
             for task in pending:
                 task.cancel()
             if waits[0] not in done:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), _FRAME_S)
+                await until(self._wake, _FRAME_S)
         self._wake.clear()
         following.changed.clear()
 

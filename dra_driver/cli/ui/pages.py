@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from urllib.parse import urlencode
@@ -177,6 +177,8 @@ def _section(title: str, *content: str) -> Part:
 def _map(address: PageAddress, known: KnownGpus, rows: NodeRows) -> HtmlPage:
     nodes = sorted_nodes(known, address.filter, SORTS[address.sort])
     rows.keep(known.nodes)
+    # There may be fewer nodes than when this address was made.
+    address = replace(address, start=min(address.start, max(len(nodes) - 1, 0) // MOST_NODES * MOST_NODES))
     shown = nodes[address.start : address.start + MOST_NODES]
     compact = address.compact if address.compact is not None else len(shown) > _COMPACT_FROM
     return _page(
@@ -203,9 +205,10 @@ def _matching(address: PageAddress, count: int, every: int) -> list[str]:
 
 def _turning(address: PageAddress, count: int) -> list[str]:
     links: list[str] = []
+    view = {} if address.compact is None else {"view": "signs" if address.compact else "cards"}
     for text, start in (("Nodes before", address.start - MOST_NODES), ("More nodes", address.start + MOST_NODES)):
         if -MOST_NODES < start < count:
-            query = {"filter": address.filter, "sort": address.sort, "start": max(start, 0)}
+            query = {"filter": address.filter, "sort": address.sort, "start": max(start, 0), **view}
             links += [element("a", text, href=f"?{urlencode(query)}"), " "]
     return links
 

@@ -7,7 +7,7 @@ only a single page shows, such as Events of a node and why a pod waits, is read 
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -39,6 +39,7 @@ from dra_driver.errors import ClusterError, DriverError, NotFound
 from dra_driver.explain.explain import Scope, explain_pod
 from dra_driver.explain.wording import sentences, summary
 from dra_driver.kube.client import Kube
+from dra_driver.runtime.tasks import until
 
 _TOGETHER_S = 0.3
 """Changes that come within this time are shown together."""
@@ -133,8 +134,7 @@ class WatchedCluster:
     async def after(self, version: int, within_s: float) -> None:
         """Until something changed after this version, or the time is over."""
         if self.version == version:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), within_s)
+            await until(self._news, within_s)
 
     def _changed(self) -> None:
         self.version += 1
@@ -170,9 +170,7 @@ class WatchedCluster:
             while True:
                 following.changed.clear()
                 await self._decide(board, following)
-                with suppress(TimeoutError):
-                    # Failures of watches come without a change.
-                    await asyncio.wait_for(following.changed.wait(), _DETAIL_S)
+                await until(following.changed, _DETAIL_S)  # failures of watches come without a change
                 await asyncio.sleep(_TOGETHER_S)
 
     async def _decide(self, board: Board, following: Following) -> None:
@@ -193,14 +191,13 @@ class WatchedCluster:
 
     def _show(self, board: Board, following: Following) -> None:
         self._known = board.known({}, (*following.notes(_REQUIRED), *board.notes))
-        self._domains = following.objects()[COMPUTE_DOMAINS]
+        self._domains = following.of(COMPUTE_DOMAINS)
         self._changed()
 
     # -- what a page shows
 
     async def seen(self, address: PageAddress) -> PageData:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._read.wait(), _FIRST_S)
+        await until(self._read, _FIRST_S)
         for task in self._tasks:
             if task.done():
                 task.result()

@@ -30,7 +30,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.cli.main import app
-from dra_driver.cli.reading.live import _behavior, live_world
+from dra_driver.cli.reading.live import _behavior, live_workload, live_world
 from dra_driver.errors import InvalidInput, NoSuchObject, Rejected
 from dra_driver.explain import driver_findings, findings, running, subjects
 from dra_driver.explain.explain import Explanation, Scope
@@ -348,6 +348,21 @@ async def test_a_pod_that_runs_has_its_devices(kubeconfig: str) -> None:
     outcome = await _dractl("explain", "pod", "train", "--kubeconfig", kubeconfig)
     assert outcome.exit_code == Status.DONE
     assert outcome.stdout.startswith("Pod default/train is on node node-1, with all its devices.")
+
+
+async def test_a_workload_whose_pods_cannot_be_known_says_so(kubeconfig: str, kube: Kube) -> None:
+    """Without the right to list ReplicaSets, its pods look like those of others."""
+    await kube.create(DEPLOYMENTS, _deployment(), namespace="default")
+
+    async def refused(self: Kube, resource: Resource, **options: Any) -> Listing:
+        if resource == REPLICA_SETS:
+            raise Rejected("forbidden", status=403)
+        return await Kube.list(self, resource, **options)
+
+    async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
+        world, _ = await live_workload(refusing, await live_world(refusing, "default"), DEPLOYMENTS, ("default", "web"))
+    why = "you may not list them, so it is not known which pods are those of Deployment web"
+    assert [unread.why for unread in world.unread if unread.kind == "ReplicaSet"] == [why]
 
 
 async def test_a_workload_of_a_cluster_has_the_pods_of_what_it_made(kubeconfig: str, kube: Kube) -> None:

@@ -252,6 +252,14 @@ def test_a_large_cluster_has_pages() -> None:
     assert 'class="nodes compact"' in first.parts[-2].html, "a sign for each GPU"
 
 
+def test_pages_keep_how_the_map_is_drawn_and_never_begin_after_the_last_node() -> None:
+    known = known_of(*((RESOURCE_SLICES, slice_of(f"n-{number:04}", gpus=1)) for number in range(MOST_NODES + 2)))
+    page = shown("/", known, start=str(9 * MOST_NODES), view="cards")
+    assert f"Nodes {MOST_NODES + 1} to {MOST_NODES + 2} of {MOST_NODES + 2}." in words(page)
+    (back,) = [attributes["href"] for tag, attributes in Text(page).tags if (attributes.get("href") or "")[:1] == "?"]
+    assert back == "?filter=&sort=problems&start=0&view=cards"
+
+
 def test_a_node_has_its_gpus_claims_faults_and_history() -> None:
     fault = {
         "type": "Xid", "value": "79", "severity": "Critical", "message": "off the bus", "since": "2026-11-28T10:59:00Z",
