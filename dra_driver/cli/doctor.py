@@ -308,7 +308,7 @@ def bundle(
 
 
 def refuse_archive(archive: Path) -> None:
-    """Before what is to be in it is read, which takes minutes. Raises InvalidInput."""
+    """Before its content is read, which takes minutes. Raises InvalidInput."""
     if os.path.lexists(archive):
         raise InvalidInput("already exists; choose another name with --archive", about=f"file {archive}")
     if not os.access(archive.parent, os.W_OK):

@@ -137,8 +137,7 @@ class Explanation:
             ],
             "findings": [asdict(finding) for finding in self.findings],
             "suggestions": [
-                asdict(suggestion) | {"kind": suggestion.kind.value, "distance": round(suggestion.distance, 3)}
-                for suggestion in self.suggestions
+                asdict(suggestion) | {"distance": round(suggestion.distance, 3)} for suggestion in self.suggestions
             ],
             "devices": [_device_data(node, device_verdict) for node, device_verdict in self.devices],
             "notRead": [{"kind": unread.kind, "why": unread.why} for unread in self.unread],

@@ -40,7 +40,7 @@ _WORDS = (
     ("taint", True, "tainted {}"),
     ("claim", True, "claim {} got it"),
 )
-"""Of a kind of fact that came (True) or went, in the order in which changes of one time are told."""
+"""Of a kind of fact that came (True) or went, in the order in which changes of one time are shown."""
 
 
 def _facts(gpu: PublishedGpu) -> _Facts:

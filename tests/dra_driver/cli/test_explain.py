@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -515,7 +515,7 @@ _MODULES = (findings, driver_findings, running, subjects)
 def test_every_code_is_documented() -> None:
     text = DOCUMENTATION.read_text()
     assert [code for code in ReasonCode if f"`{code}`" not in text] == []
-    assert [kind for kind in SuggestionKind if f"`{kind}`" not in text] == []
+    assert [kind for kind in get_args(SuggestionKind.__value__) if f"`{kind}`" not in text] == []
     source = "".join(Path(module.__file__).read_text() for module in _MODULES)
     codes = set(re.findall(r'Finding\(\s*"([a-z-]+)"', source)) | {"missing-claim", "missing-template"}
     assert [code for code in sorted(codes) if code not in text] == []

@@ -18,7 +18,7 @@ from support.allocation import (
     snapshot,
 )
 from support.rows import rows
-from support.stories import MEMORY, Cluster, at_least
+from support.stories import GPU_DRIVER, MEMORY, Cluster, at_least
 
 from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.constraints import constraints_of
@@ -317,6 +317,16 @@ def test_selectors_that_take_too_long_end_in_nodes_that_are_not_decided(enough_a
     assert {node.code for node in explanation.nodes} <= {ReasonCode.NOT_DECIDED, ReasonCode.SELECTOR, ReasonCode.CLASS}
     assert all("ran out of time" in node.text for node in undecided)
     assert len(undecided) == 3 or enough_after > 0
+
+
+@pytest.mark.parametrize("enough_after", [1, 2, 3, 4, 5, 6, 8])
+def test_an_explanation_ends_when_its_time_is_over_also_if_a_selector_fails(enough_after: int) -> None:
+    cluster, asked = Cluster(), count()
+    for number in range(3):
+        cluster.node(f"node-{number}", gpu("gpu-0", memory=f"{number + 1}Gi"))
+    cluster.pod(exactly("gpu", f"device.attributes['{GPU_DRIVER}'].missing == 'x' || {MEMORY}.compareTo('x') > 0"))
+    enough = Limit(enough=lambda: next(asked) >= enough_after)
+    assert cluster.explained(limit=enough, enough=enough.enough).answer is Answer.WAITS
 
 
 def test_where_the_time_ends_no_device_fits_that_was_not_looked_at() -> None:
