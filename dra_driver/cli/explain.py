@@ -22,7 +22,7 @@ from dra_driver.cli.reading.files import (
     limit_of,
     world_in,
 )
-from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, default_namespace
+from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask, default_namespace
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Scope
 from dra_driver.explain.subjects import (
@@ -128,13 +128,13 @@ def explain(
     else:
         from dra_driver.cli.reading import live
 
-        namespace = namespace or default_namespace(kubeconfig, context)
-        where = (kubeconfig, context, namespace)
+        where = namespace = namespace or default_namespace(kubeconfig, context)
         if subject is not None and subject.is_workload:
-            world, workload = live.ask_workload(*where, _resource(subject.kind), subject.name)
+            kind_of, key = _resource(subject.kind), (where, subject.name)
+            world, workload = ask(kubeconfig, context, lambda kube: live.live_workload(kube, kind_of, key))
             workloads = (workload,)
         else:
-            world = live.ask_world(*where)
+            world = ask(kubeconfig, context, lambda kube: live.live_world(kube, where))
     scope = Scope(None if devices else tuple(node), deadline(_LONGEST_S), limit_of(steps, timeout_s))
     answers = explained(world, workloads, subject, namespace, scope)
     if not answers:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import tempfile
 import time
@@ -52,6 +51,7 @@ from dra_driver.doctor.proofs import (
 )
 from dra_driver.errors import ClusterError, DriverError, InvalidInput, NoSuchObject, NotFound, Rejected
 from dra_driver.kube.client import Kube
+from dra_driver.runtime.tasks import cancel_on_sigterm
 from dra_driver.terminal import Format, Status, echo, print_data, print_message, stop
 
 ARCHIVE = "gpu-dra-proof.tar.gz"
@@ -162,11 +162,7 @@ def _all(proof: Proof) -> tuple[Proof, ...]:
 async def proven_in_pods(kube: Kube, options: PodOptions) -> tuple[Proof, ...]:
     """In the order of `SHAPES`. Raises ClusterError if the cluster does not answer at all, and NoSuchObject if it does
     not have the node."""
-    task = asyncio.current_task()
-    if task is not None:
-        # A SIGTERM must delete the pods, too; a SIGINT cancels by itself.
-        with contextlib.suppress(ValueError, RuntimeError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_on_sigterm()  # the pods must be deleted
     cluster = await _read_cluster(kube)
     node = options.node
     known = any(inventory.metadata.name == node for inventory in cluster.inventories)

@@ -106,6 +106,11 @@ class Explanation:
         return tuple(node.node for node in self.nodes if node.fits)
 
     @property
+    def undecided(self) -> int:
+        """Nodes on which the search, or its time, came to an end first."""
+        return sum(node.code is ReasonCode.NOT_DECIDED for node in self.nodes)
+
+    @property
     def stops(self) -> tuple[WaitFinding, ...]:
         """What keeps it from every node."""
         return tuple(finding for finding in self.findings if finding.stops)

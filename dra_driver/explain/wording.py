@@ -50,6 +50,9 @@ def headline(explanation: Explanation) -> str:
     if explanation.stops:
         first = explanation.stops[0]
         return f"{who} waits: {first.about}: {_first_line(first.text).rstrip('.?')}."
+    if explanation.undecided:
+        tried = f"{nodes - explanation.undecided} of {how_many(nodes, 'node')} do not fit"
+        return f"{who} waits: {tried}, {explanation.undecided} not decided."
     if nodes == 1:
         return f"{who} waits: the only node does not fit."
     return f"{who} waits: none of {nodes} nodes fits." if nodes else f"{who} waits: there are no nodes."
@@ -57,111 +60,108 @@ def headline(explanation: Explanation) -> str:
 
 def sentences(explanation: Explanation, width: int = 100) -> tuple[str, ...]:
     """Lines, none longer than `width` where words allow it."""
-    lines: list[str] = [*_wrapped(headline(explanation), width)]
-    if explanation.alike:
-        lines += _wrapped(f"The same is true of {and_more(explanation.alike, _MOST_NAMED)}.", width)
-    waits = explanation.answer in (Answer.WAITS, Answer.FITS)
-    for title, body in (
-        ("Claims", _claims(explanation.claims, width)),
-        ("What stops it" if waits else "What is wrong", _findings(explanation.stops, width)),
-        ("Nodes", _nodes(explanation, width)),
-        ("Also noticed", _findings([finding for finding in explanation.findings if not finding.stops], width)),
-        ("What would fit", _suggestions(explanation, width)),
-        ("Devices", _devices(explanation.devices, width)),
-        ("Not known", _unread(explanation, width)),
-    ):
-        results = list(body)
-        if results:
-            lines += ["", title, *results]
-    lines += _next_step(explanation, width)
-    return tuple(lines)
+    return tuple(_wrapped(_lines(explanation), width))
 
 
 def workload_sentences(explained: WorkloadExplanation, width: int = 100) -> tuple[str, ...]:
     """As `sentences`, of a workload: how many of its pods do what, then each kind of pod that does not run."""
-    lines = [*_wrapped(explained.headline, width), *_findings(explained.findings, width)]
-    for part in explained.bad or (
-        explained.parts if len(explained.parts) == 1 and not explained.parts[0].alike else ()
+    lines: list[_Line] = [(explained.headline, 0), *_findings(explained.findings)]
+    alone = explained.parts if len(explained.parts) == 1 and not explained.parts[0].alike else ()
+    for part in explained.bad or alone:
+        lines += [("", 0), *_lines(part)]
+    return tuple(_wrapped(lines, width))
+
+
+type _Line = tuple[str, int | None]
+"""A text, and by how much it is indented where it goes on; None: it is not wrapped."""
+
+
+def _lines(explanation: Explanation) -> Iterator[_Line]:
+    yield headline(explanation), 0
+    if explanation.alike:
+        yield f"The same is true of {and_more(explanation.alike, _MOST_NAMED)}.", 0
+    waits = explanation.answer in (Answer.WAITS, Answer.FITS)
+    for title, body in (
+        ("Claims", _claims(explanation.claims)),
+        ("What stops it" if waits else "What is wrong", _findings(explanation.stops)),
+        ("Nodes", _nodes(explanation)),
+        ("Also noticed", _findings(finding for finding in explanation.findings if not finding.stops)),
+        ("What would fit", _suggestions(explanation)),
+        ("Devices", _devices(explanation.devices)),
+        ("Not known", ((f"  {unread.kind}: {unread.why}", 4) for unread in explanation.unread)),
     ):
-        lines += ["", *sentences(part, width)]
-    return tuple(lines)
+        if results := list(body):
+            yield from (("", 0), (title, 0), *results)
+    if (advice := _next_step(explanation)) is not None:
+        yield from (("", 0), (advice, 0))
 
 
-def _claims(claims: Sequence[ClaimState], width: int) -> Iterator[str]:
+def _claims(claims: Sequence[ClaimState]) -> Iterator[_Line]:
     for claim in claims:
-        name = claim.name or "(no claim)"
         entry = f"{claim.entry}: " if claim.entry else ""
         devices = f": {', '.join(claim.devices)}" if claim.devices else ""
         users = f", used by {', '.join(claim.users)}" if claim.users else ""
-        yield from _wrapped(f"  {entry}{name}, {claim.state.replace('-', ' ')}{devices}{users}", width, "    ")
+        yield f"  {entry}{claim.name or '(no claim)'}, {claim.state.replace('-', ' ')}{devices}{users}", 4
 
 
-def _findings(findings: Iterable[WaitFinding], width: int) -> Iterator[str]:
+def _findings(findings: Iterable[WaitFinding]) -> Iterator[_Line]:
     for finding in findings:
-        first, *rest = f"{finding.about}: {finding.text}".split("\n")
-        yield from _wrapped(f"  {first}", width, "    ")
-        # An expression with marks below it: as it is.
-        yield from (f"      {line}" for line in rest)
-        yield from _wrapped(f"    {finding.fix}", width, "    ")
+        yield from _with_excerpt(f"  {finding.about}: {finding.text}")
+        yield f"    {finding.fix}", 4
 
 
-def _nodes(explanation: Explanation, width: int) -> Iterator[str]:
+def _with_excerpt(text: str) -> Iterator[_Line]:
+    """After the first line there may be an expression with marks below it: as it is."""
+    first, *rest = text.split("\n")
+    yield first, 4
+    yield from ((f"      {line}", None) for line in rest)
+
+
+def _nodes(explanation: Explanation) -> Iterator[_Line]:
     # Errors are findings, with all there is to say of them.
     groups = [item for item in explanation.groups if item.code is not ReasonCode.ERROR]
-    shown = groups[:_MOST_GROUPS]
     if explanation.fitting:
-        yield from _wrapped(f"  fits: {_these(explanation.fitting)}", width, "    ")
-    for group in shown:
+        yield f"  fits: {_these(explanation.fitting)}", 4
+    for group in groups[:_MOST_GROUPS]:
         names = f" ({', '.join(group.nodes)})" if len(group.nodes) <= _MOST_NAMED else ""
-        first, *rest = group.text.split("\n")
-        yield from _wrapped(f"  {how_many(len(group.nodes), 'node')}{names}: {first}", width, "    ")
-        yield from (f"      {line}" for line in rest)
-    left = groups[_MOST_GROUPS:]
-    if left:
-        yield f"  and {sum(len(item.nodes) for item in left)} nodes with {len(left)} other reasons (all with -o json)"
+        yield from _with_excerpt(f"  {how_many(len(group.nodes), 'node')}{names}: {group.text}")
+    if left := groups[_MOST_GROUPS:]:
+        nodes = sum(len(item.nodes) for item in left)
+        yield f"  and {nodes} nodes with {len(left)} other reasons (all with -o json)", None
 
 
-def _suggestions(explanation: Explanation, width: int) -> Iterator[str]:
-    if explanation.groups and not (explanation.fitting or explanation.stops or explanation.suggestions):
-        yield from _wrapped("  No single change of the request was found that helps.", width, "    ")
+def _suggestions(explanation: Explanation) -> Iterator[_Line]:
+    tried = explanation.groups and not explanation.undecided
+    if tried and not (explanation.fitting or explanation.stops or explanation.suggestions):
+        yield "  No single change of the request was found that helps.", 4
     for number, suggestion in enumerate(explanation.suggestions, 1):
-        yield from _wrapped(f"  {number}. {suggestion.text} (on {suggestion.node})", width, "     ")
+        yield f"  {number}. {suggestion.text} (on {suggestion.node})", 5
         if suggestion.change:
-            yield from _wrapped(f"     {suggestion.change}", width, "       ")
+            yield f"     {suggestion.change}", 7
 
 
-def _devices(devices: Iterable[tuple[str, DeviceVerdict]], width: int) -> Iterator[str]:
-    heading: tuple[str, str] | None = None
+def _devices(devices: Iterable[tuple[str, DeviceVerdict]]) -> Iterator[_Line]:
+    heading = ""
     for node, verdict in devices:
-        own = (node, f"{node}, {verdict.wanted}")
+        own = f"  {node}, {verdict.wanted}"
         if own != heading:
             heading = own
-            yield from _wrapped(f"  {own[1]}", width, "    ")
+            yield heading, 4
         text = f"    {verdict.candidate.id.device}: {verdict.text}"
         if verdict.parts and verdict.selector is not None:
             writer, index = verdict.wanted.writer_of(verdict.selector)
             text += f" [selector {index} of {writer}]"
-        yield from _wrapped(text, width, "      ")
+        yield text, 6
 
 
-def _unread(explanation: Explanation, width: int) -> Iterator[str]:
-    for unread in explanation.unread:
-        yield from _wrapped(f"  {unread.kind}: {unread.why}", width, "    ")
-
-
-def _next_step(explanation: Explanation, width: int) -> Iterator[str]:
+def _next_step(explanation: Explanation) -> str | None:
+    if explanation.answer is Answer.FITS and explanation.kind == "Pod":
+        return "If it still waits, the scheduler has another reason: read the pod's events (kubectl describe pod)."
     if explanation.answer is Answer.FITS:
-        yield ""
-        text = (
-            "If it still waits, the scheduler has another reason: read the pod's events (kubectl describe pod)."
-            if explanation.kind == "Pod"
-            else "Devices are chosen when a pod that uses the claim is scheduled."
-        )
-        yield from _wrapped(text, width)
-    elif explanation.answer is Answer.SCHEDULED and not explanation.ready and not explanation.stops:
-        yield ""
-        text = "If it does not start, its node has the reason: see the pod's events and the node plugin's log there."
-        yield from _wrapped(text, width)
+        return "Devices are chosen when a pod that uses the claim is scheduled."
+    if explanation.answer is Answer.SCHEDULED and not explanation.ready and not explanation.stops:
+        return "If it does not start, its node has the reason: see the pod's events and the node plugin's log there."
+    return None
 
 
 def _these(nodes: Sequence[str]) -> str:
@@ -172,5 +172,11 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    return wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+def _wrapped(lines: Iterable[_Line], width: int) -> Iterator[str]:
+    for text, indent in lines:
+        if indent is None:
+            yield text
+        else:
+            hanging = " " * indent
+            folded = wrap(text, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+            yield from folded or [""]

@@ -28,6 +28,14 @@ async def signal_to_stop() -> None:
     await asked.wait()
 
 
+def cancel_on_sigterm() -> None:
+    """From now on SIGTERM, as of `timeout`, cancels this task, so that it can take back what it did, as SIGINT does by
+    itself. Only the main thread gets signals."""
+    task = asyncio.current_task()
+    if task is not None and threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
 async def until_signal(then: Callable[[], None] = lambda: None) -> None:
     """Waits for SIGTERM or SIGINT, calls `then`, and raises Stopped, which ends the task group that it runs in.
 

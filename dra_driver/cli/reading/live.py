@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.loading import pods_of_workload, typed_pod, world_of
@@ -12,7 +11,7 @@ from dra_driver.api import meta
 from dra_driver.api.core import Key, ObjectCondition
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.api.resource import Device
-from dra_driver.cli.reading.session import FORBIDDEN, ask, listed
+from dra_driver.cli.reading.session import FORBIDDEN, listed
 from dra_driver.cli.tables.seen import TAINT_RULES
 from dra_driver.errors import ClusterError, NoSuchObject, NotFound
 from dra_driver.explain.subjects import Workload
@@ -34,25 +33,11 @@ _BETWEEN = {meta.DEPLOYMENTS: meta.REPLICA_SETS, meta.CRON_JOBS: meta.JOBS, JOB_
 """What makes the pods, where it is not the workload itself."""
 
 
-def ask_world(kubeconfig: Path | None, context: str | None, namespace: str) -> World:
-    """The world of the cluster that the kubeconfig names. Raises ClusterError when it cannot be asked at all."""
-    return ask(kubeconfig, context, lambda kube: live_world(kube, namespace))
-
-
-def ask_workload(
-    kubeconfig: Path | None, context: str | None, namespace: str, kind: Resource, name: str
-) -> tuple[World, Workload]:
-    """The world, and a workload in it. Raises NoSuchObject if there is none of this name."""
-
-    async def both(kube: Kube) -> tuple[World, Workload]:
-        return await live_workload(kube, await live_world(kube, namespace), kind, (namespace, name))
-
-    return ask(kubeconfig, context, both)
-
-
-async def live_workload(kube: Kube, world: World, kind: Resource, key: Key) -> tuple[World, Workload]:
-    """With its pods; if it has none, the world has those that its controller would make."""
+async def live_workload(kube: Kube, kind: Resource, key: Key) -> tuple[World, Workload]:
+    """With its world; if it has no pods, the world has those that its controller would make. Raises NoSuchObject if
+    there is none of this name."""
     namespace, name = key
+    world = await live_world(kube, namespace)
     try:
         obj = await kube.get(kind, name, namespace=namespace)
     except NotFound:

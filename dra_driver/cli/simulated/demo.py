@@ -30,7 +30,7 @@ from dra_driver.kubernetes import CURRENT, SEEN, named_minor
 from dra_driver.phrases import how_many
 from dra_driver.publish.policy_file import read_policies
 from dra_driver.runtime.logs import configure_logging
-from dra_driver.runtime.tasks import until
+from dra_driver.runtime.tasks import cancel_on_sigterm, until
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 from dra_driver.slices.features import default_features
 from dra_driver.terminal import Format, OutputOption, Status, messages, print_data, print_message, print_table
@@ -193,7 +193,7 @@ async def _run(
     running: _Running, results: Sequence[Scenario], skipped: Mapping[str, str], timeout_s: float
 ) -> list[ExampleOutcome]:
     outcomes = []
-    scenarios.cancel_on_sigterm()
+    cancel_on_sigterm()
     with messages.status("starting a simulated cluster") as status:
         async with running(progress=status.update) as cluster:
             for scenario in results:

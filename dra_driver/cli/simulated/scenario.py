@@ -19,8 +19,6 @@ nodes:
 ```
 """
 
-import asyncio
-import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -87,13 +85,6 @@ def nodes_of(folder: Path) -> tuple[SimulatedNode, ...] | None:
             name = f"{model_label(model)}-{index + 1}"
             simulated_nodes.append(SimulatedNode(name, model, index, labels, acts, node.gates, node.nics))
     return tuple(simulated_nodes)
-
-
-def cancel_on_sigterm() -> None:
-    """From now on SIGTERM, as of `timeout`, cancels this task, so that its processes end and its files are removed."""
-    task = asyncio.current_task()
-    assert task is not None, "called by a coroutine"
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 _FIRST = (

@@ -23,6 +23,7 @@ from dra_driver.api.meta import PODS, RESOURCE_SLICES, JsonObject
 from dra_driver.cli.simulated import scenario as scenarios
 from dra_driver.errors import NodeNotReady
 from dra_driver.runtime.logs import configure_logging
+from dra_driver.runtime.tasks import cancel_on_sigterm
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 from dra_driver.terminal import Status, messages, print_message
 
@@ -58,35 +59,27 @@ class TourStep:
     seen: str
 
 
-def _pods_run(*names: str) -> ClusterCondition:
-    """`names` are of pods, or what the names of a workload's pods begin with."""
+def _pods(are: Callable[[Sequence[JsonObject]], bool], *names: str) -> ClusterCondition:
+    """True of each of `names`, which are of pods, or what the names of a workload's pods begin with."""
 
-    async def run(cluster: SimulatedCluster) -> bool:
-        pods = [await _pods_named(cluster, name) for name in names]
-        return all(some and all(pod["status"].get("phase") == "Running" for pod in some) for some in pods)
+    async def condition(cluster: SimulatedCluster) -> bool:
+        pods = (await cluster.kube.list(PODS)).items
+        return all(are([pod for pod in pods if pod["metadata"]["name"].startswith(name)]) for name in names)
 
-    return run
-
-
-def _pods_wait(name: str) -> ClusterCondition:
-    async def wait(cluster: SimulatedCluster) -> bool:
-        conditions = [
-            item for pod in await _pods_named(cluster, name) for item in pod["status"].get("conditions") or ()
-        ]
-        return any(item.get("reason") == "Unschedulable" for item in conditions)
-
-    return wait
+    return condition
 
 
-def _pods_are_gone(*names: str) -> ClusterCondition:
-    async def gone(cluster: SimulatedCluster) -> bool:
-        return not [pod for name in names for pod in await _pods_named(cluster, name)]
-
-    return gone
+def _running(pods: Sequence[JsonObject]) -> bool:
+    return bool(pods) and all(pod["status"].get("phase") == "Running" for pod in pods)
 
 
-async def _pods_named(cluster: SimulatedCluster, name: str) -> list[JsonObject]:
-    return [pod for pod in (await cluster.kube.list(PODS)).items if pod["metadata"]["name"].startswith(name)]
+def _waiting(pods: Sequence[JsonObject]) -> bool:
+    conditions = [item for pod in pods for item in pod["status"].get("conditions") or ()]
+    return any(item.get("reason") == "Unschedulable" for item in conditions)
+
+
+def _gone(pods: Sequence[JsonObject]) -> bool:
+    return not pods
 
 
 async def _a_node_needs_a_reboot(cluster: SimulatedCluster) -> bool:
@@ -108,7 +101,7 @@ STEPS = (
         "A pod with a GPU",
         "A pod names a template of a claim. The claim asks for one GPU, of any model.",
         (
-            TourCommand("kubectl apply -f examples/features/one-gpu", _pods_run("one-gpu")),
+            TourCommand("kubectl apply -f examples/features/one-gpu", _pods(_running, "one-gpu")),
             TourCommand("dractl get claims"),
             TourCommand("kubectl logs one-gpu"),
         ),
@@ -118,9 +111,9 @@ STEPS = (
         "A share of a GPU",
         "An administrator's GpuPolicy shares the GPUs of one node. Each of three pods claims memory and compute.",
         (
-            TourCommand("kubectl apply -f examples/features/shares-memory-and-cores", _pods_run(*_SHARES)),
+            TourCommand("kubectl apply -f examples/features/shares-memory-and-cores", _pods(_running, *_SHARES)),
             TourCommand("dractl get claims"),
-            TourCommand("kubectl delete -f examples/features/shares-memory-and-cores", _pods_are_gone(*_SHARES)),
+            TourCommand("kubectl delete -f examples/features/shares-memory-and-cores", _pods(_gone, *_SHARES)),
         ),
         "Three pods had one L40S together, and MPS limited what each of them could use.",
     ),
@@ -128,9 +121,9 @@ STEPS = (
         "MIG on demand",
         "Another policy lets the driver divide H100s. Five pods claim MIG devices, which do not exist yet.",
         (
-            TourCommand("kubectl apply -f examples/features/mig-on-demand", _pods_run(*_PARTITIONS)),
+            TourCommand("kubectl apply -f examples/features/mig-on-demand", _pods(_running, *_PARTITIONS)),
             TourCommand("dractl get devices"),
-            TourCommand("kubectl delete -f examples/features/mig-on-demand", _pods_are_gone(*_PARTITIONS)),
+            TourCommand("kubectl delete -f examples/features/mig-on-demand", _pods(_gone, *_PARTITIONS)),
         ),
         "Each letter in a bar is a claim. The driver makes the MIG devices for the pods, and removes them afterwards.",
     ),
@@ -147,11 +140,11 @@ STEPS = (
         "Why does my pod wait?",
         "The first pod is deleted. A model server needs all eight H100s, and one of them is broken.",
         (
-            TourCommand("kubectl delete -f examples/features/one-gpu", _pods_are_gone("one-gpu")),
+            TourCommand("kubectl delete -f examples/features/one-gpu", _pods(_gone, "one-gpu")),
             TourCommand(
                 f"dractl new deployment all-gpus --gpu h100 --count 8 --image {_IMAGE} > all-gpus/all-gpus.yaml"
             ),
-            TourCommand("kubectl apply -f all-gpus", _pods_wait("all-gpus-")),
+            TourCommand("kubectl apply -f all-gpus", _pods(_waiting, "all-gpus-")),
             TourCommand("dractl explain deploy/all-gpus", status=Status.NO),
         ),
         "For each node the reason, and the smallest changes with which the pod would fit.",
@@ -160,7 +153,7 @@ STEPS = (
         "The GPU is repaired",
         "Xid 79 needs a reboot of the node.",
         (
-            TourCommand("dractl simulate dgx-h100-1 reboot", _pods_run("all-gpus-")),
+            TourCommand("dractl simulate dgx-h100-1 reboot", _pods(_running, "all-gpus-")),
             TourCommand("dractl get nodes"),
         ),
         "The taint went with the fault. The server runs, and has all eight GPUs of the node: 0 of 8 are free.",
@@ -202,7 +195,7 @@ async def _lead(place: Path, screen: Console, *, wait: bool) -> bool:
     """Whether all steps were taken."""
     (place / "examples").symlink_to(bundled.FEATURES_FOLDER.parent.resolve())
     (place / "all-gpus").mkdir()
-    scenarios.cancel_on_sigterm()
+    cancel_on_sigterm()
     async with AsyncExitStack() as stack:
         with messages.status("starting a simulated cluster") as status:
             running = SimulatedCluster.running(place, _NODES, progress=status.update)

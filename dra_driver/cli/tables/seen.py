@@ -316,40 +316,29 @@ class Board:
     def learn(self, kind: Resource, key: Key, before: Any, after: Any) -> None:
         """`before` None: it is new; `after` None: it is gone."""
         _put(self._objects[kind], key, after)
-        if kind == RESOURCE_SLICES:
-            self._learn_slice(key, before, after)
-        elif kind == RESOURCE_CLAIMS:
-            self._learn_claim(key, before, after)
-        elif kind == PODS:
-            self._learn_pod(key, before, after)
+        for obj, now in ((before, None), (after, after)):
+            match obj:
+                case ResourceSlice():
+                    node = obj.spec.node_name or NOWHERE
+                    self._nodes_of[obj.spec.driver, obj.spec.pool.name].add(node)
+                    _put(self._slices[node], key, now)
+                    self._stale[node] = None
+                case ResourceClaim():
+                    for pool in {(result.driver, result.pool) for result in obj.results}:
+                        _put(self._claims[pool], key, now)
+                        self._stale |= dict.fromkeys(self._nodes_of[pool])
+                case Pod() if obj.node is not None:
+                    _put(self._pods[obj.node], key, now)
+                    if obj.node in self._slices:
+                        self._stale[obj.node] = None
+        if kind == PODS:
+            name = "/".join(key)
+            _put(self._waiting, name, after if after is not None and waits_for_devices(after) else None)
+            _put(self._placed, name, after if after is not None and after.node is not None else None)
         elif kind in TAINT_RULES:
             self._stale |= dict.fromkeys(self._slices)
         elif kind in (NODES, NODE_INVENTORIES) and (kind == NODE_INVENTORIES or key[1] in self._slices):
             self._stale[key[1]] = None
-
-    def _learn_slice(self, key: Key, before: ResourceSlice | None, after: ResourceSlice | None) -> None:
-        for slice_ in (before, after):
-            if slice_ is not None:
-                node = slice_.spec.node_name or NOWHERE
-                self._nodes_of[slice_.spec.driver, slice_.spec.pool.name].add(node)
-                _put(self._slices[node], key, after if slice_ is after else None)
-                self._stale[node] = None
-
-    def _learn_claim(self, key: Key, before: ResourceClaim | None, after: ResourceClaim | None) -> None:
-        for claim in (before, after):
-            for pool in _pools(claim):
-                _put(self._claims[pool], key, after if claim is after else None)
-                self._stale |= dict.fromkeys(self._nodes_of[pool])
-
-    def _learn_pod(self, key: Key, before: Pod | None, after: Pod | None) -> None:
-        for pod in (before, after):
-            if pod is not None and pod.node is not None:
-                _put(self._pods[pod.node], key, after if pod is after else None)
-                if pod.node in self._slices:
-                    self._stale[pod.node] = None
-        name = "/".join(key)
-        _put(self._waiting, name, after if after is not None and waits_for_devices(after) else None)
-        _put(self._placed, name, after if after is not None and after.node is not None else None)
 
     # -- decisions
 
@@ -404,10 +393,6 @@ def _put[K, V](items: dict[K, V], key: K, value: V | None) -> None:
 def _at(items: Mapping[Key, Any], key: Key) -> tuple[Any, ...]:
     item = items.get(key)
     return () if item is None else (item,)
-
-
-def _pools(claim: ResourceClaim | None) -> set[PoolKey]:
-    return {(result.driver, result.pool) for result in claim.results} if claim is not None else set()
 
 
 def uses(pod: Pod, claim: str) -> bool:

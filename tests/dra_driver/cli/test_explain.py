@@ -360,7 +360,7 @@ async def test_a_workload_whose_pods_cannot_be_known_says_so(kubeconfig: str, ku
         return await Kube.list(self, resource, **options)
 
     async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
-        world, _ = await live_workload(refusing, await live_world(refusing, "default"), DEPLOYMENTS, ("default", "web"))
+        world, _ = await live_workload(refusing, DEPLOYMENTS, ("default", "web"))
     why = "you may not list them, so it is not known which pods are those of Deployment web"
     assert [unread.why for unread in world.unread if unread.kind == "ReplicaSet"] == [why]
 

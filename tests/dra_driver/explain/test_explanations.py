@@ -28,6 +28,7 @@ from dra_driver.allocation.search import Limit, NotAllocatable, Undecided, alloc
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.explain.verdicts import ReasonCode
+from dra_driver.explain.wording import headline
 
 type Obj = dict[str, Any]
 
@@ -317,6 +318,8 @@ def test_selectors_that_take_too_long_end_in_nodes_that_are_not_decided(enough_a
     assert {node.code for node in explanation.nodes} <= {ReasonCode.NOT_DECIDED, ReasonCode.SELECTOR, ReasonCode.CLASS}
     assert all("ran out of time" in node.text for node in undecided)
     assert len(undecided) == 3 or enough_after > 0
+    ends = f": {3 - len(undecided)} of 3 nodes do not fit, {len(undecided)} not decided."
+    assert headline(explanation).endswith(ends) is bool(undecided)
 
 
 @pytest.mark.parametrize("enough_after", [1, 2, 3, 4, 5, 6, 8])
