@@ -24,7 +24,7 @@ from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.cli.simulated import scenario
 from dra_driver.cli.tables.following import Following
 from dra_driver.cli.tables.seen import FOLLOWED, Board
-from dra_driver.cli.top.screen import Screen, Size, frame, pressed
+from dra_driver.cli.top.screen import Screen, Size, TopView, frame, pressed
 from dra_driver.errors import DriverError
 from dra_driver.kubernetes import CURRENT
 from dra_driver.names import GPU_DRIVER
@@ -82,7 +82,7 @@ class _Top:
         self.following = Following(cluster.kube, FOLLOWED, on_change=self._board.learn)
 
     def press(self, key: str) -> None:
-        after = pressed(key, self._screen, self._board.known({}, ()), SIZE, {}, datetime.now(UTC))
+        after = pressed(key, self._screen, self._view())
         self._screen = after or self._screen
 
     async def shows(self, *words: str, without: str | None = None) -> Sequence[Text]:
@@ -95,9 +95,12 @@ class _Top:
                     return self._lines()
                 await asyncio.sleep(0.2)
 
+    def _view(self) -> TopView:
+        return TopView(self._board.known({}, ()), SIZE, {}, datetime.now(UTC))
+
     def _lines(self) -> Sequence[Text]:
         self._board.refresh(_ALL_NODES)
-        return frame(self._screen, self._board.known({}, ()), SIZE, {}, datetime.now(UTC)).lines
+        return frame(self._screen, self._view()).lines
 
 
 async def recorded() -> list[Shown]:

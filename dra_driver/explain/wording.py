@@ -73,7 +73,7 @@ def workload_sentences(explained: WorkloadExplanation, width: int = 100) -> tupl
 
 
 type _Line = tuple[str, int | None]
-"""A text, and by how much it is indented where it goes on; None: it is not wrapped."""
+"""A text, and by how much it is indented where it continues; None: it is not wrapped."""
 
 
 def _lines(explanation: Explanation) -> Iterator[_Line]:

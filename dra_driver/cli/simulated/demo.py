@@ -23,7 +23,7 @@ from dra_driver.apirules.dra_gates import as_kept, dropped_fields
 from dra_driver.cli.reading.files import objects_of_node, shipped_classes
 from dra_driver.cli.simulated import scenario as scenarios
 from dra_driver.cli.simulated.scenario import ContainerResult, Scenario
-from dra_driver.cli.tables.usage import PublishedDevice, short_product
+from dra_driver.cli.tables.usage import short_product
 from dra_driver.errors import DriverError, InvalidInput, UnreadableFile
 from dra_driver.features import Gates
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
@@ -271,17 +271,13 @@ def _rows(outcome: ExampleOutcome) -> list[tuple[str, ...]]:
 
 def _devices(container: ContainerResult) -> str:
     """A device by its name, several by their number. A pod that has ended has released what it saw."""
-    products = Counter(_product(device) for device in container.devices)
-    if len(container.devices) == 1:
-        return f"{container.devices[0].id.device} {next(iter(products))}"
+    devices = container.devices
+    names = [device.attribute("productName") for device in devices]
+    kinds = [device.kind if name == "-" else short_product(name) for device, name in zip(devices, names, strict=True)]
+    if len(devices) == 1:
+        return f"{devices[0].id.device} {kinds[0]}"
     none = "released" if container.device_nodes else "none"
-    return ", ".join(f"{count} x {product}" for product, count in products.items()) or none
-
-
-def _product(device: PublishedDevice) -> str:
-    """What it is: a GPU's product, else its type."""
-    name = device.attribute("productName")
-    return short_product(name) if name != "-" else device.attribute("type")
+    return ", ".join(f"{count} x {product}" for product, count in Counter(kinds).items()) or none
 
 
 def gpu_files(paths: Sequence[str]) -> str:

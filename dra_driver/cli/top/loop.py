@@ -21,7 +21,7 @@ from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
 from dra_driver.cli.tables.following import Following
 from dra_driver.cli.tables.seen import FOLLOWED, Board, KnownGpus
-from dra_driver.cli.top.screen import Screen, Size, frame, pressed
+from dra_driver.cli.top.screen import Screen, Size, TopView, frame, pressed
 from dra_driver.errors import ClusterError, DriverError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
@@ -103,8 +103,7 @@ class _Top:
                 await following.until_read((RESOURCE_SLICES, RESOURCE_CLAIMS))
             board.refresh()
             self._known = board.known(self._use, [*following.notes(()), *([] if following.reading() else board.notes)])
-            size = Size(*self._console.size)
-            drawn = frame(self._screen, self._known, size, self._explained, datetime.now(UTC))
+            drawn = frame(self._screen, self._view())
             self._nodes = drawn.nodes
             live.update(Group(*drawn.lines), refresh=True)
             await self._rest(board, following)
@@ -125,10 +124,12 @@ class _Top:
         self._wake.clear()
         following.changed.clear()
 
+    def _view(self) -> TopView:
+        return TopView(self._known, Size(*self._console.size), self._explained, datetime.now(UTC))
+
     def _press(self, text: str) -> None:
         for key in keys(text):
-            size = Size(*self._console.size)
-            screen = pressed(key, self._screen, self._known, size, self._explained, datetime.now(UTC))
+            screen = pressed(key, self._screen, self._view())
             self._done = self._done or screen is None
             self._screen = screen or self._screen
         self._wake.set()

@@ -75,30 +75,35 @@ class Level:
     """Whether rows can be opened."""
 
 
-type ExplainedPods = Mapping[str, Sequence[str]]
-"""Lines by waiting pod."""
+@dataclass(frozen=True, slots=True)
+class TopView:
+    """What there is to show, and on which terminal. `explained` are lines by waiting pod."""
+
+    known: KnownGpus
+    size: Size
+    explained: Mapping[str, Sequence[str]]
+    now: datetime
 
 
 # -- keys
 
-_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1}
 
-
-def pressed(
-    key: str, screen: Screen, known: KnownGpus, size: Size, explained: ExplainedPods, now: datetime
-) -> Screen | None:
+def pressed(key: str, screen: Screen, view: TopView) -> Screen | None:
     """The screen after a key; None to end. Keys are characters, or names: up, down, enter, escape and so on."""
     if screen.typing:
         return _typed(key, screen)
-    level = level_of(screen, known, size, explained, now)
+    level = level_of(screen, view)
     place = _place(level, screen)
     match key:
         case "q":
             return None
+        case "escape" | "left" | "h" | "backspace" if screen.path:
+            return replace(screen, path=screen.path[:-1], selected=screen.selected[:-1])
         case "escape" | "left" | "h" | "backspace":
-            return _closed(screen)
-        case "enter" | "right" | "l":
-            return _opened(screen, level.names[place]) if level.names and level.opens else screen
+            return replace(screen, filter="")
+        case "enter" | "right" | "l" if level.names and level.opens:
+            name = level.names[place]
+            return replace(screen, path=(*screen.path, name), selected=(*screen.selected[:-1], name, None))
         case "/":
             return replace(screen, typing=True) if not screen.path else screen
         case "s":
@@ -106,10 +111,15 @@ def pressed(
             return replace(screen, sort=sorts[(sorts.index(screen.sort) + 1) % len(sorts)])
         case "w":
             return screen if screen.path[:1] == (WAITING,) else Screen((WAITING,), (None, None), screen.sort)
-    page = {"pagedown": size.rows, " ": size.rows, "pageup": -size.rows, "home": -len(level.names),
-            "g": -len(level.names), "end": len(level.names), "G": len(level.names)}  # fmt: skip
-    step = (_MOVES | page).get(key)
-    return screen if step is None else _moved(screen, level, place + step)
+    page, every = view.size.rows, len(level.names)
+    step = {
+        "up": -1, "k": -1, "down": 1, "j": 1, "pagedown": page, " ": page, "pageup": -page, "home": -every, "g": -every,
+        "end": every, "G": every,
+    }.get(key)  # fmt: skip
+    if step is None or not level.names:
+        return screen
+    name = level.names[min(max(place + step, 0), every - 1)]
+    return replace(screen, selected=(*screen.selected[:-1], name))
 
 
 def _typed(key: str, screen: Screen) -> Screen:
@@ -119,23 +129,6 @@ def _typed(key: str, screen: Screen) -> Screen:
         return replace(screen, typing=False, filter="")
     text = screen.filter[:-1] if key == "backspace" else screen.filter + (key if len(key) == 1 else "")
     return replace(screen, filter=text, selected=(None,))
-
-
-def _opened(screen: Screen, name: str) -> Screen:
-    return replace(screen, path=(*screen.path, name), selected=(*screen.selected[:-1], name, None))
-
-
-def _closed(screen: Screen) -> Screen:
-    if not screen.path:
-        return replace(screen, filter="")
-    return replace(screen, path=screen.path[:-1], selected=screen.selected[:-1])
-
-
-def _moved(screen: Screen, level: Level, place: int) -> Screen:
-    if not level.names:
-        return screen
-    name = level.names[min(max(place, 0), len(level.names) - 1)]
-    return replace(screen, selected=(*screen.selected[:-1], name))
 
 
 def _place(level: Level, screen: Screen) -> int:
@@ -154,8 +147,8 @@ class Frame:
     nodes: Sequence[str]
 
 
-def frame(screen: Screen, known: KnownGpus, size: Size, explained: ExplainedPods, now: datetime) -> Frame:
-    level = level_of(screen, known, size, explained, now)
+def frame(screen: Screen, view: TopView) -> Frame:
+    level, size = level_of(screen, view), view.size
     place = _place(level, screen)
     start = max(0, min(place - size.rows // 2, len(level.names) - size.rows))
     visible = level.names[start : start + size.rows]
@@ -164,7 +157,7 @@ def frame(screen: Screen, known: KnownGpus, size: Size, explained: ExplainedPods
     if visible and screen.explaining is None:
         lines[1 + place - start].stylize("reverse")
     position = f"{place + 1} of {len(level.names)}" if len(level.names) > size.rows else ""
-    body = [_title(level.title, position, size.width), _summary(known, size.width), *lines]
+    body = [_title(level.title, position, size.width), _summary(view.known, size.width), *lines]
     body += [Text()] * (size.height - _FOOT - len(body))
     lines = [*body[: size.height - _FOOT], Text(shortened(_help(screen, level), size.width), style="dim")]
     return Frame(lines, visible if not screen.path else screen.path[:1])
@@ -204,12 +197,13 @@ def _help(screen: Screen, level: Level) -> str:
 # -- levels
 
 
-def level_of(screen: Screen, known: KnownGpus, size: Size, explained: ExplainedPods, now: datetime) -> Level:
+def level_of(screen: Screen, view: TopView) -> Level:
     """What the path leads to; if what it names is gone, an empty level."""
+    known = view.known
     if not screen.path:
-        return _nodes(screen, known, size)
+        return _nodes(screen, known, view.size)
     if screen.path[0] == WAITING:
-        return _waiting(known, now) if len(screen.path) == 1 else _explanation(screen.path[1], explained)
+        return _waiting(known, view.now) if len(screen.path) == 1 else _explanation(screen.path[1], view.explained)
     node = known.nodes.get(screen.path[0])
     gpus = node.gpus if node is not None else ()
     if node is None or len(screen.path) == 1:
@@ -217,7 +211,7 @@ def level_of(screen: Screen, known: KnownGpus, size: Size, explained: ExplainedP
     gpu = next((gpu for gpu in gpus if gpu.name == screen.path[1]), None)
     if gpu is None or len(screen.path) == 2:
         return _claims("/".join(screen.path[:2]), gpu)
-    return _pods(screen.path[2], known, now)
+    return _pods(screen.path[2], known, view.now)
 
 
 def _nodes(screen: Screen, known: KnownGpus, size: Size) -> Level:
@@ -337,7 +331,7 @@ def _waiting(known: KnownGpus, now: datetime) -> Level:
     return Level("Waiting pods", sorted(known.waiting), row, "No pod with claims waits for a node.")
 
 
-def _explanation(pod: str, explained: ExplainedPods) -> Level:
+def _explanation(pod: str, explained: Mapping[str, Sequence[str]]) -> Level:
     lines = explained.get(pod, ("Asking the cluster what it has, and trying each node…",))
     names = [str(number) for number in range(len(lines))]
     return Level(f"Pod {pod}", names, lambda name: {"": lines[int(name)] or " "}, "", opens=False)

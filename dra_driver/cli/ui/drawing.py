@@ -106,20 +106,16 @@ def legend() -> Html:
 
 
 def node_row(node: NodeOverview, *, links: bool) -> Part:
+    more = len(node.problems) - _MOST_PROBLEMS
     about = [
         element("h2", link(node.name, "nodes", node.name) if links else node.name),
         *(element("p", f"{count} × {product}", class_="soft") for product, count in products_of(node).items()),
         element("p", f"{node.free} of {how_many(len(node.gpus), 'GPU')} free"),
         element("p", room, class_="soft") if (room := room_in(node)) else None,
         *(element("p", breakable(problem), class_="bad") for problem in node.problems[:_MOST_PROBLEMS]),
-        _more_problems(node),
+        element("p", f"and {how_many(more, 'more problem')}", class_="bad") if more > 0 else None,
     ]
     return part(f"node-{node.name}", "li", element("div", *about), cards(node.gpus, links=links), class_="node")
-
-
-def _more_problems(node: NodeOverview) -> Html | None:
-    more = len(node.problems) - _MOST_PROBLEMS
-    return element("p", f"and {how_many(more, 'more problem')}", class_="bad") if more > 0 else None
 
 
 def products_of(node: NodeOverview) -> Mapping[str, int]:

@@ -24,7 +24,7 @@ from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, J
 from dra_driver.cli.tables.seen import READ_AS, Board, ClusterSeen, KnownGpus
 from dra_driver.cli.tables.usage import PublishedGpu
 from dra_driver.cli.top.loop import keys, utilization
-from dra_driver.cli.top.screen import Screen, Size, Sort, frame, pressed
+from dra_driver.cli.top.screen import Screen, Size, Sort, TopView, frame, pressed
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
@@ -144,7 +144,7 @@ def shown(gpus: Iterable[PublishedGpu]) -> list[object]:
 
 
 def text(screen: Screen, what: KnownGpus | None = None, size: Size = SIZE) -> list[str]:
-    return [line.plain for line in frame(screen, what or known(), size, {}, NOW).lines]
+    return [line.plain for line in frame(screen, TopView(what or known(), size, {}, NOW)).lines]
 
 
 def test_the_summary_comes_first_and_nodes_with_problems_before_others() -> None:
@@ -159,7 +159,7 @@ def test_the_summary_comes_first_and_nodes_with_problems_before_others() -> None
 
 
 def test_red_is_for_what_is_unhealthy_only() -> None:
-    lines = frame(Screen(), known(), SIZE, {}, NOW).lines
+    lines = frame(Screen(), TopView(known(), SIZE, {}, NOW)).lines
     red = [line.plain.split()[0] for line in lines if any("red" in str(span.style) for span in line.spans)]
     assert red == ["6", "b"]
 
@@ -167,7 +167,7 @@ def test_red_is_for_what_is_unhealthy_only() -> None:
 def go(*pressed_keys: str, screen: Screen | None = None) -> Screen:
     screen = screen or Screen()
     for key in pressed_keys:
-        after = pressed(key, screen, known(), SIZE, {}, NOW)
+        after = pressed(key, screen, TopView(known(), SIZE, {}, NOW))
         assert after is not None
         screen = after
     return screen
@@ -191,7 +191,7 @@ def test_waiting_pods_have_the_reason_of_the_scheduler_and_can_be_explained() ->
     screen = go("enter", screen=screen)
     assert screen.explaining == "default/later-pod"
     explained = {"default/later-pod": ["It waits.", "Because."]}
-    lines = [line.plain for line in frame(screen, known(), SIZE, explained, NOW).lines]
+    lines = [line.plain for line in frame(screen, TopView(known(), SIZE, explained, NOW)).lines]
     assert [line.strip() for line in lines[3:5]] == ["It waits.", "Because."]
 
 
@@ -208,7 +208,7 @@ def test_a_filter_finds_nodes_by_claims_and_a_sort_orders_them() -> None:
 def test_the_selected_row_stays_selected_while_others_come_and_go() -> None:
     screen = go("down")
     world = [item for item in WORLD if item[1]["metadata"]["name"] != "slice-b"]
-    lines = frame(screen, board_of(world).known({}, ()), SIZE, {}, NOW).lines
+    lines = frame(screen, TopView(board_of(world).known({}, ()), SIZE, {}, NOW)).lines
     (selected,) = [line.plain.split()[0] for line in lines if any(span.style == "reverse" for span in line.spans)]
     assert selected == "a"
 
@@ -226,7 +226,7 @@ def test_what_was_opened_may_go_while_it_is_open() -> None:
     st.lists(st.sampled_from(["enter", "down", "escape", "w", "s"]), max_size=6),
 )
 def test_a_frame_has_the_size_of_the_terminal(width: int, height: int, pressed_keys: list[str]) -> None:
-    lines = frame(go(*pressed_keys), known(), Size(width, height), {}, NOW).lines
+    lines = frame(go(*pressed_keys), TopView(known(), Size(width, height), {}, NOW)).lines
     assert len(lines) <= max(height, 1)
     assert max(len(line) for line in lines) <= width
 
