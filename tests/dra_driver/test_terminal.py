@@ -178,3 +178,9 @@ def test_data_is_exact_for_programs_and_safe_on_a_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
     print_exactly("a\x1b[2J\u202eb\n")
     assert capsys.readouterr().out == printed
+
+
+def test_words_in_brackets_stay_in_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of `dractl get devices --node 'gpu[red]'`."""
+    print_rows(Sheet([], "No devices match --node gpu[red]."))
+    assert capsys.readouterr().err == "No devices match --node gpu[red].\n"

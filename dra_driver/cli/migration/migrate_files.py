@@ -8,11 +8,10 @@ import os
 import re
 import secrets
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dra_driver.cli.reading.files import STDIN, named_files
+from dra_driver.cli.reading.files import STDIN, named_files, read_bytes
 from dra_driver.errors import InvalidInput, UnreadableFile
 from dra_driver.migration.model import ManifestText, Migration
 from dra_driver.migration.report.outcome import UnreadInput
@@ -33,15 +32,15 @@ def read_sources(paths: Sequence[str]) -> tuple[tuple[ManifestText, ...], tuple[
     names = {name if name == STDIN else os.path.realpath(name): name for name in named_files(paths)}
     for name in names.values():
         try:
-            content = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+            content = read_bytes(name)
             sources.append(ManifestText(name, content.decode("utf-8")))
         except UnicodeDecodeError as error:
             wide = "; it looks like UTF-16, so convert it first" * content.startswith(_UTF_16)
             unreadable.append(UnreadInput(name, f"is not UTF-8 text (byte {error.start}){wide}"))
-        except FileNotFoundError as error:
-            raise UnreadableFile(f"cannot be read: {error.strerror}", about=name) from error
-        except OSError as error:
-            unreadable.append(UnreadInput(name, f"cannot be read: {error.strerror}"))
+        except UnreadableFile as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise
+            unreadable.append(UnreadInput(name, error.message))
     return tuple(sources), tuple(unreadable)
 
 
