@@ -132,7 +132,7 @@ class ModeChanges:
 
     async def _settle_gpu(self, gpu: GpuFacts, mode: Mode) -> bool:
         """Whether the facts of the GPU may be others now."""
-        hold = SwitchedMode(GpuIdentity(gpu.uuid, gpu.pci_bus_id))
+        hold = SwitchedMode(GpuIdentity.of(gpu))
         if (blocked := self._blocked.get(gpu.uuid)) is not None:
             if time.monotonic() < blocked.due:
                 return False

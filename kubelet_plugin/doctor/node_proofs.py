@@ -112,7 +112,7 @@ class ProofNode:
 
     def _programs_on(self, gpu: GpuFacts) -> str | None:
         try:
-            names = self.hardware.use(identity(gpu), lambda nvml: nvml.mig(gpu.uuid).processes())
+            names = self.hardware.use(GpuIdentity.of(gpu), lambda nvml: nvml.mig(gpu.uuid).processes())
         except HardwareError as error:
             return error.message
         return f"used by {', '.join(names)}" if names else None
@@ -134,10 +134,6 @@ class ProofNode:
     @cached_property
     def _machine(self) -> NodeMachine:
         return machine_of(self.machine.host, self.places.host_root if self.places.simulate is not None else None)
-
-
-def identity(gpu: GpuFacts) -> GpuIdentity:
-    return GpuIdentity(gpu.uuid, gpu.pci_bus_id)
 
 
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S, _WAITS = 0.95, 3.0, 3
@@ -227,7 +223,7 @@ def written_modes(node: ProofNode) -> Proof:
             nvml.set_compute_mode(gpu.uuid, mode)
             return mode, nvml.compute_mode(gpu.uuid)
 
-        before, after = node.hardware.use(identity(gpu), turn)
+        before, after = node.hardware.use(GpuIdentity.of(gpu), turn)
         return (
             None
             if after == before
@@ -243,7 +239,7 @@ def written_slices(node: ProofNode) -> Proof:
         if before is None:
             raise _Unknown(_policies(node, gpu))
         words = ("compute-policy", "-i", gpu.uuid, "--set-timeslice", str(INTERVALS[before]))
-        node.programs.run("nvidia-smi", words, about=str(identity(gpu)))
+        node.programs.run("nvidia-smi", words, about=str(GpuIdentity.of(gpu)))
         after = time_slice(node, gpu)
         return (
             None
@@ -295,7 +291,7 @@ def tried_mps(node: ProofNode) -> Proof:
     gpu = next((gpu for gpu in filter(node.idle, node.facts.gpus) if gpu.mig is None or not gpu.mig.enabled), None)
     if gpu is None:
         return not_tried(_why_busy(node))
-    hold = MpsDaemon(_MPS_KEY, (identity(gpu),))
+    hold = MpsDaemon(_MPS_KEY, (GpuIdentity.of(gpu),))
     node.daemons.undo(hold, {}, "")
     try:
         made = node.daemons.make(hold, {})
@@ -325,7 +321,7 @@ def time_slice(node: ProofNode, gpu: GpuFacts) -> str | None:
 
 
 def _policies(node: ProofNode, gpu: GpuFacts) -> str:
-    return node.programs.run("nvidia-smi", ("compute-policy", "-i", gpu.uuid, "--list"), about=str(identity(gpu)))
+    return node.programs.run("nvidia-smi", ("compute-policy", "-i", gpu.uuid, "--list"), about=str(GpuIdentity.of(gpu)))
 
 
 def _smi(node: ProofNode, *words: str) -> str:
@@ -367,7 +363,7 @@ def made_mig_device(node: ProofNode) -> Proof:
             "no GPU is idle, has default settings, has no MIG devices and can be partitioned without a reset"
         )
     profile = _smallest(gpu)
-    parent = GpuInstance(identity(gpu), profile.name, profile.id, profile.starts[0], profile.size)
+    parent = GpuInstance(GpuIdentity.of(gpu), profile.name, profile.id, profile.starts[0], profile.size)
     device = ComputeInstance(parent)
 
     def look(records: Records) -> tuple[str, bool, Proof]:
@@ -375,7 +371,7 @@ def made_mig_device(node: ProofNode) -> Proof:
         listed = gpu_list(node.programs.run("nvidia-smi", ("-L",), about="driver"))
         return uuid, uuid in listed.rows, compared_tables(ProofNode(node.machine, node.serving))
 
-    uuid, there, tables = node.borrowed.there_and_back((MigMode(identity(gpu)), parent, device), look)
+    uuid, there, tables = node.borrowed.there_and_back((MigMode(GpuIdentity.of(gpu)), parent, device), look)
     after = next((gpu_facts for gpu_facts in node.hardware.look().gpus if gpu_facts.uuid == gpu.uuid), None)
     if tables.outcome is ProofResult.FAIL:
         return tables
@@ -397,7 +393,7 @@ def _spare(node: ProofNode) -> Iterator[GpuFacts]:
 
 def _compute_mode(node: ProofNode, gpu: GpuFacts) -> int:
     try:
-        return node.hardware.use(identity(gpu), lambda nvml: nvml.compute_mode(gpu.uuid))
+        return node.hardware.use(GpuIdentity.of(gpu), lambda nvml: nvml.compute_mode(gpu.uuid))
     except HardwareError as error:
         if error.code not in NOT_THERE:
             raise
@@ -421,7 +417,7 @@ def bound_to_vfio(node: ProofNode) -> Proof:
         return not_tried(
             "no GPU is idle, has default settings and can be passed through (IOMMU on, alone in its group)"
         )
-    hold: Hold = VfioBinding(identity(gpu), gpu.passthrough is not None and gpu.passthrough.iommufd)
+    hold: Hold = VfioBinding(GpuIdentity.of(gpu), gpu.passthrough is not None and gpu.passthrough.iommufd)
     path = node.borrowed.there_and_back((hold,), lambda records: records[hold].made["node"])
     if not any(gpu_facts.uuid == gpu.uuid for gpu_facts in node.hardware.look().gpus):
         return failed(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, Protocol
 
+from dra_driver.api.inventory import GpuFacts
 from dra_driver.devices.model import Partition
 
 
@@ -24,6 +25,10 @@ class GpuIdentity:
 
     uuid: str
     pci_bus_id: str
+
+    @classmethod
+    def of(cls, gpu: GpuFacts) -> "GpuIdentity":
+        return cls(gpu.uuid, gpu.pci_bus_id)
 
     def __str__(self) -> str:
         return f"GPU {self.uuid} ({self.pci_bus_id})"

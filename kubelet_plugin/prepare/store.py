@@ -19,7 +19,7 @@ import fcntl
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -79,13 +79,14 @@ class HoldLog:
 
     def changed(self, before: Records, after: Records) -> None:
         """Add what is new or another. That a hold is being undone is not written: it is there until it is gone."""
-        new = {hold: record for hold, record in after.items() if _is_news(before.get(hold), record)}
-        self._add({hold: record_to_wire(hold, record) for hold, record in new.items()})
+        self._add(
+            [record_to_wire(hold, record) for hold, record in after.items() if _is_news(before.get(hold), record)]
+        )
 
     def gone(self, before: Records, after: Records) -> None:
         """Add which holds are undone."""
         lost = {hold: record for hold, record in before.items() if hold not in after}
-        self._add({hold: {**record_to_wire(hold, record), _GONE: True} for hold, record in lost.items()})
+        self._add([{**record_to_wire(hold, record), _GONE: True} for hold, record in lost.items()])
         if lost and self._path.stat().st_size > _LONGEST_BYTES:
             self.rewrite(after)
 
@@ -93,9 +94,9 @@ class HoldLog:
         """These holds, and nothing else."""
         write_durably(self._path, _text(list(map(record_to_wire, records, records.values()))), mode=0o600)
 
-    def _add(self, lines: Mapping[Hold, dict[str, Any]]) -> None:
-        if lines:
-            append_durably(self._path, _text(list(lines.values())), mode=0o600)
+    def _add(self, objects: Collection[dict[str, Any]]) -> None:
+        if objects:
+            append_durably(self._path, _text(objects), mode=0o600)
 
 
 def _text(objects: Collection[dict[str, Any]]) -> bytes:

@@ -96,7 +96,7 @@ def holds_of(asked: ClaimRef, results: Sequence[Result]) -> Iterator[Hold]:
 
 
 def _of_hardware(result: Result) -> Iterator[Hold]:
-    gpu = _identity(result.offer)
+    gpu = GpuIdentity.of(result.offer.gpu)
     if result.offer.kind is DeviceKind.VFIO:
         config = result.config
         preferred = isinstance(config, VfioDeviceConfig) and config.iommu.backend_policy == "PreferIommuFD"
@@ -111,7 +111,7 @@ def _of_policy(result: Result) -> Iterator[Hold]:
     offer, rule = result.offer, result.offer.sharing
     if rule is None:
         return
-    gpu = _identity(offer)
+    gpu = GpuIdentity.of(offer.gpu)
     if rule.strategy == "TimeSlicing" and rule.interval is not None and offer.kind is DeviceKind.GPU:
         yield TimeSlice(gpu, rule.interval)
     if rule.strategy == "MPS":
@@ -128,7 +128,7 @@ def _of_config(asked: ClaimRef, group: Sequence[Result]) -> Iterator[Hold]:
     if sharing.time_slicing is not None:
         for result in group:
             if result.offer.kind is DeviceKind.GPU:
-                yield TimeSlice(_identity(result.offer), sharing.time_slicing.interval)
+                yield TimeSlice(GpuIdentity.of(result.offer.gpu), sharing.time_slicing.interval)
     if sharing.mps is not None:
         limits = dict(sharing.mps.memory_limits([identity(result.offer) for result in group]))
         if group[0].offer.kind is DeviceKind.GPU:
@@ -139,7 +139,7 @@ def _of_config(asked: ClaimRef, group: Sequence[Result]) -> Iterator[Hold]:
 
 
 def _for_gpus(asked: ClaimRef, offers: Sequence[Offer], mps: Mps, limits: Mapping[str, int]) -> Iterator[Hold]:
-    gpus = tuple(sorted(_identity(offer) for offer in offers))
+    gpus = tuple(sorted(GpuIdentity.of(offer.gpu) for offer in offers))
     yield from (ComputeMode(gpu, 3) for gpu in gpus)
     yield MpsDaemon(
         _key_of_claim(asked, [gpu.uuid for gpu in gpus]),
@@ -154,16 +154,12 @@ def _for_mig(asked: ClaimRef, offer: Offer, mps: Mps, limits: Mapping[str, int])
     limit = limits.get(identity(offer))
     return MpsDaemon(
         _key_of_claim(asked, [identity(offer)]),
-        (_identity(offer),),
+        (GpuIdentity.of(offer.gpu),),
         _mig_device(offer),
         multi_user=mps.multi_user,
         thread_percentage=mps.default_active_thread_percentage,
         memory_limits=() if limit is None else (("mig", limit),),
     )
-
-
-def _identity(offer: Offer) -> GpuIdentity:
-    return GpuIdentity(offer.gpu.uuid, offer.gpu.pci_bus_id)
 
 
 def _mig_device(offer: Offer) -> MigDevice | None:
@@ -175,7 +171,7 @@ def _mig_device(offer: Offer) -> MigDevice | None:
         return offer.existing.uuid
     if offer.profile is None:
         raise NodeNotReady(f"the driver does not report the profile {place.profile} now", about=f"device {offer.name}")
-    parent = GpuInstance(_identity(offer), place.profile, offer.profile.id, place.start, place.size)
+    parent = GpuInstance(GpuIdentity.of(offer.gpu), place.profile, offer.profile.id, place.start, place.size)
     return ComputeInstance(parent, place.compute_slices, place.compute_start)
 
 
@@ -516,8 +512,7 @@ def partition_of(asked: ClaimRef, gpus: Iterable[GpuFacts], node: KnownNode, *, 
     common = sorted(id_ for id_, size in set.intersection(*sets) if size == len(by_uuid))
     if not common:
         raise InvalidInput(_no_partition(list(by_uuid.values())), about=str(asked), field=field)
-    gpu_identities = sorted(GpuIdentity(gpu.uuid, gpu.pci_bus_id) for gpu in by_uuid.values())
-    return FabricPartition(common[0], tuple(gpu_identities))
+    return FabricPartition(common[0], tuple(sorted(map(GpuIdentity.of, by_uuid.values()))))
 
 
 def _check_known(asked: ClaimRef, node: KnownNode, field: str) -> None:

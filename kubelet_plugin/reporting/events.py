@@ -27,112 +27,76 @@ class Reason(Enum):
     """Every reason that our Events give, with their type and meaning; `docs/events.md` is written from here."""
 
     PREPARE_FAILED = (
-        "PrepareFailed",
         "ResourceClaim",
         "Warning",
         "The claim could not be prepared. The message says why, and who must act.",
     )
-    PREPARED = ("Prepared", "ResourceClaim", "Normal", "The claim is prepared after an earlier failure.")
-    UNPREPARE_FAILED = (
-        "UnprepareFailed",
-        "ResourceClaim",
-        "Warning",
-        "The claim could not be released, so its devices are not free.",
-    )
+    PREPARED = ("ResourceClaim", "Normal", "The claim is prepared after an earlier failure.")
+    UNPREPARE_FAILED = ("ResourceClaim", "Warning", "The claim could not be released, so its devices are not free.")
     GPU_UNHEALTHY = (
-        "GpuUnhealthy",
         "Node",
         "Warning",
         "New claims do not get a GPU because it is unhealthy. The message names the fault.",
     )
-    GPU_HEALTHY = ("GpuHealthy", "Node", "Normal", "The GPU is healthy again.")
-    GPU_VALIDATION_FAILED = (
-        "GpuValidationFailed",
-        "Node",
-        "Warning",
-        "A GPU failed the check that the policy requires.",
-    )
-    MPS_DAEMON_RESTARTED = (
-        "MpsDaemonRestarted",
-        "Node",
-        "Warning",
-        "An MPS daemon and its clients died. The plugin restarted the daemon.",
-    )
-    MPS_DAEMON_FAILED = ("MpsDaemonFailed", "Node", "Warning", "An MPS daemon died and could not be restarted.")
-    MIG_LAYOUT_CHANGED = (
-        "MigLayoutChanged",
-        "Node",
-        "Warning",
-        "A claim's MIG device no longer exists, because the layout was changed.",
-    )
+    GPU_HEALTHY = ("Node", "Normal", "The GPU is healthy again.")
+    GPU_VALIDATION_FAILED = ("Node", "Warning", "A GPU failed the check that the policy requires.")
+    MPS_DAEMON_RESTARTED = ("Node", "Warning", "An MPS daemon and its clients died. The plugin restarted the daemon.")
+    MPS_DAEMON_FAILED = ("Node", "Warning", "An MPS daemon died and could not be restarted.")
+    MIG_LAYOUT_CHANGED = ("Node", "Warning", "A claim's MIG device no longer exists, because the layout was changed.")
     POD_PREPARE_FAILED = (
-        "PrepareFailed",
         "Pod",
         "Warning",
         "The pod cannot start. The message says what is wrong with its claim, and who must act.",
     )
     POD_PREPARE_WAITS = (
-        "PrepareWaits",
         "Pod",
         "Warning",
         "The pod has waited for minutes for its claim. The message says why, and who must act.",
     )
     POD_GPU_UNHEALTHY = (
-        "GpuUnhealthy",
         "Pod",
         "Warning",
         "A GPU, MIG device or share of the pod is unhealthy or can no longer be read.",
     )
     POD_GPU_DEGRADED = (
-        "GpuDegraded",
         "Pod",
         "Warning",
         "A GPU of the pod reported a fault but still works. A program may have been affected.",
     )
-    POD_GPU_HEALTHY = ("GpuHealthy", "Pod", "Normal", "All faults of the pod's GPUs are resolved.")
+    POD_GPU_HEALTHY = ("Pod", "Normal", "All faults of the pod's GPUs are resolved.")
     POD_MPS_DAEMON_RESTARTED = (
-        "MpsDaemonRestarted",
         "Pod",
         "Warning",
         "The pod's MPS daemon died with its clients, or did not answer. It runs again.",
     )
     POD_MPS_DAEMON_FAILED = (
-        "MpsDaemonFailed",
         "Pod",
         "Warning",
         "The pod's MPS daemon is dead or does not answer, so no program can start to compute.",
     )
-    POD_MIG_DEVICE_LOST = (
-        "MigDeviceLost",
-        "Pod",
-        "Warning",
-        "The pod's MIG device no longer exists, because the layout was changed.",
-    )
+    POD_MIG_DEVICE_LOST = ("Pod", "Warning", "The pod's MIG device no longer exists, because the layout was changed.")
     POD_IMEX_DAEMON_NOT_READY = (
-        "ImexDaemonNotReady",
         "Pod",
         "Warning",
         "The IMEX daemon of the pod's node is stopped or not ready, so the pod cannot map memory of other nodes.",
     )
-    POD_IMEX_DAEMON_READY = ("ImexDaemonReady", "Pod", "Normal", "The IMEX daemon is ready again.")
+    POD_IMEX_DAEMON_READY = ("Pod", "Normal", "The IMEX daemon is ready again.")
     MIG_MODE_SWITCHED = (
-        "MigModeSwitched",
         "Node",
         "Normal",
         "The driver switched the MIG mode of a GPU by a reset, as the policy allows.",
     )
-    RELEASE_REFUSED = (
-        "ReleaseRefused",
-        "Node",
-        "Warning",
-        "The request to release the node's GPUs is invalid. They are not released.",
-    )
+    RELEASE_REFUSED = ("Node", "Warning", "The request to release the node's GPUs is invalid. They are not released.")
 
-    def __init__(self, word: str, kind: str, type_: Literal["Normal", "Warning"], meaning: str) -> None:
-        self.word = word
+    def __init__(self, kind: str, type_: Literal["Normal", "Warning"], meaning: str) -> None:
         self.kind = kind
         self.type = type_
         self.meaning = meaning
+
+    @property
+    def word(self) -> str:
+        """As in the Event: `GpuUnhealthy`, also of a pod."""
+        return self.name.removeprefix("POD_").title().replace("_", "")
 
     def news(self, regarding: Regarding, action: str, note: str, since: str = "") -> News:
         return News(regarding, self.type, self.word, action, note, since)

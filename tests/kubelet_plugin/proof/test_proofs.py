@@ -23,7 +23,7 @@ from dra_driver.errors import NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.doctor import node_proofs
 from kubelet_plugin.doctor.looking import LocalMachine
-from kubelet_plugin.doctor.node_proofs import _MPS_KEY, ProofNode, identity
+from kubelet_plugin.doctor.node_proofs import _MPS_KEY, ProofNode
 from kubelet_plugin.doctor.part import HARMLESS, attempt, hook_mode, proven, readable_cdi
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, MpsDaemon, SwitchedMode, VfioBinding
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
@@ -319,7 +319,7 @@ def test_two_proofs_do_not_change_a_node_at_once(simulated: Simulated) -> None:
 def test_an_mps_daemon_of_a_killed_proof_is_swept(simulated: Simulated) -> None:
     """By the plugin's sweep, and by the next proof."""
     node = simulated.node()
-    hold = MpsDaemon(_MPS_KEY, (identity(node.facts.gpus[0]),))
+    hold = MpsDaemon(_MPS_KEY, (GpuIdentity.of(node.facts.gpus[0]),))
     with node.folders():
         for again in (
             lambda: simulated.node().daemons.sweep(lambda: ()),
