@@ -93,17 +93,15 @@ def library_folder(state: NodeState) -> PurePosixPath:
     return PurePosixPath(PLACES[state.layout].libraries.format(machine=state.machine))
 
 
-def _binary_folder(state: NodeState) -> PurePosixPath:
-    return PurePosixPath(PLACES[state.layout].programs)
-
-
 def files_of_driver(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
     """Every file of the driver's packages, with its text, or with the link's target when it is a link."""
     yield from _stored(_libraries(state), PLACES[state.layout].store)
-    yield from _stored(_program_files(state), PLACES[state.layout].store)
+    version = state.driver.version
+    programs = [(file, f"#!/bin/sh\n# simulated {file.name} {version}\nexit 0\n") for file in _programs(state)]
+    yield from _stored(programs, PLACES[state.layout].store)
     inside = driver_root(state) if state.layout == "operator" else PurePosixPath("/")
     for name in ("gsp_ga10x.bin", "gsp_tu10x.bin"):
-        yield inside / "lib/firmware/nvidia" / state.driver.version / name, f"simulated {name}\n"
+        yield inside / "lib/firmware/nvidia" / version / name, f"simulated {name}\n"
     if state.layout in ("root", "operator"):
         for name in _SHARED_CONFIG:
             yield inside / "usr/share" / name, f"simulated {name}\n"
@@ -128,14 +126,10 @@ def _stored(
             yield host_path, content
 
 
-def _program_files(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
-    for name in _programs(state):
-        yield _binary_folder(state) / name, f"#!/bin/sh\n# simulated {name} {state.driver.version}\nexit 0\n"
-
-
-def _programs(state: NodeState) -> tuple[str, ...]:
+def _programs(state: NodeState) -> list[PurePosixPath]:
     several_nodes = any(gpu.fabric is not None and gpu.fabric.cluster is not None for gpu in state.gpus)
-    return _BINARIES + (_MULTI_NODE_BINARIES if several_nodes else ())
+    folder = PurePosixPath(PLACES[state.layout].programs)
+    return [folder / name for name in (*_BINARIES, *(_MULTI_NODE_BINARIES if several_nodes else ()))]
 
 
 def _libraries(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
@@ -166,7 +160,7 @@ def write_driver_files(root: Path, state: NodeState) -> None:
             write(root, host_path, content)
     if state.model.mig is not None:
         write(root, PurePosixPath("/sim/mig.json"), load_mig_table(state.model.mig).model_dump_json())
-    for program in _paths_of_programs(state):
+    for program in (*_programs(state), CUDA_CHECK):
         text = script(program.name, root, state.driver.version)
         if text is not None:
             path(root, program).unlink(missing_ok=True)  # a process that was just killed may still run it
@@ -176,13 +170,8 @@ def write_driver_files(root: Path, state: NodeState) -> None:
 
 def adopt_programs(root: Path, state: NodeState) -> None:
     """Those that are there are run by this process's interpreter from now on."""
-    for program in _paths_of_programs(state):
+    for program in (*_programs(state), CUDA_CHECK):
         text, file = script(program.name, root, state.driver.version), path(root, program)
         if text is not None and file.exists() and file.read_text() != text:
             write(root, program, text)
             file.chmod(0o755)
-
-
-def _paths_of_programs(state: NodeState) -> Iterator[PurePosixPath]:
-    yield from (_binary_folder(state) / name for name in _programs(state))
-    yield CUDA_CHECK

@@ -6,7 +6,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from kubelet_plugin.hardware.sysfs import described_node
 from kubelet_plugin.simulation import vfio
-from kubelet_plugin.simulation.state import GpuState, NodeState
+from kubelet_plugin.simulation.state import NodeState
 from kubelet_plugin.simulation.tree import (
     CAPS_MAJOR,
     capability_text,
@@ -17,6 +17,7 @@ from kubelet_plugin.simulation.tree import (
     path,
     pci_folder,
     write,
+    write_pci_ids,
 )
 
 _GPU_MAJOR = 195
@@ -64,7 +65,10 @@ def write_machine(root: Path, state: NodeState) -> None:
         path(root, folder).mkdir(parents=True, exist_ok=True)
     link(root, PurePosixPath("/var/run"), PurePosixPath("/run"))
     for gpu in state.gpus:
-        _write_pci_gpu(root, state, gpu)
+        model, place = state.model, (gpu.root, gpu.address)
+        function = _write_pci_function(root, *place, model.pci_class, model.pci_device, gpu.numa, bridged=True)
+        write(root, function / "subsystem_vendor", "0x10de\n")
+        write(root, function / "subsystem_device", f"0x{model.pci_subsystem:04x}\n")
     for address in _switches(state):
         _write_pci_function(root, "pci0000:00", address, 0x068000, _SWITCH_DEVICE, 0)
     vfio.write_machine(root, state)
@@ -77,24 +81,12 @@ def _switches(state: NodeState) -> list[str]:
     return [f"0000:{_SWITCH_BUS + number:02x}:00.0" for number in range(switches)]
 
 
-def _write_pci_gpu(root: Path, state: NodeState, gpu: GpuState) -> None:
-    model = state.model
-    folder = _write_pci_function(root, gpu.root, gpu.address, model.pci_class, model.pci_device, gpu.numa, bridged=True)
-    write(root, folder / "subsystem_vendor", "0x10de\n")
-    write(root, folder / "subsystem_device", f"0x{model.pci_subsystem:04x}\n")
-
-
 def _write_pci_function(
     root: Path, complex_: str, address: str, pci_class: int, device: int, numa: int, *, bridged: bool = False
 ) -> PurePosixPath:
     folder = function_folder(complex_, address) if bridged else PurePosixPath(f"/sys/devices/{complex_}/{address}")
-    for name, text in {
-        "vendor": "0x10de",
-        "device": f"0x{device:04x}",
-        "class": f"0x{pci_class:06x}",
-        "numa_node": str(numa),
-    }.items():
-        write(root, folder / name, text + "\n")
+    write_pci_ids(root, folder, 0x10DE, device, pci_class)
+    write(root, folder / "numa_node", f"{numa}\n")
     link(root, PurePosixPath("/sys/bus/pci/devices") / address, folder)
     return folder
 
@@ -109,11 +101,7 @@ def write_kernel_files(root: Path, state: NodeState) -> None:
     )
     write(root, "/proc/driver/nvidia/params", _PARAMS)
     for name, minor, mode in (("mig/config", 1, 256), ("mig/monitor", 2, 292), ("fabric-imex-mgmt", 0, 256)):
-        write(
-            root,
-            f"/proc/driver/nvidia/capabilities/{name}",
-            capability_text(minor, mode),
-        )
+        write(root, f"/proc/driver/nvidia/capabilities/{name}", capability_text(minor, mode))
     write(root, "/proc/driver/nvidia-caps/mig-minors", mig_minors())
     for address in _switches(state):
         write(root, f"/proc/driver/nvidia-nvswitch/devices/{address}", "")

@@ -19,7 +19,7 @@ import pynvml
 
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.partitions import PartitionRefused, mig_device
-from kubelet_plugin.simulation.programs.node import Attached
+from kubelet_plugin.simulation.programs.node import Attached, RootedNode
 from kubelet_plugin.simulation.state import (
     ComputeInstanceState,
     GpuInstanceState,
@@ -107,7 +107,7 @@ class Session:
 
     def attach(self) -> None:
         """From now on this process is a client of the driver."""
-        self._attached = Attached(str(self._file.path.with_name("clients")), self._initialise)
+        self._attached = RootedNode(str(self._host.root)).attach()
 
     def detach(self) -> None:
         if self._attached is not None:
@@ -117,14 +117,6 @@ class Session:
     def alone(self) -> bool:
         """Whether no other session is open on this node."""
         return self._attached is None or self._attached.alone()
-
-    def _initialise(self) -> None:
-        """The driver initializes GPUs that no process had open: what is not kept is as after a boot."""
-        if any(gpu.forgetful for gpu in self._file.read().gpus):
-            with self._host.edit() as state:
-                for gpu in state.gpus:
-                    if gpu.forgetful:
-                        gpu.compute_mode = gpu.time_slice = 0
 
     def node(self, function: str) -> NodeState:
         """The state, for a caller whose session is alive. Raises NVMLError otherwise."""

@@ -153,12 +153,6 @@ class GpuState(_Data):
         """Whether the GPU stays initialized while it is not in use."""
         return self.persistenced or bool(self.persistence_mode)
 
-    @property
-    def forgetful(self) -> bool:
-        """Whether it has settings that the driver forgets when no session is open."""
-        idle = not (self.persistent or self.clients) and self.bound_to == "nvidia"
-        return idle and bool(self.compute_mode or self.time_slice)
-
 
 class DriverState(_Data):
     """`session` counts how often the kernel module was loaded: a session of an earlier one is dead."""

@@ -63,6 +63,12 @@ def _link(place: str, text: str) -> None:
         os.symlink(text, place)
 
 
+def write_pci_ids(root: Path, folder: PurePosixPath, vendor: int, device: int, pci_class: int) -> None:
+    """What sysfs says of a function of the bus."""
+    for name, text in (("vendor", f"{vendor:04x}"), ("device", f"{device:04x}"), ("class", f"{pci_class:06x}")):
+        write(root, folder / name, f"0x{text}\n")
+
+
 def device_folders(state: NodeState) -> Iterator[PurePosixPath]:
     """A driver in a container makes its nodes in the container's /dev; the host's has them too."""
     yield PurePosixPath("/dev")

@@ -19,6 +19,7 @@ from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
 from kubelet_plugin.hardware.vfio import is_vfio
 from kubelet_plugin.simulation.partitions import release
+from kubelet_plugin.simulation.programs.smi import DAEMON, OF_STATE
 from kubelet_plugin.simulation.state import Function, GpuState, NodeState, StateFile
 from kubelet_plugin.simulation.tree import (
     capabilities,
@@ -29,6 +30,7 @@ from kubelet_plugin.simulation.tree import (
     path,
     pci_folder,
     write,
+    write_pci_ids,
 )
 
 _RELEASE = "6.8.0-simulated"
@@ -40,10 +42,6 @@ _DEVICES = PurePosixPath("/sys/bus/pci/devices")
 _MODULES = PurePosixPath(f"/lib/modules/{_RELEASE}/modules.alias")
 _POLL_S = 0.005
 _NO_OVERRIDE = "(null)"
-_DAEMON = 700
-"""Process id of nvidia-persistenced."""
-_OF_STATE = "of-the-simulation"
-"""Marks processes that are there because the state says so."""
 
 _ALIASES = {
     "vfio_pci": "vfio_pci:v*d*sv*sd*bc*sc*i*",
@@ -163,12 +161,7 @@ def write_machine(root: Path, state: NodeState) -> None:
         write(root, pci_folder(gpu) / "sriov_numvfs", f"{count}\n")
     for function in state.passthrough.functions:
         folder = _folder_of(state, function)
-        for name, text in {
-            "vendor": f"0x{function.vendor:04x}",
-            "device": f"0x{function.device:04x}",
-            "class": f"0x{function.pci_class:06x}",
-        }.items():
-            write(root, folder / name, text + "\n")
+        write_pci_ids(root, folder, function.vendor, function.device, function.pci_class)
         new = not path(root, _DEVICES / function.address).is_symlink()
         link(root, _DEVICES / function.address, folder)
         _write_function(root, state, folder, function.address)
@@ -201,19 +194,19 @@ def attach(root: Path, state: NodeState, address: str, folder: PurePosixPath, dr
 
 def write_processes(root: Path, state: NodeState) -> None:
     """/proc of the programs that have GPUs open: those of the state, and the driver's daemon."""
-    for marked in path(root, "/proc").glob(f"[0-9]*/{_OF_STATE}"):
+    for marked in path(root, "/proc").glob(f"[0-9]*/{OF_STATE}"):
         shutil.rmtree(marked.parent)
     programs: dict[tuple[int, str], list[str]] = {}
     for gpu in state.gpus:
         users = [(client.pid, client.name) for client in gpu.clients]
         if gpu.persistenced and gpu.bound_to == "nvidia" and state.driver.loaded:
-            users.append((_DAEMON, "nvidia-persistenced"))
+            users.append((DAEMON, "nvidia-persistenced"))
         for user in users:
             programs.setdefault(user, []).append(f"/dev/nvidia{gpu.minor}")
     for (pid, command), devices in programs.items():
         shutil.rmtree(path(root, f"/proc/{pid}"), ignore_errors=True)
         write_process(root, pid, command, devices)
-        write(root, f"/proc/{pid}/{_OF_STATE}", "")
+        write(root, f"/proc/{pid}/{OF_STATE}", "")
 
 
 def hold(root: Path, state: NodeState, gpu: GpuState) -> None:

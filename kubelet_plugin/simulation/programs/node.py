@@ -85,9 +85,10 @@ class RootedNode:
         return Attached(f"{self.root}/sim/clients", self._initialise)
 
     def _initialise(self) -> None:
-        with self.edit() as state:
-            for gpu in state["gpus"]:
-                if not (gpu["persistenced"] or gpu["persistence_mode"] or gpu["clients"]):
+        """The driver initializes GPUs that no process had open: what is not kept is as after a boot."""
+        if any(map(_forgets, self.read()["gpus"])):
+            with self.edit() as state:
+                for gpu in filter(_forgets, state["gpus"]):
                     gpu["compute_mode"] = gpu["time_slice"] = 0
 
     def boots(self) -> int:
@@ -96,6 +97,12 @@ class RootedNode:
             return int(self.read()["boots"])
         except (OSError, ValueError):
             return -1
+
+
+def _forgets(gpu: dict[str, Any]) -> bool:
+    """Whether it has settings that the driver forgets when no session is open."""
+    kept = gpu["persistenced"] or gpu["persistence_mode"] or gpu["clients"] or gpu["bound_to"] != "nvidia"
+    return not kept and bool(gpu["compute_mode"] or gpu["time_slice"])
 
 
 @contextmanager

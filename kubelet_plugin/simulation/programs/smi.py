@@ -19,7 +19,7 @@ _SLICES = ("Default", "Short", "Medium", "Long")
 _INVALID, _NOT_SUPPORTED, _NOT_FOUND, _NOT_LOADED, _LOST, _RESET_REQUIRED, _OTHER = 2, 3, 6, 9, 15, 16, 255
 """Exit statuses. Source: the manual page, "Return value"; they are NVML's numbers."""
 
-_DAEMON, _OF_STATE = 700, "of-the-simulation"
+DAEMON, OF_STATE = 700, "of-the-simulation"
 """The persistence daemon's process id, and what marks a process that is there because the state says so."""
 
 _OWN_NUMA_MEMORY = 2
@@ -243,13 +243,13 @@ def _reset(node: RootedNode, client: Attached, options: dict[str, str]) -> Itera
 
 def _show_daemon(node: RootedNode, state: dict[str, Any]) -> None:
     """In /proc of the node: the GPUs that the persistence daemon has open. As `kubelet_plugin.simulation.vfio` does."""
-    folder = f"{node.root}/proc/{_DAEMON}"
+    folder = f"{node.root}/proc/{DAEMON}"
     shutil.rmtree(folder, ignore_errors=True)
     opened = [gpu["minor"] for gpu in state["gpus"] if gpu["persistenced"] and gpu["bound_to"] == "nvidia"]
     if not opened:
         return
     os.makedirs(f"{folder}/fd")
-    for name, text in (("comm", "nvidia-persiste\n"), (_OF_STATE, "")):
+    for name, text in (("comm", "nvidia-persiste\n"), (OF_STATE, "")):
         with open(f"{folder}/{name}", "w", encoding="utf-8") as file:
             file.write(text)
     for number, minor in enumerate(opened):
