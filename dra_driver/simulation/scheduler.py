@@ -103,7 +103,9 @@ class SimulatedScheduler:
         self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=lambda _: self._wake.set())
         self._claims = Reflector(kube, RESOURCE_CLAIMS, on_change=self._claim_changed)
         self._classes = Mirror(kube, DEVICE_CLASSES, keep=DeviceClass.of, on_change=lambda _: self._wake.set())
-        self._slices = Mirror(kube, RESOURCE_SLICES, keep=_published, on_change=self._slice_changed)
+        self._slices = Mirror(
+            kube, RESOURCE_SLICES, keep=lambda obj: PublishedSlice(ResourceSlice.of(obj)), on_change=self._slice_changed
+        )
         self._catalog: Catalog | None = None
         """Of the slices as they are now; made when it is needed."""
         self._allocations: dict[Key, tuple[JsonObject, Allocation | None]] = {}
@@ -428,10 +430,6 @@ class SimulatedScheduler:
         conditions = [item for item in (pod.get("status") or {}).get("conditions") or () if item not in known]
         await patch_status(self._kube, pod, {"conditions": [*conditions, condition]})
         await tell(self._kube, NAME, pod, "Warning", "FailedScheduling", reason)
-
-
-def _published(obj: JsonObject) -> PublishedSlice:
-    return PublishedSlice(ResourceSlice.of(obj))
 
 
 def _unusable(claim: JsonObject, pod: JsonObject) -> str | None:

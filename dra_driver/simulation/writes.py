@@ -36,9 +36,7 @@ async def tell(
         "involvedObject": {
             "apiVersion": obj.get("apiVersion", "v1"),
             "kind": obj.get("kind", "Pod"),
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
+            **{field: metadata[field] for field in ("name", "namespace", "uid")},
         },
         "type": kind,
         "reason": reason,

@@ -86,11 +86,12 @@ class Handlers:
             status = 201 if new else 200
         else:
             raise method_not_allowed()
-        return _object(self._representation(request, target), entry, status=status, warnings=options.warnings)
+        form = Representation(request, target, self._objects.now)
+        return _object(form, entry, status=status, warnings=options.warnings)
 
     async def _read(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         query = list_query(target.kind, request.query)
-        form = self._representation(request, target)
+        form = Representation(request, target, self._objects.now)
         if query.watch:
             lines = watch_lines(self._objects.store, target, query, form.watch_encoder(), self._watch)
             return await _streamed(request, lines)
@@ -102,10 +103,6 @@ class Handlers:
                 return web.Response(body=message, content_type=protobuf.CONTENT_TYPE)
             return _json(form.object(entry))
         return _json(form.page(list_page(self._objects.store, target, query)))
-
-    def _representation(self, request: web.Request, target: RequestTarget) -> Representation:
-        accept, include = request.headers.get("Accept", ""), request.query.get("includeObject", "")
-        return Representation(target, accept, include, self._objects.now)
 
     def _subresource(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         objects, given = self._objects, _as_object(body)
@@ -158,8 +155,9 @@ class Handlers:
         options = _delete_options(request, body)
         if target.name is not None:
             entry, gone = self._objects.delete(target.kind, target.place, target.name, options)
-            whole = not gone or "returned" in target.kind.marks
-            return _object(self._representation(request, target), entry) if whole else _deleted(target.kind, entry)
+            if gone and "returned" not in target.kind.marks:
+                return _deleted(target.kind, entry)
+            return _object(Representation(request, target, self._objects.now), entry)
         if "deletecollection" not in discovery.verbs_of(target.kind):
             raise method_not_allowed()
         page = list_page(self._objects.store, target, list_query(target.kind, request.query))

@@ -12,6 +12,8 @@ from functools import cache
 from itertools import chain, repeat
 from typing import Any
 
+from aiohttp import web
+
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import InvalidInput
 from dra_driver.jsonpath import Path, read_path
@@ -148,16 +150,15 @@ _API_VERSION = "meta.k8s.io/v1"
 
 
 class Representation:
-    """One client's wish for one type. `include` is the object of each row of a table: `Metadata`, `Object` or `None`;
-    `now` is for the ages in tables."""
+    """The wish of the client that sent a request for a type. `now` is for the ages in tables."""
 
-    def __init__(self, target: RequestTarget, accept: str, include: str, now: Callable[[], datetime]) -> None:
+    def __init__(self, request: web.Request, target: RequestTarget, now: Callable[[], datetime]) -> None:
         self._target = target
         self._kind = target.kind
-        self._accept = accept
-        self._include = include or "Metadata"
+        self._accept = request.headers.get("Accept", "")
+        self._include = request.query.get("includeObject")
         self._now = now
-        self._form = _wanted_form(accept)
+        self._form = _wanted_form(self._accept)
 
     def object(self, entry: StoredVersion, *, header: bool = True) -> bytes:
         """One object."""

@@ -64,14 +64,8 @@ def child_of(owner: JsonObject, resource: Resource, name: str, metadata: JsonObj
     """An object that `owner` controls, in its namespace."""
     about = owner["metadata"]
     named = {"generateName": name[:_NAME_LENGTH]} if name.endswith("-") else {"name": name}
-    reference = {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": about["name"],
-        "uid": about["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    reference = {field: owner[field] for field in ("apiVersion", "kind")} | {"name": about["name"], "uid": about["uid"]}
+    reference |= {"controller": True, "blockOwnerDeletion": True}
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
