@@ -165,6 +165,18 @@ def test_a_pod_that_may_restart_comes_back_and_one_of_an_old_template_is_replace
     assert not world.pods
 
 
+def test_what_is_suspended_has_nothing() -> None:
+    of_job, spec = {"rayClusterSpec": SPECS["RayCluster"][0]}, deepcopy(SPECS["PyTorchJob"][0])
+    suspended = {
+        "RayJob": {**deepcopy(of_job), "suspend": True},
+        "PyTorchJob": {**spec, "runPolicy": {"suspend": True}},
+    }
+    for kind, wanted in suspended.items():
+        world = WorkloadWorld(kind, **wanted)
+        world.settle()
+        assert not world.pods and not world.of("RayCluster")
+
+
 def test_a_service_of_kserve_has_its_claim_template_and_both_follow_a_change() -> None:
     world = WorkloadWorld("LLMInferenceService", template={"containers": [{"name": "main", "image": "one"}]})
     prefix = "serving.kserve.io/exp-dra-device"
