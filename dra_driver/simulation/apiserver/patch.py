@@ -169,11 +169,7 @@ def without(value: Any, schema: Schema, gone: set[FieldPath], path: FieldPath = 
         rest = without(item, child, gone, inner) if _children(item, child) else item
         if rest or not item:
             rest_by_name[name] = rest
-    return (
-        {name[2:]: item for name, item in rest_by_name.items()}
-        if isinstance(value, dict)
-        else list(rest_by_name.values())
-    )
+    return rest_by_name if isinstance(value, dict) else list(rest_by_name.values())
 
 
 def _is_shared(item: Any, schema: Schema) -> bool:
@@ -191,7 +187,7 @@ def _children(value: Any, schema: Schema) -> dict[str, tuple[Any, Schema]]:
     if _is_atomic(value, schema):
         return {}
     if isinstance(value, dict):
-        return {f"f:{name}": (item, _child(schema, name)) for name, item in value.items()}
+        return {name: (item, _child(schema, name)) for name, item in value.items()}
     return {_element(item, schema): (item, schema.items or OPEN) for item in value}
 
 
@@ -202,12 +198,10 @@ def _child(schema: Schema, name: str) -> Schema:
 def _element(item: Any, schema: Schema) -> str:
     """The path element of an item of a keyed list or a set."""
     if schema.list_type == "set" or not isinstance(item, dict):
-        return f"v:{json.dumps(item, sort_keys=True)}"
+        return json.dumps(item, sort_keys=True)
     fields = (schema.items or OPEN).properties
-    keys = {
-        name: item.get(name, fields[name].raw.get("default") if name in fields else None) for name in schema.list_keys
-    }
-    return f"k:{json.dumps(keys, sort_keys=True)}"
+    defaults = {name: fields[name].raw.get("default") for name in schema.list_keys if name in fields}
+    return json.dumps({name: item.get(name, defaults.get(name)) for name in schema.list_keys}, sort_keys=True)
 
 
 _OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")
