@@ -101,8 +101,8 @@ class RootedNode:
 
 def _forgets(gpu: dict[str, Any]) -> bool:
     """Whether it has settings that the driver forgets when no session is open."""
-    kept = gpu["persistenced"] or gpu["persistence_mode"] or gpu["clients"] or gpu["bound_to"] != "nvidia"
-    return not kept and bool(gpu["compute_mode"] or gpu["time_slice"])
+    in_use = gpu["persistenced"] or gpu["persistence_mode"] or gpu["clients"]
+    return gpu["bound_to"] == "nvidia" and not in_use and bool(gpu["compute_mode"] or gpu["time_slice"])
 
 
 @contextmanager
