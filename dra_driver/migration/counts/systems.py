@@ -37,7 +37,7 @@ from dra_driver.migration.read.kind_table import is_known
 from dra_driver.migration.read.kinds import pods_of
 from dra_driver.migration.read.unrendered import OF_SYSTEMS
 from dra_driver.migration.understand.labels import Hints
-from dra_driver.migration.understand.meaning import SYSTEMS, Meaning
+from dra_driver.migration.understand.meaning import SYSTEMS, UNKNOWN_NODES, Meaning
 from dra_driver.migration.understand.offering import OFFERED_BY
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
 from dra_driver.names import INVENTORY_GROUP
@@ -110,10 +110,10 @@ class Workloads:
         """What no workload asks for, as it would be read on any node."""
         own = self.meaning.own.get(resource)
         if own is not None:
-            return (Want(own.what, device_class=own.device_class),)
+            return (own,)
         if resource in _NUMBERS:
             return (Want(What.GPU, share=DeviceShare()),)
-        meanings = self.meaning.meanings(resource, (), Hints())
+        meanings = list(self.meaning.meanings(resource, (), Hints())) or [UNKNOWN_NODES.means(resource, Hints())]
         wants = [
             Want(meaning.what, profile=meaning.profile, share=DeviceShare() if meaning.sharing else None)
             for meaning in meanings
@@ -121,9 +121,7 @@ class Workloads:
         if resource == GPU_RESOURCE and any(meaning.what is What.MIG for meaning in meanings):
             # A node without MIG devices offers its whole GPUs under this name, too.
             wants.append(Want(What.GPU))
-        what = What.GPU if resource.startswith(GPU_RESOURCE) else What.MIG
-        by_name = Want(what, share=DeviceShare() if resource.endswith(".shared") else None)
-        return tuple(dict.fromkeys(wants)) or (by_name,)
+        return tuple(dict.fromkeys(wants))
 
 
 @dataclass(slots=True)

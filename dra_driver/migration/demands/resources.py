@@ -294,7 +294,7 @@ def ask_for(notes: PodNotes, container: ContainerAt, amount: Amount) -> Ask:
     resource, number, paths = amount.resource, amount.number, amount.paths
     own = notes.meaning.own.get(resource)
     if own is not None and not is_whole_or_mig(resource):
-        return Ask(container, Want(own.what, number, device_class=own.device_class), paths, resource)
+        return Ask(container, replace(own, count=number), paths, resource)
     stands = _stands(notes, resource, paths[0])
     single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
     if single:

@@ -12,7 +12,7 @@ from dra_driver.allocation.placement import class_by_resource
 from dra_driver.api.documents import Document
 from dra_driver.api.resource import DeviceClass
 from dra_driver.api.untyped import map_in, value_at
-from dra_driver.migration.model import MigrationFinding, Options, What
+from dra_driver.migration.model import MigrationFinding, Options, Want, What
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, MIG_RESOURCE, PluginConfig, PluginSharing
 from dra_driver.migration.understand.purposes import Purposes
@@ -209,14 +209,6 @@ class Hami:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """What a resource with a chosen name is, which a DeviceClass answers."""
-
-    what: What
-    device_class: str
-
-
-@dataclass(frozen=True, slots=True)
 class Meaning:
     """What resources stand for. `Meaning()` is when nothing is known."""
 
@@ -224,8 +216,8 @@ class Meaning:
     configs: tuple[PluginConfig, ...] = ()
     default_config: str | None = None
     """Of nodes that name none."""
-    own: Mapping[str, Own] = field(default_factory=dict)
-    """By resource."""
+    own: Mapping[str, Want] = field(default_factory=dict)
+    """What resources with chosen names are, which DeviceClasses answer."""
     hami: Hami = field(default_factory=Hami)
     layouts: tuple[MigLayout, ...] = ()
     strategy: str | None = None
@@ -366,16 +358,16 @@ _OF_MIG = re.compile(r"\.type\s*==\s*['\"]mig['\"]|\.profile\b")
 _OF_VFIO = re.compile(r"\.type\s*==\s*['\"]vfio['\"]")
 
 
-def own_names(classes: Sequence[DeviceClass], options: Options) -> Mapping[str, Own]:
+def own_names(classes: Sequence[DeviceClass], options: Options) -> Mapping[str, Want]:
     """By resource. Classes of other drivers' devices are passed over."""
     ours = {
         class_.metadata.name: class_
         for class_ in classes
         if any(options.driver in text for text in class_.spec.expressions)
     }
-    own: dict[str, Own] = {}
+    own: dict[str, Want] = {}
     for resource, name in class_by_resource(ours.values()).items():
         text = " ".join(ours[name].spec.expressions)
         what = What.VFIO if _OF_VFIO.search(text) else What.MIG if _OF_MIG.search(text) else What.GPU
-        own[resource] = Own(what, name)
+        own[resource] = Want(what, device_class=name)
     return own
