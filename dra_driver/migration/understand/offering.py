@@ -30,7 +30,10 @@ _PLUGIN = re.compile(
 )
 _PLUMBING = re.compile(
     rf"{_PLUGIN.pattern}|gpu-feature-discovery|mig-manager|mig-parted|mps-control-daemon|container-toolkit|gpu-operator"
+    r"|nvidia(-driver)?-installer|nccl-plugin"
 )
+"""The last ones are in init containers of DaemonSets. Source: GoogleCloudPlatform/container-engine-accelerators and
+kubernetes-engine-samples."""
 _SOCKETS = "/var/lib/kubelet/device-plugins"
 """Where device plugins tell kubelet that they are there; who has this folder of the host is one."""
 
@@ -50,11 +53,10 @@ class PluginSettings:
 
 def is_plumbing(spec: JsonObject) -> bool:
     """Whether any container of a pod's spec is one of these; an image under another name is known by its volume."""
-    folders = (value_at(item, ("hostPath", "path")) for item in list_in(spec.get("volumes")) if isinstance(item, dict))
-    images = (str(container.get("image")) for container in maps_in(spec.get("containers")))
-    return any(map(_PLUMBING.search, images)) or any(
-        isinstance(folder, str) and folder.rstrip("/") == _SOCKETS for folder in folders
-    )
+    folders = (value_at(volume, ("hostPath", "path")) for volume in maps_in(spec.get("volumes")))
+    containers = (*maps_in(spec.get("containers")), *maps_in(spec.get("initContainers")))
+    images = (str(container.get("image")) for container in containers)
+    return any(map(_PLUMBING.search, images)) or any(str(folder).rstrip("/") == _SOCKETS for folder in folders)
 
 
 _OTHER_PROGRAMS = re.compile(r"(.*/)?(gpu-feature-discovery|config-manager)")

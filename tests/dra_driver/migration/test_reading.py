@@ -377,6 +377,15 @@ def test_what_makes_gpus_available_is_no_workload(image: str) -> None:
     assert (reading.demands, reading.findings, reading.leave) == ((), (), None)
 
 
+@pytest.mark.parametrize("image", ["cos-nvidia-installer:fixed", "x/gpudirect-gib/nccl-plugin-gib:v1.0.6"])
+def test_what_installs_drivers_and_libraries_on_nodes_is_no_workload(image: str) -> None:
+    volumes = [{"name": "nvidia", "hostPath": {"path": "/home/kubernetes/bin/nvidia"}}]
+    pause = {"name": "pause", "image": "gke.gcr.io/pause:3.8"}
+    obj = pod(pause, kind="DaemonSet", volumes=volumes, initContainers=[{"name": "install", "image": image}])
+    assert read(obj).findings == ()
+    assert codes(read(pod(pause, kind="DaemonSet", volumes=volumes)).findings) == ["M006"]
+
+
 @pytest.mark.parametrize("kind", ["Pod", "Deployment"])
 def test_others_that_see_all_gpus_are_told_so(kind: str) -> None:
     reading = read(pod(_watching(), kind=kind))
