@@ -237,6 +237,8 @@ async def _proof(place: "ProofPlace", shape: Shape, options: PodOptions) -> Proo
     except Rejected as error:
         forbidden = error.status in FORBIDDEN
         proof = _not_allowed(place.node, place.namespace, error) if forbidden else failed(str(error), "do what it says")
+    except NotFound as error:
+        proof = not_tried(f"its pod or claim was deleted meanwhile: {error}", "run it again")
     return replace(proof, name=shape.name, seconds=time.monotonic() - begun)
 
 

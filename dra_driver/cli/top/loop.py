@@ -36,7 +36,7 @@ _MOST_METRICS = 4 * 2**20
 _HUNG_UP = 128 + signal.SIGHUP
 """Status, as if the signal had ended it."""
 _EXPLAINING_S = 20.0
-"""After this time nodes are not decided: the thread cannot be ended, and keeps `q` waiting."""
+"""After this time, or when the user ends `top`, nodes are not decided: the thread would keep the program running."""
 _TICK_S = 1.0
 """Ages grow without a change."""
 
@@ -88,6 +88,7 @@ class _Top:
                 async with following.running():
                     await self._draw(live, board, following, tasks)
         finally:
+            self._done = True
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -162,8 +163,9 @@ class _Top:
         namespace, _, name = pod.partition("/")
         try:
             world = await live_world(self._kube, namespace)
-            enough = deadline(_EXPLAINING_S)
-            scope = Scope(enough=enough, limit=Limit(enough=enough))
+            ends = deadline(_EXPLAINING_S)
+            limit = Limit(enough=lambda: self._done or ends())
+            scope = Scope(enough=limit.enough, limit=limit)
             explanation = await asyncio.to_thread(explain_pod, world, (namespace, name), scope)
         except DriverError as error:
             return (f"It cannot be explained: {error}",)

@@ -9,10 +9,12 @@ import signal
 import struct
 import sys
 import termios
+import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,8 +25,10 @@ from support.rows import rows
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.cli.tables.seen import READ_AS, Board, ClusterSeen, KnownGpus
 from dra_driver.cli.tables.usage import PublishedGpu
-from dra_driver.cli.top.loop import keys, utilization
+from dra_driver.cli.top.loop import _Top, keys, utilization
 from dra_driver.cli.top.screen import Screen, Size, Sort, TopView, frame, pressed
+from dra_driver.errors import InvalidInput
+from dra_driver.explain.explain import Scope
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
@@ -356,3 +360,24 @@ async def test_it_ends_with_its_terminal(api_server: SimulatedApiServer, tmp_pat
     finally:
         if terminal.process.returncode is None:
             terminal.process.kill()
+
+
+async def test_who_ends_top_does_not_wait_for_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    async def no_world(*_: object) -> None: ...
+
+    def endless(_: object, __: object, scope: Scope) -> None:
+        begun.set()
+        while not scope.limit.enough():
+            pass
+        raise InvalidInput("ended")
+
+    monkeypatch.setattr("dra_driver.cli.reading.live.live_world", no_world)
+    monkeypatch.setattr("dra_driver.explain.explain.explain_pod", endless)
+    nothing: Any = None
+    top = _Top(nothing, GPU_DRIVER)
+    explaining = asyncio.create_task(top._explanation("team-a/train"))
+    await asyncio.to_thread(begun.wait)
+    top._press("q")
+    assert await asyncio.wait_for(explaining, 10.0) == ("It cannot be explained: ended",)
