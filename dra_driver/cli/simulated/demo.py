@@ -394,7 +394,7 @@ async def _keep(folder: Path, running: _Running) -> None:
         print_message(f"A cluster with {how_many(len(cluster.nodes), 'node')} is running. In another terminal:\n")
         typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
         print_message(f"{_HINTS}\nLogs are in {folder / 'logs'}. Ctrl-C ends it.")
-        restarts = cluster.restarts(lambda what: print_message(what))
+        restarts = cluster.restarts(print_message)
         while not stop.is_set():
             await restarts.look()
             await until(stop, 1.0)

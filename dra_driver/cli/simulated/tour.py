@@ -179,7 +179,7 @@ def tour(
     Examples:
       dractl tour
     """
-    screen = Console(highlight=False, emoji=False)
+    screen = Console(highlight=False, emoji=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "tour.log").open("w") as log:
         configure_logging("info", "console", log)
         try:
