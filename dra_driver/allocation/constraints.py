@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.requests import Cause, Refusal
 from dra_driver.allocation.snapshot import Candidate
-from dra_driver.api.resource import Constraint, ResourceClaim
+from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import InvalidInput
 from dra_driver.names import RequestName
 
@@ -110,17 +110,16 @@ type AnyConstraint = MatchAttribute | DistinctAttribute
 
 
 def constraints_of(claim: ResourceClaim, behavior: Behavior) -> tuple[AnyConstraint, ...]:
-    constraints = claim.spec.devices.constraints
-    return tuple(_constraint(claim, index, constraint, behavior) for index, constraint in enumerate(constraints))
-
-
-def _constraint(claim: ResourceClaim, index: int, constraint: Constraint, behavior: Behavior) -> AnyConstraint:
-    if constraint.match_attribute is not None:
-        return MatchAttribute(constraint.requests, constraint.match_attribute, behavior)
-    if constraint.distinct_attribute is not None:
-        return DistinctAttribute(constraint.requests, constraint.distinct_attribute, behavior)
-    about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
-    raise InvalidInput("neither matchAttribute nor distinctAttribute", about=about, field=f"constraints[{index}]")
+    constraints: list[AnyConstraint] = []
+    for index, constraint in enumerate(claim.spec.devices.constraints):
+        if constraint.match_attribute is not None:
+            constraints.append(MatchAttribute(constraint.requests, constraint.match_attribute, behavior))
+        elif constraint.distinct_attribute is not None:
+            constraints.append(DistinctAttribute(constraint.requests, constraint.distinct_attribute, behavior))
+        else:
+            why, field = "neither matchAttribute nor distinctAttribute", f"constraints[{index}]"
+            raise InvalidInput(why, about=f"claim {claim}", field=field)
+    return tuple(constraints)
 
 
 def _values(candidate: Candidate, name: str, lists: bool) -> frozenset[Value]:

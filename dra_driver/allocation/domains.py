@@ -64,8 +64,7 @@ def channels(slices: Iterable[PublishedSlice]) -> Iterator[tuple[str, Device]]:
     for slice_ in slices:
         if slice_.pool[0] == COMPUTE_DOMAIN_DRIVER:
             for device in slice_.spec.devices or ():
-                kind = device.attributes.get("type")
-                if kind is not None and kind.string == "channel":
+                if device.text("type") == "channel":
                     yield slice_.spec.node_name or slice_.spec.pool.name, device
 
 

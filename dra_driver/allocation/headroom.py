@@ -80,7 +80,13 @@ class Headroom:
     def standings(self) -> tuple[DeviceRoom, ...]:
         """Of every device that the node sees, in the order in which they are tried."""
         ledger = self._site.ledger()
-        return tuple(self._standing(candidate, ledger) for candidate in self._site.candidates)
+        standings = []
+        for candidate in self._site.candidates:
+            taken = self._snapshot.usage.taken_of(candidate)
+            capacity = candidate.device.capacity.items() if ledger.shares(candidate) else ()
+            left = {name: amount(total.value) - taken.get(name, 0) for name, total in capacity}
+            standings.append(DeviceRoom(candidate, self._refusal(candidate, ledger, left), left))
+        return tuple(standings)
 
     @cached_property
     def counters(self) -> Mapping[tuple[str, str, str], tuple[Amount, Amount]]:
@@ -121,10 +127,6 @@ class Headroom:
 
     # -- how devices stand
 
-    def _standing(self, candidate: Candidate, ledger: Ledger) -> DeviceRoom:
-        left = _left(candidate, self._snapshot.usage.taken_of(candidate)) if ledger.shares(candidate) else {}
-        return DeviceRoom(candidate, self._refusal(candidate, ledger, left), left)
-
     def _refusal(self, candidate: Candidate, ledger: Ledger, left: Mapping[str, Amount]) -> Refusal | None:
         if ledger.in_use(candidate):
             return Refusal(Cause.IN_USE, "in use")
@@ -153,7 +155,7 @@ class Headroom:
         return isinstance(result, Allocated)
 
     def _whole_gpus(self) -> int:
-        free = sum(_is_whole_gpu(standing.candidate, self._driver) for standing in self._open())
+        free = sum(standing.candidate.device.text("type") == "gpu" for standing in self._open())
         exclusive = f"device.attributes['{self._driver}'].?sharing.orValue('exclusive') == 'exclusive'"
         selectors = [*self._select("type", "gpu")["selectors"], {"cel": {"expression": exclusive}}]
         counts = range(min(free, MAX_RESULTS), 0, -1)
@@ -162,10 +164,10 @@ class Headroom:
     def _mig_profile(self) -> str | None:
         sizes: dict[str, tuple[Amount, Amount]] = {}
         for standing in self._open():
-            profile = standing.candidate.device.attributes.get("profile")
-            if profile is not None and profile.string is not None:
-                capacity = standing.candidate.device.capacity
-                sizes[profile.string] = (_value(capacity.get("memory")), _value(capacity.get("multiprocessors")))
+            device = standing.candidate.device
+            if profile := device.text("profile"):
+                capacity = device.capacity
+                sizes[profile] = (_value(capacity.get("memory")), _value(capacity.get("multiprocessors")))
         largest_first = sorted(sizes, key=lambda name: (sizes[name], name), reverse=True)
         return next((name for name in largest_first if self._fits(self._select("profile", name))), None)
 
@@ -198,15 +200,6 @@ class Headroom:
     def _select(self, attribute: str, value: str) -> dict[str, Sequence[object]]:
         own = f"device.attributes['{self._driver}'].?{attribute}.orValue('') == '{value}'"
         return {"selectors": [{"cel": {"expression": f"device.driver == '{self._driver}' && {own}"}}]}
-
-
-def _is_whole_gpu(candidate: Candidate, driver: str) -> bool:
-    kind = candidate.device.attributes.get("type")
-    return candidate.id.driver == driver and kind is not None and kind.string == "gpu"
-
-
-def _left(candidate: Candidate, taken: Mapping[str, Amount]) -> dict[str, Amount]:
-    return {name: amount(capacity.value) - taken.get(name, 0) for name, capacity in candidate.device.capacity.items()}
 
 
 def _least(capacity: Capacity) -> Amount:

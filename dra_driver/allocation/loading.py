@@ -154,7 +154,8 @@ class _Builder:
         except InvalidInput as error:
             self._left_out(obj, kind, InvalidInput(str(error), about=about, problems=error.problems))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            self._left_out(obj, kind, InvalidInput(f"not a valid {kind}: {_what(error)}", about=about))
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            self._left_out(obj, kind, InvalidInput(f"not a valid {kind}: {what}", about=about))
 
     def _left_out(self, obj: JsonObject, kind: str, problem: InvalidInput) -> None:
         self.problems.append(problem)
@@ -180,8 +181,7 @@ class _Builder:
         self.templates[key_of(obj)] = template
 
     def _add_computedomain(self, obj: JsonObject) -> None:
-        domain = with_uid(ComputeDomain.of(obj, about="ComputeDomain"))
-        self.domains[key_of(obj)] = domain
+        self.domains[key_of(obj)] = with_uid(ComputeDomain.of(obj, about="ComputeDomain"))
 
     def _add_deviceclass(self, obj: JsonObject) -> None:
         self.classes[obj["metadata"]["name"]] = DeviceClass.of(obj, about="DeviceClass")
@@ -296,10 +296,6 @@ def _check_requests(spec: ResourceClaimSpec) -> None:
                 Quantity.parse(amount)
 
 
-def _what(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
-
-
 MOST_REPLICAS = 1000
 
 
@@ -343,11 +339,8 @@ def _pod_makers(obj: JsonObject) -> Iterator[tuple[str, JsonObject, int]]:
     if obj.get("kind") == "RayCluster":
         yield "-head", map_in(spec.get("headGroupSpec")), 1
         for group in maps_in(spec.get("workerGroupSpecs")):
-            yield (
-                f"-{group.get('groupName', 'worker')}",
-                group,
-                _number(group, "replicas") * _number(group, "numOfHosts"),
-            )
+            number = _number(group, "replicas") * _number(group, "numOfHosts")
+            yield f"-{group.get('groupName', 'worker')}", group, number
         return
     if str(obj.get("apiVersion")).startswith(f"{SERVING_GROUP}/"):
         for pods in serving_pods(obj):
@@ -369,11 +362,8 @@ def launcher_of(spec: JsonObject) -> JsonObject:
     machine = map_in(map_in(spec.get("template")).get("spec")) or spec
     hardware = map_in(map_in(machine.get("domain")).get("devices"))
     passed = [device for field in ("gpus", "hostDevices") for device in maps_in(hardware.get(field))]
-    uses = [
-        {"name": device["claimName"], "request": device.get("requestName")}
-        for device in passed
-        if "claimName" in device
-    ]
+    used = (device for device in passed if "claimName" in device)
+    uses = [{"name": device["claimName"], "request": device.get("requestName")} for device in used]
     for_scheduler = ("resourceClaims", "nodeSelector", "affinity", "tolerations", "schedulerName")
     return {
         **{field: machine[field] for field in for_scheduler if field in machine},

@@ -45,15 +45,12 @@ class NodeView:
 
 def selector_matches(selector: Mapping[str, Any], node: NodeView) -> bool:
     """Whether a NodeSelector (`nodeSelectorTerms`) selects the node; a term without requirements selects nothing."""
-    return any(_term_matches(term, node) for term in selector.get("nodeSelectorTerms") or ())
-
-
-def _term_matches(term: Mapping[str, Any], node: NodeView) -> bool:
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    if not expressions and not fields:
-        return False
-    by_field = {"metadata.name": node.name}
-    return _all_hold(expressions, node.labels) and _all_hold(fields, by_field)
+    for term in selector.get("nodeSelectorTerms") or ():
+        expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+        holds = _all_hold(expressions, node.labels) and _all_hold(fields, {"metadata.name": node.name})
+        if holds and (expressions or fields):
+            return True
+    return False
 
 
 def _all_hold(requirements: Iterable[Mapping[str, Any]], values: Mapping[str, str]) -> bool:

@@ -70,12 +70,9 @@ def place_pod(world: World, pod: Pod, limit: Limit) -> tuple[Placed, World]:
     missing = [pod_claim.missing for pod_claim in claims if pod_claim.missing is not None]
     if missing:
         return Placed("Pod", *pod.key, None, reasons=dict.fromkeys(missing, 0)), world
-    resource_claims = [pod_claim.claim for pod_claim in claims if pod_claim.claim is not None]
-    return _place(world, pod, _without_twice(resource_claims), limit)
-
-
-def _without_twice(claims: Sequence[ResourceClaim]) -> list[ResourceClaim]:
-    return list({claim_key(claim): claim for claim in claims}.values())
+    # A pod can name a claim twice.
+    resource_claims = {claim_key(item.claim): item.claim for item in claims if item.claim is not None}
+    return _place(world, pod, list(resource_claims.values()), limit)
 
 
 def _place(world: World, pod: Pod | None, claims: Sequence[ResourceClaim], limit: Limit) -> tuple[Placed, World]:
@@ -93,7 +90,9 @@ def _place(world: World, pod: Pod | None, claims: Sequence[ResourceClaim], limit
     for claim, allocation in zip(wanted, best.allocations, strict=False):
         world = world.with_claim(_allocated(claim, allocation, pod))
     if best.extended is not None and pod is not None:
-        world = world.with_claim(_extended_holder(pod, best.allocations[-1]))
+        metadata = {"name": f"{pod.name}-extended-resources", "namespace": pod.namespace}
+        holder = ResourceClaim.model_validate({"metadata": metadata})
+        world = world.with_claim(_allocated(holder, best.allocations[-1], pod))
     if pod is not None:
         world = world.with_pod(pod.on(best.node))
     return Placed(kind, *key, best.node, allocations), world
@@ -103,11 +102,6 @@ def _allocated(claim: ResourceClaim, allocation: Allocation, pod: Pod | None) ->
     users = [Consumer(resource="pods", name=pod.name, uid=pod.uid)] if pod is not None else []
     status = claim.status.model_copy(update={"allocation": allocation, "reserved_for": users})
     return claim.model_copy(update={"status": status})
-
-
-def _extended_holder(pod: Pod, allocation: Allocation) -> ResourceClaim:
-    metadata = {"name": f"{pod.name}-extended-resources", "namespace": pod.namespace}
-    return _allocated(ResourceClaim.model_validate({"metadata": metadata}), allocation, pod)
 
 
 def _best(

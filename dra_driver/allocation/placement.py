@@ -100,10 +100,9 @@ def extended_requests(pod: PodSpec, classes: Mapping[str, str], *, reuse: bool =
     requests: list[DeviceRequest] = []
     mappings: list[RequestMapping] = []
     for resource, class_name in sorted(classes.items()):
-        lasting = {
-            used.index: (used, used.amounts[resource]) for used in _containers(pod) if _lasts(used, resource, reuse)
-        }
-        brief = [used for used in _containers(pod) if used.amounts.get(resource) and used.index not in lasting]
+        using = [container for container in _containers(pod) if container.amounts.get(resource)]
+        lasting = {used.index: (used, used.amounts[resource]) for used in using if not (used.ends and reuse)}
+        brief = [used for used in using if used.index not in lasting]
         for container, amount in lasting.values():
             requests.append(_request(container, resource, class_name, amount))
             mappings.append(RequestMapping(container.name, resource, _request_name(container, resource)))
@@ -117,10 +116,6 @@ def extended_requests(pod: PodSpec, classes: Mapping[str, str], *, reuse: bool =
 
 
 type _Lasting = Mapping[int, tuple[_Container, int]]
-
-
-def _lasts(container: _Container, resource: str, reuse: bool) -> bool:
-    return not (container.ends and reuse) and container.amounts.get(resource, 0) > 0
 
 
 def _beyond(container: _Container, resource: str, lasting: _Lasting) -> int:

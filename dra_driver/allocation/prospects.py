@@ -145,14 +145,11 @@ class Prospects:
 
     def refusal(self, candidate: Candidate) -> Refusal | None:
         """Why the device cannot serve the request. Raises InvalidInput when a selector fails on it."""
-        if self._is_held(candidate):
+        if not self.wanted.admin_access and self._ledger.in_use(candidate):
             return Refusal(Cause.IN_USE, "in use")
         if candidate in self.failing:
             raise self.failing[candidate]
         return self._unselected(candidate) or self._unsuitable(candidate) or self._unavailable(candidate)
-
-    def _is_held(self, candidate: Candidate) -> bool:
-        return not self.wanted.admin_access and self._ledger.in_use(candidate)
 
     def _unselected(self, candidate: Candidate) -> Refusal | None:
         wanted = self.wanted
@@ -246,7 +243,8 @@ class Reasons:
         counted = Counter(refusal.text for refusal in self._all_refusals(prospects, notes))
         if not counted:
             return f"{wanted} needs {number}; the node has {usable}"
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items(), key=_most_first))
+        most_first = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+        reasons = ", ".join(f"{count} {reason}" for reason, count in most_first)
         return f"{wanted} needs {number}; of {usable} on the node: {reasons}"
 
     def _all_refusals(self, prospects: Prospects, notes: Mapping[Candidate, Refusal]) -> list[Refusal]:
@@ -257,7 +255,3 @@ class Reasons:
             own = None if candidate in prospects.failing else prospects.refusal(candidate)
             refusals += [refusal for refusal in (own or noted,) if refusal is not None]
         return refusals
-
-
-def _most_first(item: tuple[str, int]) -> tuple[int, str]:
-    return -item[1], item[0]

@@ -34,7 +34,7 @@ class Wanted:
 
     @property
     def about(self) -> str:
-        return f"claim {self.claim.metadata.namespace}/{self.claim.metadata.name}"
+        return f"claim {self.claim}"
 
     @property
     def wants_all(self) -> bool:
@@ -102,7 +102,7 @@ def check_size(requests: Sequence[Alternatives], count: Callable[[Wanted], int])
 def _alternatives(
     claim: ResourceClaim, request: DeviceRequest, classes: Mapping[str, DeviceClass], behavior: Behavior
 ) -> Alternatives:
-    about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
+    about = f"claim {claim}"
     if request.first_available and not behavior.prioritized:
         message = f'request "{request.name}" has alternatives; kube-scheduler has DRAPrioritizedList switched off'
         raise InvalidInput(message, about=about)
@@ -113,11 +113,8 @@ def _alternatives(
             raise InvalidInput(message, about=about)
         device_class = classes.get(spec.device_class_name)
         if device_class is None:
-            text = (
-                f"there is no DeviceClass {spec.device_class_name}"
-                if spec.device_class_name
-                else "no DeviceClass is named"
-            )
+            class_name = spec.device_class_name
+            text = f"there is no DeviceClass {class_name}" if class_name else "no DeviceClass is named"
             raise InvalidInput(f'request "{name}": {text}', about=about)
         if spec.capacity is not None and not behavior.consumable:
             message = f'request "{name}" asks for capacity; kube-scheduler has DRAConsumableCapacity switched off'

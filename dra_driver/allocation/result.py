@@ -1,10 +1,9 @@
 """What was chosen for a claim, as its status has it: results, configs, node selector. Pure."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from dra_driver.allocation.nodes import NodeView
@@ -33,9 +32,13 @@ def derived_share_id(claim: ResourceClaim, request: str, device: DeviceId) -> st
 def allocation_of(claim: ResourceClaim, chosen: Sequence[Chosen], site: Site, share_ids: ShareIds) -> Allocation:
     used = list(dict.fromkeys(item.wanted for item in chosen))
     before = [chosen[:place].count(item) for place, item in enumerate(chosen)]
-    config = [*_class_configs(used, site), *_claim_configs(claim, used)]
+    configs = [*_class_configs(used, site)]
+    for config in claim.spec.devices.config:
+        # One that names several requests comes once for each of them, as upstream has it.
+        times = sum(wanted.name.covered_by(config.requests) for wanted in used) if config.requests else 1
+        configs += [AllocatedConfig(source="FromClaim", requests=config.requests, opaque=config.opaque)] * times
     return Allocation(
-        devices=DeviceAllocation(results=list(map(partial(_result, site, share_ids), chosen, before)), config=config),
+        devices=DeviceAllocation(results=list(map(partial(_result, site, share_ids), chosen, before)), config=configs),
         node_selector=_node_selector([item.candidate for item in chosen], site.node),
     )
 
@@ -77,47 +80,22 @@ def _class_configs(used: Sequence[Wanted], site: Site) -> Iterator[AllocatedConf
             yield AllocatedConfig(source="FromClass", requests=requests[name], opaque=config.opaque)
 
 
-def _claim_configs(claim: ResourceClaim, used: Sequence[Wanted]) -> Iterator[AllocatedConfig]:
-    """Those that apply. One that names several requests comes once for each of them, as upstream has it."""
-    for config in claim.spec.devices.config:
-        times = sum(wanted.name.covered_by(config.requests) for wanted in used) if config.requests else 1
-        for _ in range(times):
-            yield AllocatedConfig(source="FromClaim", requests=config.requests, opaque=config.opaque)
-
-
 # -- where the devices can be used
 
 
 def _node_selector(chosen: Sequence[Candidate], node: NodeView) -> dict[str, object] | None:
     """This node, or what all the devices demand; None for anywhere."""
-    if any(_is_local(item) for item in chosen):
-        only = {"key": "metadata.name", "operator": "In", "values": [node.name]}
-        return {"nodeSelectorTerms": [{"matchFields": [only]}]}
-    term: dict[str, list[object]] = {}
+    term: dict[str, dict[object, object]] = {}
     for candidate in chosen:
-        for terms in (_selector(candidate) or {}).get("nodeSelectorTerms") or ():
+        spec, device = candidate.slice.spec, candidate.device
+        place = device if spec.per_device_node_selection else spec
+        if place.node_name is not None or device.binds_to_node:
+            only = {"key": "metadata.name", "operator": "In", "values": [node.name]}
+            return {"nodeSelectorTerms": [{"matchFields": [only]}]}
+        for terms in (place.node_selector or {}).get("nodeSelectorTerms") or ():
             for kind in ("matchExpressions", "matchFields"):
-                _add_new(term.setdefault(kind, []), terms.get(kind) or ())
-    term = {kind: requirements for kind, requirements in term.items() if requirements}
-    return {"nodeSelectorTerms": [term]} if term else None
-
-
-def _is_local(candidate: Candidate) -> bool:
-    spec, device = candidate.slice.spec, candidate.device
-    node_name = device.node_name if spec.per_device_node_selection else spec.node_name
-    return node_name is not None or bool(device.binds_to_node)
-
-
-def _selector(candidate: Candidate) -> Mapping[str, Any] | None:
-    spec = candidate.slice.spec
-    return candidate.device.node_selector if spec.per_device_node_selection else spec.node_selector
-
-
-def _add_new(known: list[Any], requirements: Iterable[Mapping[str, Any]]) -> None:
-    for requirement in requirements:
-        if all(_identity(requirement) != _identity(other) for other in known):
-            known.append(requirement)
-
-
-def _identity(requirement: Mapping[str, Any]) -> tuple[object, ...]:
-    return requirement.get("key"), requirement.get("operator"), frozenset(requirement.get("values") or ())
+                for item in terms.get(kind) or ():
+                    identity = item.get("key"), item.get("operator"), frozenset(item.get("values") or ())
+                    term.setdefault(kind, {}).setdefault(identity, item)
+    every = {kind: list(term[kind].values()) for kind in ("matchExpressions", "matchFields") if kind in term}
+    return {"nodeSelectorTerms": [every]} if every else None

@@ -103,12 +103,8 @@ def allocate(
         return Undecided(site, str(reached))
     if not succeeds:
         return NotAllocatable(search.all_reasons)
-    return Allocated(
-        tuple(
-            allocation_of(claim, chosen, search.site, share_ids)
-            for claim, chosen in zip(claims, search.chosen, strict=True)
-        )
-    )
+    pairs = zip(claims, search.chosen, strict=True)
+    return Allocated(tuple(allocation_of(claim, chosen, search.site, share_ids) for claim, chosen in pairs))
 
 
 _STEPS_BEFORE_SHORTCUTS = 24
@@ -176,14 +172,14 @@ class _Search:
 
     def _may_fail_hard(self) -> bool:
         """Whether a device that is looked at may end the attempt. Then every step must be the one upstream takes."""
-        all_devices = any(prospect.every is not None for prospect in self._prospects.values())
-        return (all_devices and any(self._constraints)) or any(
-            prospect.failing for prospect in self._prospects.values()
-        )
+        prospects = self._prospects.values()
+        all_devices = any(prospect.every is not None for prospect in prospects)
+        return (all_devices and any(self._constraints)) or any(prospect.failing for prospect in prospects)
 
     def succeeds(self) -> bool:
         """Whether there is a solution; it is `chosen` then."""
-        self._check_size()
+        for requests in self._requests:
+            check_size(requests, lambda wanted: self._prospects[wanted].count)
         try:
             return self._claim(0)
         except (_TooMany, _Impossible):
@@ -194,10 +190,6 @@ class _Search:
         if not self._bounded and self._may_cut():
             self._is_possible()
         return self.reasons
-
-    def _check_size(self) -> None:
-        for requests in self._requests:
-            check_size(requests, lambda wanted: self._prospects[wanted].count)
 
     # -- the search
 
@@ -251,9 +243,11 @@ class _Search:
         return False
 
     def _goes_on(self, claim: int, request: int, wanted: Wanted, taken: int, start: int) -> bool:
-        """Whether some device for the next place leads to a solution."""
+        """Whether some device for the next place leads to a solution. Raises _Impossible."""
         prospects, failed = self._prospects[wanted], set[Twins]()
-        onward = self._onward(claim, request, wanted)
+        # An alternative that asks for all devices continues as the first one with some schedulers.
+        is_cut = wanted.wants_all and self.site.behavior.later_all_is_cut
+        onward = self._requests[claim][request][0] if is_cut else wanted
         for place, candidate in self._tries(prospects, taken, start):
             if failed and self._symmetry is not None and self._symmetry.twins(candidate) in failed:
                 continue
@@ -261,7 +255,9 @@ class _Search:
                 continue
             try:
                 next_start = 0 if self._any_order or prospects.every is not None else place + 1
-                if self._leaves_room(claim, request) and self._devices(claim, request, onward, taken + 1, next_start):
+                # Each later request must still find enough devices for itself.
+                leaves_room = all(room.left >= room.needed for room in self._later.get((claim, request), ()))
+                if leaves_room and self._devices(claim, request, onward, taken + 1, next_start):
                     return True
             except _TooMany:
                 self._undo(claim, wanted)
@@ -270,14 +266,11 @@ class _Search:
             if self._symmetry is not None:
                 failed.add(self._symmetry.twins(candidate))
         if self._steps >= _STEPS_BEFORE_SHORTCUTS and self._symmetry is None and self._may_cut():
-            self._take_shortcuts(wanted)
+            self._bounded = True
+            if not self._is_possible():
+                raise _Impossible
+            self._begin_symmetry(wanted)
         return False
-
-    def _onward(self, claim: int, request: int, wanted: Wanted) -> Wanted:
-        """What is asked for after a device for `wanted`."""
-        if wanted.wants_all and self.site.behavior.later_all_is_cut:
-            return self._requests[claim][request][0]
-        return wanted
 
     def _tries(self, prospects: Prospects, taken: int, start: int) -> Iterable[Place]:
         """Devices for the next place."""
@@ -372,13 +365,6 @@ class _Search:
     def _problem(self) -> SearchProblem:
         return SearchProblem(self.site, self.site.untouched, self._requests, self._constraints, self._prospects)
 
-    def _take_shortcuts(self, wanted: Wanted) -> None:
-        """Raises _Impossible."""
-        self._bounded = True
-        if not self._is_possible():
-            raise _Impossible
-        self._begin_symmetry(wanted)
-
     def _is_possible(self) -> bool:
         """Whether the bounds leave room for a solution. If they do not, `reasons` says why."""
         for requests in self._requests:
@@ -403,10 +389,6 @@ class _Search:
                 self._later[claim, request] = list(self._rooms.values())
                 if len(alternatives) == 1:
                     self._rooms[alternatives[0]] = Room(self._prospects[alternatives[0]], self._ledger, taken)
-
-    def _leaves_room(self, claim: int, request: int) -> bool:
-        """Whether each later request still finds enough devices for itself."""
-        return all(room.left >= room.needed for room in self._later.get((claim, request), ()))
 
     def _state(self, claim: int, request: int, wanted: Wanted, taken: int, start: int) -> Hashable:
         """All that the rest of the search depends on; None as long as states are not compared."""

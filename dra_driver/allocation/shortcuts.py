@@ -10,7 +10,7 @@ numbered, and what follows from a number and a choice is remembered, because a s
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,6 +40,13 @@ class SearchProblem:
         """Of the requests without alternatives: these will be served or nothing will."""
         return [self.prospects[item[0]] for claim in self.requests for item in claim if len(item) == 1]
 
+    def constrained(self) -> Iterator[tuple[AnyConstraint, list[Prospects]]]:
+        """Each constraint, with those of `certain` that it covers."""
+        for claim, constraints in zip(self.requests, self.constraints, strict=True):
+            alone = [item[0] for item in claim if len(item) == 1]
+            for constraint in constraints:
+                yield constraint, [self.prospects[wanted] for wanted in alone if constraint.covers(wanted.name)]
+
 
 # -- bounds
 
@@ -58,15 +65,11 @@ def impossible(problem: SearchProblem) -> Refusal | None:
 
 def _too_few_that_match(problem: SearchProblem) -> str | None:
     """A matchAttribute of which no value has enough devices for all requests that it covers."""
-    for claim, constraints in zip(problem.requests, problem.constraints, strict=True):
-        for constraint in constraints:
-            covered = [
-                problem.prospects[item[0]] for item in claim if len(item) == 1 and constraint.covers(item[0].name)
-            ]
-            if isinstance(constraint, MatchAttribute) and covered:
-                groups = [_by_value(problem, constraint, prospects) for prospects in covered]
-                if not any(_group_is_enough(problem, covered, groups, value) for value in groups[0]):
-                    return _match_sentence(constraint, covered, groups)
+    for constraint, covered in problem.constrained():
+        if isinstance(constraint, MatchAttribute) and covered:
+            groups = [_by_value(constraint, prospects) for prospects in covered]
+            if not any(_group_is_enough(problem, covered, groups, value) for value in groups[0]):
+                return _match_sentence(constraint, covered, groups)
     return None
 
 
@@ -76,33 +79,24 @@ def _too_few_that_differ(problem: SearchProblem) -> str | None:
     In the end each request has a value of its own: that of its last device. `_paired` finds the most requests that can
     have one.
     """
-    for claim, constraints in zip(problem.requests, problem.constraints, strict=True):
-        for constraint in constraints:
-            if not isinstance(constraint, DistinctAttribute):
-                continue
-            covered = [
-                problem.prospects[item[0]] for item in claim if len(item) == 1 and constraint.covers(item[0].name)
-            ]
-            if (
-                why := next(
-                    filter(None, (_too_few_turns(problem, constraint, prospects) for prospects in covered)), None
-                )
-            ) is not None:
+    for constraint, covered in problem.constrained():
+        if not isinstance(constraint, DistinctAttribute):
+            continue
+        for prospects in covered:
+            if (why := _too_few_turns(constraint, prospects)) is not None:
                 return why
-            values = [frozenset(_by_value(problem, constraint, prospects)) for prospects in covered]
-            known = len(frozenset[Value]().union(*values))
-            # While its devices are chosen, a request of several needs two values besides those of the requests before.
-            needed = max((place + min(prospects.count, 2) for place, prospects in enumerate(covered)), default=0)
-            if needed > known or _paired(values) < len(covered):
-                whose = f"{len(covered)} requests need" if len(covered) > 1 else f"{covered[0].wanted} needs"
-                return (
-                    f"{whose} devices with different {constraint.attribute}; "
-                    f"their devices have {how_many(known, 'value')}"
-                )
+        values = [frozenset(_by_value(constraint, prospects)) for prospects in covered]
+        known = len(frozenset[Value]().union(*values))
+        # While its devices are chosen, a request of several needs two values besides those of the requests before.
+        needed = max((place + min(prospects.count, 2) for place, prospects in enumerate(covered)), default=0)
+        if needed > known or _paired(values) < len(covered):
+            whose = f"{len(covered)} requests need" if len(covered) > 1 else f"{covered[0].wanted} needs"
+            have = f"their devices have {how_many(known, 'value')}"
+            return f"{whose} devices with different {constraint.attribute}; {have}"
     return None
 
 
-def _too_few_turns(problem: SearchProblem, constraint: DistinctAttribute, prospects: Prospects) -> str | None:
+def _too_few_turns(constraint: DistinctAttribute, prospects: Prospects) -> str | None:
     """A request for more devices than the value changes along its devices.
 
     They are chosen in their order, and each differs from the one before it. With lists that is not so simple.
@@ -141,7 +135,7 @@ def _paired(choices: Sequence[Collection[Value]]) -> int:
 type _Groups = Mapping[Value, Collection[Candidate]]
 
 
-def _by_value(problem: SearchProblem, constraint: AnyConstraint, prospects: Prospects) -> _Groups:
+def _by_value(constraint: AnyConstraint, prospects: Prospects) -> _Groups:
     groups: dict[Value, set[Candidate]] = defaultdict(set)
     for candidate in prospects.eligible:
         for value in constraint.values(candidate):
@@ -165,13 +159,13 @@ def _match_sentence(constraint: AnyConstraint, covered: Sequence[Prospects], gro
     needed = sum(prospects.count for prospects in covered)
     sizes = Counter({value: len({c for group in groups for c in group.get(value, ())}) for value in groups[0]})
     largest = sizes.most_common(1)
-    best = f'the largest group has {largest[0][1]} ("{_text(largest[0][0][1])}")' if largest else "no device has it"
+    best = "no device has it"
+    if largest:
+        ((_, value), size) = largest[0]
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        best = f'the largest group has {size} ("{text}")'
     whose = f"{covered[0].wanted} needs" if len(covered) == 1 else f"{len(covered)} requests need"
     return f"{whose} {how_many(needed, 'device')} with one {constraint.attribute}; {best}"
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _too_few_devices(problem: SearchProblem) -> str | None:
@@ -190,15 +184,12 @@ def _may_repeat(problem: SearchProblem, requests: Iterable[Prospects], candidate
 
 
 def _too_little_room_for_one(problem: SearchProblem) -> str | None:
-    return next((why for prospects in problem.certain if (why := _too_little_room(problem, prospects))), None)
-
-
-def _too_little_room(problem: SearchProblem, prospects: Prospects) -> str | None:
-    fits = room(problem.ledger, prospects.eligible)
-    if fits >= prospects.count:
-        return None
-    needed = how_many(prospects.count, "device")
-    return f"{prospects.wanted} needs {needed}; their shared counters leave room for {fits}"
+    for prospects in problem.certain:
+        fits = room(problem.ledger, prospects.eligible)
+        if fits < prospects.count:
+            needed = how_many(prospects.count, "device")
+            return f"{prospects.wanted} needs {needed}; their shared counters leave room for {fits}"
+    return None
 
 
 def room(ledger: Ledger, candidates: Iterable[Candidate]) -> int:
