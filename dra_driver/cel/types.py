@@ -1,7 +1,7 @@
 """CEL values as Python values, what is equal, and the types of expressions and how they fit.
 
 bool, str and None are themselves; int is `int` within 64 bits, double is `float`; a list is a tuple, a map is a dict;
-quantities and versions are `Quantity` and `Version`.
+quantities and versions are `Quantity` and `Version`; IP addresses and networks are those of `ipaddress`.
 
 The type `DYN` is "known only when evaluated": it fits everything, and the evaluation looks at what it turns out to be.
 `ANY`, which device attributes have, is the same but for two things: it cannot be looped over, and a selector's result
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Any
 
 from dra_driver.quantity import Quantity, Version
@@ -47,21 +47,6 @@ def text_of_double(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """`ip('…')`."""
-
-    address: IPv4Address | IPv6Address
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """`cidr('…')`: an address, whose later bits need not be 0, and how many bits count."""
-
-    address: IPv4Address | IPv6Address
-    bits: int
-
-
-@dataclass(frozen=True, slots=True)
 class Optional:
     """A value that may be absent, as `map.?key` gives it."""
 
@@ -83,6 +68,7 @@ class TypeValue:
 
 
 _NUMBERS = (int, float)
+_OF_KUBERNETES = (Quantity, Version, IPv4Address, IPv6Address)
 
 
 def equality(left: object, right: object) -> bool | None:
@@ -96,11 +82,11 @@ def equality(left: object, right: object) -> bool | None:
         return left is right
     kind = type(left)
     if kind in _NUMBERS or type(right) in _NUMBERS:
-        return _equal_numbers(left, right) if kind in _NUMBERS and type(right) in _NUMBERS else _unlike(left)
+        return _equal_numbers(left, right) if kind in _NUMBERS and type(right) in _NUMBERS else _unlike(left, right)
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return _equal_maps(left, right)
     if kind is not type(right):
-        return _unlike(left)
+        return _unlike(left, right)
     if isinstance(right, Quantity) and right.is_computed:
         return None
     if isinstance(left, tuple) and isinstance(right, tuple):
@@ -115,9 +101,9 @@ def _equal_numbers(left: Any, right: Any) -> bool:
     return float(left) == float(right) if float in (type(left), type(right)) else bool(left == right)
 
 
-def _unlike(left: object) -> bool | None:
+def _unlike(left: object, right: object) -> bool | None:
     """Of a value and one of another type."""
-    return None if isinstance(left, Quantity | Version | Address | Prefix) else False
+    return None if isinstance(left, _OF_KUBERNETES) and type_name(left) != type_name(right) else False
 
 
 def _equal_maps(left: Mapping[object, object], right: Mapping[object, object]) -> bool:
@@ -208,8 +194,8 @@ def optional_of(value: Type) -> Type:
 
 _NAMES: Mapping[type, str] = {
     bool: "bool", int: "int", float: "double", str: "string", type(None): "null_type", tuple: "list", dict: "map",
-    Optional: "optional_type", Quantity: "quantity", Version: "semver", Address: "net.IP", Prefix: "net.CIDR",
-    TypeValue: "type",
+    Optional: "optional_type", Quantity: "quantity", Version: "semver", IPv4Address: "net.IP",
+    IPv6Address: "net.IP", IPv4Interface: "net.CIDR", IPv6Interface: "net.CIDR", TypeValue: "type",
 }  # fmt: skip
 NAMES_OF_TYPES = frozenset({
     "bool", "bytes", "double", "int", "list", "map", "null_type", "optional_type", "string", "type", "uint"

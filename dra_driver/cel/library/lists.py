@@ -39,21 +39,13 @@ def _non_zero(value: object) -> Optional:
     return ABSENT if zero else Optional(value)
 
 
-def _first(items: tuple[object, ...]) -> Optional:
-    return Optional(items[0]) if items else ABSENT
-
-
-def _last(items: tuple[object, ...]) -> Optional:
-    return Optional(items[-1]) if items else ABSENT
-
-
 OPTIONALS: Library = {
     "optional.of": [function(optional_of(A), Optional, A)],
     "optional.none": [function(optional_of(FREE), lambda: ABSENT)],
     "optional.ofNonZeroValue": [function(optional_of(A), _non_zero, A)],
     "hasValue": [method(BOOL, lambda optional: optional.present, optional_of(A))],
-    "first": [method(optional_of(A), _first, list_of(A))],
-    "last": [method(optional_of(A), _last, list_of(A))],
+    "first": [method(optional_of(A), lambda items: Optional(items[0]) if items else ABSENT, list_of(A))],
+    "last": [method(optional_of(A), lambda items: Optional(items[-1]) if items else ABSENT, list_of(A))],
     "value": [method(A, _value, optional_of(A))],
 }
 
@@ -102,20 +94,12 @@ def _sum(items: Items) -> Any:
     return total
 
 
-def _index(items: Items, wanted: object) -> int:
-    return next((index for index, item in enumerate(items) if equality(item, wanted)), -1)
-
-
-def _last_index(items: Items, wanted: object) -> int:
-    return next((index for index in reversed(range(len(items))) if equality(items[index], wanted)), -1)
+def _places(items: Items, wanted: object) -> list[int]:
+    return [index for index, item in enumerate(items) if equality(item, wanted)]
 
 
 def _contains(items: Items, wanted: Items) -> bool:
     return all(any(equality(item, element) for item in items) for element in wanted)
-
-
-def _intersects(left: Items, right: Items) -> bool:
-    return any(equality(item, other) for item in left for other in right)
 
 
 _MOST_INCLUDED = 48
@@ -147,14 +131,14 @@ LISTS: Library = {
         method(INT, _sum, list_of(INT)),
         method(DOUBLE, lambda items: _sum(items) if items else 0.0, list_of(DOUBLE)),
     ],
-    "indexOf": [method(INT, _index, _LIST, A)],
-    "lastIndexOf": [method(INT, _last_index, _LIST, A)],
+    "indexOf": [method(INT, lambda items, wanted: min(_places(items, wanted), default=-1), _LIST, A)],
+    "lastIndexOf": [method(INT, lambda items, wanted: max(_places(items, wanted), default=-1), _LIST, A)],
 }
 
 SETS: Library = {
     "sets.contains": [function(BOOL, _contains, _LIST, _LIST)],
     "sets.equivalent": [function(BOOL, lambda a, b: _contains(a, b) and _contains(b, a), _LIST, _LIST)],
-    "sets.intersects": [function(BOOL, _intersects, _LIST, _LIST)],
+    "sets.intersects": [function(BOOL, lambda a, b: any(_contains(b, (item,)) for item in a), _LIST, _LIST)],
 }
 
 INCLUDES: Library = {"includes": [method(BOOL, _includes, DYN, DYN)]}
