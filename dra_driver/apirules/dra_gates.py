@@ -15,92 +15,80 @@ type _GatedFields = Mapping[str, Mapping[str, str]]
 """By gate, or several that must all be on: the fields that it covers, by the path of the parts that have them. `[]` is
 each item of a list, `{}` each value of a map."""
 
-_EXACT, _ALTERNATIVES = "devices.requests[].exactly", "devices.requests[].firstAvailable[]"
+_REQUESTS = ("requests[].exactly", "requests[].firstAvailable[]")
 
-_OF_SLICES: _GatedFields = {
-    "DRADeviceTaints": {"spec.devices[]": "taints"},
-    "DRAPartitionableDevices": {
-        "spec": "sharedCounters perDeviceNodeSelection",
-        "spec.devices[]": "consumesCounters nodeName nodeSelector allNodes",
+
+def _of_claims(devices: str) -> _GatedFields:
+    """Of what has claims' requests and constraints at the path `devices`."""
+
+    def of_requests(name: str) -> dict[str, str]:
+        return {f"{devices}.{request}": name for request in _REQUESTS}
+
+    return {
+        "DRAPrioritizedList": {f"{devices}.requests[]": "firstAvailable"},
+        "DRAAdminAccess": of_requests("adminAccess"),
+        "DRAConsumableCapacity": of_requests("capacity") | {f"{devices}.constraints[]": "distinctAttribute"},
+        "DRADeviceTaints": of_requests("tolerations"),
+    }
+
+
+_KEPT_BEFORE_35 = ("distinctAttribute", "tolerations")
+"""Of claims: Kubernetes 1.34 keeps these with any gates."""
+
+_SPECS: Mapping[str, _GatedFields] = {
+    "ResourceSlice": {
+        "DRADeviceTaints": {"spec.devices[]": "taints"},
+        "DRAPartitionableDevices": {
+            "spec": "sharedCounters perDeviceNodeSelection",
+            "spec.devices[]": "consumesCounters nodeName nodeSelector allNodes",
+        },
+        "DRADeviceBindingConditions DRAResourceClaimDeviceStatus": {
+            "spec.devices[]": "bindsToNode bindingConditions bindingFailureConditions"
+        },
+        "DRAConsumableCapacity": {
+            "spec.devices[]": "allowMultipleAllocations",
+            "spec.devices[].capacity{}": "requestPolicy",
+        },
+        "DRANodeAllocatableResources": {"spec.devices[]": "nodeAllocatableResourceMappings"},
+        "DRAListTypeAttributes": {"spec.devices[].attributes{}": "bools ints strings versions"},
     },
-    "DRADeviceBindingConditions DRAResourceClaimDeviceStatus": {
-        "spec.devices[]": "bindsToNode bindingConditions bindingFailureConditions"
-    },
-    "DRAConsumableCapacity": {
-        "spec.devices[]": "allowMultipleAllocations",
-        "spec.devices[].capacity{}": "requestPolicy",
-    },
-    "DRANodeAllocatableResources": {"spec.devices[]": "nodeAllocatableResourceMappings"},
-    "DRAListTypeAttributes": {"spec.devices[].attributes{}": "bools ints strings versions"},
+    "ResourceClaim": _of_claims("spec.devices"),
+    "ResourceClaimTemplate": _of_claims("spec.spec.devices"),
+    "DeviceClass": {"DRAExtendedResource": {"spec": "extendedResourceName"}},
 }
-_OF_CLAIM_SPECS_34: _GatedFields = {
-    "DRAPrioritizedList": {"devices.requests[]": "firstAvailable"},
-    "DRAAdminAccess": {_EXACT: "adminAccess", _ALTERNATIVES: "adminAccess"},
-    "DRAConsumableCapacity": {_EXACT: "capacity", _ALTERNATIVES: "capacity"},
-}
-"""Kubernetes 1.34 keeps tolerations and `distinctAttribute` with any gates."""
-_OF_CLAIM_SPECS: _GatedFields = {
-    **_OF_CLAIM_SPECS_34,
-    "DRADeviceTaints": {_EXACT: "tolerations", _ALTERNATIVES: "tolerations"},
-    "DRAConsumableCapacity": {
-        **_OF_CLAIM_SPECS_34["DRAConsumableCapacity"],
-        "devices.constraints[]": "distinctAttribute",
+_RESULTS = "status.allocation.devices.results[]"
+_STATUSES: Mapping[str, _GatedFields] = {
+    "ResourceClaim": {
+        "DRAResourceClaimDeviceStatus": {"status": "devices"},
+        "DRAAdminAccess": {_RESULTS: "adminAccess"},
+        "DRAConsumableCapacity": {_RESULTS: "shareID consumedCapacity", "status.devices[]": "shareID"},
+        "DRADeviceBindingConditions": {_RESULTS: "bindingConditions bindingFailureConditions"},
+    },
+    "Pod": {
+        "DRAExtendedResource": {"status": "extendedResourceClaimStatus"},
+        "ResourceHealthStatus": {
+            "status.containerStatuses[]": "allocatedResourcesStatus",
+            "status.initContainerStatuses[]": "allocatedResourcesStatus",
+            "status.ephemeralContainerStatuses[]": "allocatedResourcesStatus",
+        },
     },
 }
-_OF_CLAIM_STATUSES: _GatedFields = {
-    "DRAResourceClaimDeviceStatus": {"": "devices"},
-    "DRAAdminAccess": {"allocation.devices.results[]": "adminAccess"},
-    "DRAConsumableCapacity": {"allocation.devices.results[]": "shareID consumedCapacity", "devices[]": "shareID"},
-    "DRADeviceBindingConditions": {"allocation.devices.results[]": "bindingConditions bindingFailureConditions"},
-}
-_OF_POD_STATUSES: _GatedFields = {
-    "DRAExtendedResource": {"": "extendedResourceClaimStatus"},
-    "ResourceHealthStatus": {
-        "containerStatuses[]": "allocatedResourcesStatus",
-        "initContainerStatuses[]": "allocatedResourcesStatus",
-        "ephemeralContainerStatuses[]": "allocatedResourcesStatus",
-    },
-}
-_OF_CLASSES: _GatedFields = {"DRAExtendedResource": {"": "extendedResourceName"}}
 
 
-def drop_from_slice(obj: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
-    """ResourceSlice."""
-    _drop(_OF_SLICES, obj, old, gates)
-
-
-def drop_from_claim_spec(spec: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
-    """The spec of a claim or of a template's claim."""
-    _drop(_OF_CLAIM_SPECS if gates.minor >= 35 else _OF_CLAIM_SPECS_34, spec, old, gates)
-
-
-def drop_from_status(status: JsonObject, old: JsonObject, gates: FeatureGates) -> None:
-    """The status of a claim."""
-    _drop(_OF_CLAIM_STATUSES, status, old, gates)
-
-
-def drop_from_pod_status(status: JsonObject, old: JsonObject, gates: FeatureGates) -> None:
-    """The status of a pod."""
-    _drop(_OF_POD_STATUSES, status, old, gates)
-
-
-def drop_from_class(spec: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
-    """DeviceClass."""
-    _drop(_OF_CLASSES, spec, old, gates)
+def drop_disabled(obj: JsonObject, old: JsonObject | None, gates: FeatureGates, *, status: bool = False) -> None:
+    """From the spec of a slice, claim, template or class; with `status`, from the status of a claim or pod."""
+    for names, covered in (_STATUSES if status else _SPECS).get(obj.get("kind", ""), {}).items():
+        if all(map(gates.enabled, names.split())) or (old is not None and _in_use(covered, old)):
+            continue
+        for part, name in _places(covered, obj):
+            if gates.minor >= 35 or name not in _KEPT_BEFORE_35:
+                part.pop(name, None)
 
 
 def as_kept(obj: JsonObject, minor: int) -> JsonObject:
     """The parts of a new claim, template, class or slice that a server 1.`minor` with its default gates keeps."""
-    parts, gates = deepcopy(obj), FeatureGates(minor)
-    match obj.get("kind"):
-        case "ResourceClaim":
-            drop_from_claim_spec(parts["spec"], None, gates)
-        case "ResourceClaimTemplate":
-            drop_from_claim_spec(parts["spec"]["spec"], None, gates)
-        case "DeviceClass":
-            drop_from_class(parts["spec"], None, gates)
-        case "ResourceSlice":
-            drop_from_slice(parts, None, gates)
+    parts = deepcopy(obj)
+    drop_disabled(parts, None, FeatureGates(minor))
     return parts
 
 
@@ -117,14 +105,6 @@ def _names(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _names(item)
-
-
-def _drop(table: _GatedFields, obj: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
-    for names, covered in table.items():
-        if all(map(gates.enabled, names.split())) or (old is not None and _in_use(covered, old)):
-            continue
-        for part, name in _places(covered, obj):
-            part.pop(name, None)
 
 
 def _in_use(covered: Mapping[str, str], obj: JsonObject) -> bool:

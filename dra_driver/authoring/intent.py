@@ -1,7 +1,7 @@
 """What a user wants of GPUs, before it is a claim: values, and how they are read from words. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -55,21 +55,6 @@ SAME_ATTRIBUTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ShareIntent:
-    """Of a device that others have shares of. Quantities as text; None takes what the device gives by default."""
-
-    cores: str | None = None
-    """Percent of its multiprocessors."""
-    memory: str | None = None
-    shares: str | None = None
-
-    @property
-    def amounts(self) -> dict[str, str]:
-        amounts = {"cores": self.cores, "memory": self.memory, "shares": self.shares}
-        return {name: value for name, value in amounts.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
 class MpsWish:
     """Programs of the claim run at once; limits for each of them."""
 
@@ -97,7 +82,9 @@ class Intent:
     memory: str | None = None
     """At least, of each device."""
     mig: str | None = None
-    share: ShareIntent | None = None
+    share: Mapping[str, str] | None = None
+    """Of a device that others have shares of: quantities of `cores` (percent of its multiprocessors), `memory` and
+    `shares`. What is not there is what the device gives by default."""
     nic: bool = False
     nic_class: str = DRANET_CLASS
     mps: MpsWish | None = None
@@ -154,7 +141,7 @@ def is_model(gpu: GpuFacts, model: str) -> bool:
     return re.search(product_pattern(model), gpu.product_name) is not None
 
 
-def parse_share(text: str) -> ShareIntent:
+def parse_share(text: str) -> dict[str, str]:
     """From `cores=50,memory=8Gi`, or `shares=2`. Raises InvalidInput."""
     settings = _settings(text, ("cores", "memory", "shares"), "--share")
     for name in ("cores", "shares"):
@@ -162,7 +149,7 @@ def parse_share(text: str) -> ShareIntent:
             _whole_number(settings[name], f"--share {name}", 1, 100 if name == "cores" else 10_000)
     if "memory" in settings:
         quantity(settings["memory"], "--share memory")
-    return ShareIntent(settings.get("cores"), settings.get("memory"), settings.get("shares"))
+    return dict(sorted(settings.items()))
 
 
 def parse_mps(text: str) -> MpsWish:

@@ -115,9 +115,9 @@ def _wanted(intent: Intent, model: str | None, count: int | None) -> JsonObject:
         wanted["allocationMode"] = Noted("Every device of the node that matches, also those in use.", "All")
     elif count is not None:
         wanted["count"] = count
-    if intent.share is not None and intent.share.amounts:
+    if intent.share:
         note = "A share of a device that other claims share, too; cores are percent of its compute."
-        wanted["capacity"] = Noted(f"{note} Needs Kubernetes 1.36.", {"requests": dict(intent.share.amounts)})
+        wanted["capacity"] = Noted(f"{note} Needs Kubernetes 1.36.", {"requests": dict(intent.share)})
     if intent.tolerate:
         note = "Also devices with these taints. Needs Kubernetes 1.36; older ones drop this."
         wanted["tolerations"] = Noted(note, [_toleration(text) for text in intent.tolerate])
@@ -345,7 +345,7 @@ _SAME_WORDS = {
 
 def _what(intent: Intent) -> str:
     if intent.share is not None:
-        amounts = ", ".join(f"{name} {value}" for name, value in intent.share.amounts.items())
+        amounts = ", ".join(f"{name} {value}" for name, value in intent.share.items())
         return f"share{f' ({amounts})' if amounts else ''} of a {f'MIG device {intent.mig}' if intent.mig else 'GPU'}"
     return {
         DeviceKind.GPU: "GPU",

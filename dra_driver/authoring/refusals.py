@@ -47,8 +47,8 @@ def notes(intent: Intent, known: Sequence[GpuFacts]) -> Iterator[str]:
     if intent.kind in (DeviceKind.GPU, DeviceKind.VFIO) and intent.memory is not None:
         yield from _just_missed(quantity(intent.memory, "--memory"), intent, known)
     share = intent.share
-    if share is not None and (share.cores is None) is not (share.memory is None):
-        given, other = ("memory", "cores") if share.cores is None else ("cores", "memory")
+    if share is not None and ("cores" in share) is not ("memory" in share):
+        given, other = ("cores", "memory") if "cores" in share else ("memory", "cores")
         yield (
             f"on devices that are shared by memory and cores, a claim with {given} alone takes all {other}, and no"
             f" other claim gets a share; add {other}=… to --share"
@@ -248,7 +248,7 @@ def _of_gpu(intent: Intent, gpu: GpuFacts) -> Iterator[str]:
         yield reason
     elif intent.mig is not None and intent.mig not in (profiles := _profiles(facts)):
         yield f"{gpu.product_name} has no profile {intent.mig}, but {', '.join(profiles)}"
-    wanted = intent.memory or (intent.share.memory if intent.share is not None else None)
+    wanted = intent.memory or (intent.share or {}).get("memory")
     has = Quantity.of_bytes(gpu.memory_bytes or 0)
     if (
         wanted is not None

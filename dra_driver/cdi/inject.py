@@ -11,7 +11,7 @@ from posixpath import normpath
 from typing import Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from dra_driver.cdi.model import (
     NO_PERMISSIONS,
@@ -21,6 +21,7 @@ from dra_driver.cdi.model import (
     DeviceNode,
     Hook,
     Mount,
+    adapter_of,
     problems_of,
     qualified_name,
 )
@@ -180,7 +181,7 @@ def decode(text: str | bytes, *, about: str = "CDI spec") -> CdiSpec:
     Raises InvalidInput with all problems: unknown fields, wrong types, or what `problems_of` finds.
     """
     try:
-        spec = _ADAPTER.validate_json(json.dumps(_without_null(_parsed(text)), default=str))
+        spec: CdiSpec = adapter_of(CdiSpec).validate_json(json.dumps(_without_null(_parsed(text)), default=str))
     except (ValueError, yaml.YAMLError) as error:
         problems = _decoding_problems(error)
         raise InvalidInput(f"is invalid: {'; '.join(problems)}", about=about, problems=problems) from error
@@ -188,9 +189,6 @@ def decode(text: str | bytes, *, about: str = "CDI spec") -> CdiSpec:
     if problems:
         raise InvalidInput(f"is invalid: {'; '.join(problems)}", about=about, problems=problems)
     return spec
-
-
-_ADAPTER = TypeAdapter(CdiSpec)
 
 
 def _parsed(text: str | bytes) -> object:

@@ -20,7 +20,6 @@ from dra_driver.authoring.intent import (
     MpsWish,
     ObjectForm,
     Same,
-    ShareIntent,
     WorkloadKind,
     parse_mps,
     parse_share,
@@ -208,7 +207,7 @@ def offered(
         gpu=gpu,
         memory=_amount(memory),
         mig=mig,
-        share=ShareIntent() if shared else None,
+        share={} if shared else None,
         mps=_mps(mps, mps_limits),
         interval=_INTERVALS[time_slice] if time_slice is not None else None,
         isolated=isolated,
@@ -367,7 +366,7 @@ def _somebody_is_there() -> bool:
 
 def _asked_share(intent: Intent) -> Intent:
     if intent.form is ObjectForm.CLASS:
-        return replace(intent, share=ShareIntent())
+        return replace(intent, share={})
     text = "How much, as cores=50,memory=8Gi or shares=1?"
     return _asked_of(intent, "share", text, "cores=50,memory=8Gi", parse_share)
 

@@ -67,7 +67,7 @@ def _is_global(address: _Address) -> bool:
     return not (special or address == _EVERYBODY)
 
 
-def _contains(prefix: Any, inner: Any) -> bool:
+def _contains(prefix: Any, inner: Any) -> Any:
     return prefix.version == inner.version and inner.network.subnet_of(prefix.network)
 
 

@@ -1,7 +1,6 @@
 """The rules of resource.k8s.io: defaults, dropped fields, immutability, and who may ask for admin access."""
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.apirules import dra_gates
 from dra_driver.apirules.dra_claims import (
     default_claim_spec,
     problems_of_claim_spec,
@@ -9,6 +8,7 @@ from dra_driver.apirules.dra_claims import (
     problems_of_status,
 )
 from dra_driver.apirules.dra_fields import admin_access_denied, same
+from dra_driver.apirules.dra_gates import drop_disabled
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice
 from dra_driver.apirules.metadata import template_problems
 from dra_driver.apirules.status import FieldProblem, invalid
@@ -30,7 +30,7 @@ class SliceRules(TypeRules):
             obj["spec"].setdefault("devices", None)
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        dra_gates.drop_from_slice(obj, old, situation.gates)
+        drop_disabled(obj, old, situation.gates)
         driver = obj["spec"].get("driver", "")
         if driver != driver.lower() and situation.minor >= 35:
             situation.warnings.append(
@@ -55,7 +55,7 @@ class TemplateRules(TypeRules):
         default_claim_spec(self.spec_of(obj))
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        dra_gates.drop_from_claim_spec(self.spec_of(obj), old and self.spec_of(old), situation.gates)
+        drop_disabled(obj, old, situation.gates)
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         if old is not None:
@@ -89,7 +89,7 @@ class ClaimRules(TemplateRules):
 
     def prepare_status(self, obj: JsonObject, old: JsonObject, situation: Situation) -> None:
         status, before = obj["status"], old.get("status", {})
-        dra_gates.drop_from_status(status, before, situation.gates)
+        drop_disabled(obj, old, situation.gates, status=True)
         _drop_released_devices(status, before)
 
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
@@ -107,7 +107,7 @@ class ClassRules(TypeRules):
     """DeviceClass."""
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        dra_gates.drop_from_class(obj["spec"], old and old["spec"], situation.gates)
+        drop_disabled(obj, old, situation.gates)
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         return problems_of_class_spec(obj["spec"], situation.selector_problem)

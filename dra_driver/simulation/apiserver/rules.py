@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules import dra_fields
-from dra_driver.apirules.dra_gates import drop_from_pod_status
+from dra_driver.apirules.dra_gates import drop_disabled
 from dra_driver.apirules.metadata import dns_label, dns_subdomain
 from dra_driver.apirules.status import (
     FieldProblem,
@@ -149,8 +149,7 @@ class PodRules(TypeRules):
         status = obj["status"]
         if status.get("podIP"):
             status.setdefault("podIPs", [{"ip": status["podIP"]}])
-        before = old.get("status", {})
-        drop_from_pod_status(status, before, situation.gates)
+        drop_disabled(obj, old, situation.gates, status=True)
 
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         status, spec = obj["status"], obj["spec"]

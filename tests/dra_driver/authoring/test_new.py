@@ -18,7 +18,7 @@ from dra_driver.api.config import GpuConfig, MigDeviceConfig
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import DEVICE_CLASSES, NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaim
-from dra_driver.authoring.intent import Intent, MpsWish, ObjectForm, Same, ShareIntent, WorkloadKind
+from dra_driver.authoring.intent import Intent, MpsWish, ObjectForm, Same, WorkloadKind
 from dra_driver.authoring.objects import objects_of
 from dra_driver.authoring.refusals import refusals
 from dra_driver.authoring.writing import plain, written
@@ -50,8 +50,7 @@ INTENTS = st.builds(
     same=st.none() | st.sampled_from(Same),
     memory=st.none() | st.sampled_from(["1Gi", "40Gi", "100Gi", "900Gi"]),
     mig=st.none() | st.sampled_from(PROFILES),
-    share=st.none()
-    | st.sampled_from([ShareIntent(), ShareIntent("50", "8Gi"), ShareIntent(shares="1"), ShareIntent(memory="200Gi")]),
+    share=st.none() | st.sampled_from([{}, {"cores": "50", "memory": "8Gi"}, {"shares": "1"}, {"memory": "200Gi"}]),
     nic=st.booleans(),
     mps=st.none() | st.sampled_from([MpsWish(), MpsWish(50, "8Gi"), MpsWish(memory="1Gi")]),
     interval=st.none() | st.sampled_from(["Default", "Long"]),
@@ -204,9 +203,9 @@ def fitting(intent: Intent) -> str | None:
         (Intent(mig="1g.10gb"), "a100-pcie-40"),
         (Intent(mig="1g.10gb", count=7, same=Same.GPU), "a100-pcie-80"),
         (Intent(mig="1c.3g.40gb"), None),
-        (Intent(share=ShareIntent("50", "8Gi")), "a10"),
-        (Intent(share=ShareIntent("50", "8Gi"), gpu="l40s", isolated=True), "l40s"),
-        (Intent(share=ShareIntent("50", "8Gi"), mig="1g.10gb"), "a100-pcie-40"),
+        (Intent(share={"cores": "50", "memory": "8Gi"}), "a10"),
+        (Intent(share={"cores": "50", "memory": "8Gi"}, gpu="l40s", isolated=True), "l40s"),
+        (Intent(share={"cores": "50", "memory": "8Gi"}, mig="1g.10gb"), "a100-pcie-40"),
         (Intent(prefer=("x900", "h200", "h100")), "dgx-h100"),
         (Intent(gpu="a100", memory="70Gi"), "a100-pcie-80"),
         (Intent(gpu="x900"), None),
@@ -232,6 +231,6 @@ def test_any_accepted_intent_of_known_models_fits_somewhere_or_asks_for_more_tha
     if fitting(intent) is None:
         # Parts of GPU instances are published where a policy asks for them, which none of these do.
         large = intent.devices > 4 or (intent.mig is not None and "c." in intent.mig)
-        large = large or intent.memory == "900Gi" or intent.share == ShareIntent(memory="200Gi")
+        large = large or intent.memory == "900Gi" or intent.share == {"memory": "200Gi"}
         combined = intent.same is not None or intent.nic or intent.isolated or intent.share is not None
         assert large or (combined and (intent.mig is not None or intent.share is not None or intent.memory is not None))

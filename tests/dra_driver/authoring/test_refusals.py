@@ -8,7 +8,6 @@ from dra_driver.authoring.intent import (
     MpsWish,
     ObjectForm,
     Same,
-    ShareIntent,
     WorkloadKind,
     is_model,
     parse_mps,
@@ -28,12 +27,12 @@ KNOWN = known_gpus()
     [
         (Intent(mps=MpsWish(), interval="Long"), "--mps with --time-slice: time-slicing and MPS exclude each other"),
         (
-            Intent(share=ShareIntent("50"), mps=MpsWish()),
+            Intent(share={"cores": "50"}, mps=MpsWish()),
             "--mps with --share: the device has one time slice and one MPS daemon",
         ),
-        (Intent(share=ShareIntent("50"), interval="Long"), "--time-slice with --share: the device has one time slice"),
+        (Intent(share={"cores": "50"}, interval="Long"), "--time-slice with --share: the device has one time slice"),
         (Intent(vm=True, mig="1g.10gb"), "--vm with --mig: a GPU of a virtual machine is unavailable"),
-        (Intent(vm=True, share=ShareIntent("50")), "--vm with --share: a GPU of a virtual machine is unavailable"),
+        (Intent(vm=True, share={"cores": "50"}), "--vm with --share: a GPU of a virtual machine is unavailable"),
         (Intent(vm=True, mps=MpsWish()), "--vm with --mps: the GPU is exclusive to a virtual machine"),
         (
             Intent(mig="1g.10gb", interval="Long"),
@@ -50,14 +49,14 @@ KNOWN = known_gpus()
         (Intent(count=2, same=Same.GPU), "--same gpu without --mig"),
         (Intent(gpu="h100", prefer=("a100",)), "--gpu with --prefer"),
         (Intent(mig="1g.10gb", memory="5Gi"), "--memory with --mig: the profile 1g.10gb says how much memory"),
-        (Intent(share=ShareIntent(memory="8Gi"), memory="8Gi"), "--memory with --share: set it in --share"),
+        (Intent(share={"memory": "8Gi"}, memory="8Gi"), "--memory with --share: set it in --share"),
         (
-            Intent(ObjectForm.CLASS, share=ShareIntent(), memory="8Gi"),
+            Intent(ObjectForm.CLASS, share={}, memory="8Gi"),
             "--memory with --shared: a claim says how much memory its share has",
         ),
-        (Intent(ObjectForm.CLASS, share=ShareIntent(), vm=True), "--vm with --shared: a GPU of a virtual machine"),
-        (Intent(ObjectForm.CLASS, share=ShareIntent(), interval="Long"), "--time-slice with --shared: the device has"),
-        (Intent(admin=True, share=ShareIntent("50")), "--share with --admin: admin access takes nothing"),
+        (Intent(ObjectForm.CLASS, share={}, vm=True), "--vm with --shared: a GPU of a virtual machine"),
+        (Intent(ObjectForm.CLASS, share={}, interval="Long"), "--time-slice with --shared: the device has"),
+        (Intent(admin=True, share={"cores": "50"}), "--share with --admin: admin access takes nothing"),
         (Intent(admin=True, prefer=("h100",)), "--prefer with --admin"),
         (Intent(isolated=True, mig="1c.3g.40gb"), "--isolated with --mig 1c.3g.40gb: parts of one GPU instance"),
         (Intent(count=33), "--count 33: 1 to 32"),
@@ -77,7 +76,7 @@ def test_a_wrong_combination_is_refused_with_its_reason(intent: Intent, reason: 
 
 
 def test_for_a_class_no_option_is_proposed_that_only_claims_have() -> None:
-    reasons = refusals(Intent(ObjectForm.CLASS, name="threads=50", share=ShareIntent()), KNOWN)
+    reasons = refusals(Intent(ObjectForm.CLASS, name="threads=50", share={}), KNOWN)
     assert reasons == ("NAME 'threads=50': not a name; set MPS limits with --mps-limits",)
 
 
@@ -120,8 +119,8 @@ def test_a_share_that_cannot_be_read_is_refused(text: str) -> None:
 
 
 def test_shares_and_limits_are_read_from_words() -> None:
-    assert parse_share("cores=50, memory=8Gi") == ShareIntent("50", "8Gi")
-    assert parse_share("shares=2") == ShareIntent(shares="2")
+    assert parse_share("cores=50, memory=8Gi") == {"cores": "50", "memory": "8Gi"}
+    assert parse_share("shares=2") == {"shares": "2"}
     assert parse_mps("threads=50,memory=8Gi") == MpsWish(50, "8Gi")
     with pytest.raises(InvalidInput, match="is 1024 bytes"):
         parse_mps("memory=1Ki")
@@ -137,10 +136,10 @@ def test_shares_and_limits_are_read_from_words() -> None:
         (Intent(gpu="t4", memory="16Gi"), "Tesla T4 (15.0Gi); to include them, write --memory 15Gi"),
         (Intent(gpu="l4", memory="16Gi"), None),
         (Intent(memory="79Gi"), None),
-        (Intent(share=ShareIntent("33")), "a claim with cores alone takes all memory, and no other claim gets a share"),
-        (Intent(share=ShareIntent(None, "8Gi")), "a claim with memory alone takes all cores"),
-        (Intent(share=ShareIntent("33", "8Gi")), None),
-        (Intent(share=ShareIntent(None, None, "1")), None),
+        (Intent(share={"cores": "33"}), "a claim with cores alone takes all memory, and no other claim gets a share"),
+        (Intent(share={"memory": "8Gi"}), "a claim with memory alone takes all cores"),
+        (Intent(share={"cores": "33", "memory": "8Gi"}), None),
+        (Intent(share={"shares": "1"}), None),
     ],
 )
 def test_what_may_surprise_is_noted(intent: Intent, note: str | None) -> None:
