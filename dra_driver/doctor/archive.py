@@ -13,8 +13,9 @@ import tarfile
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -197,24 +198,16 @@ _MOST_READ_BYTES = 64 * 2**20
 _MOST_METRICS_BYTES = 8 * 2**20
 
 
+@dataclass
 class Logs:
-    """`lines` are the last of each log, `most_bytes` the limit of each log, `total_bytes` that of all."""
+    """`lines` are the last of each log, `most_bytes` the limit of each log, `left_bytes` that of all."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        bundle: Bundle,
-        *,
-        lines: int,
-        most_bytes: int = 4 * 2**20,
-        total_bytes: int = 256 * 2**20,
-    ) -> None:
-        self._kube = kube
-        self._bundle = bundle
-        self._lines = lines
-        self._most_bytes = most_bytes
-        self._left_bytes = total_bytes
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+    kube: Kube
+    bundle: Bundle
+    lines: int
+    most_bytes: int = 4 * 2**20
+    left_bytes: int = 256 * 2**20
+    _turn: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _AT_ONCE))
 
     async def read(self, pods: tuple[Pod, ...]) -> None:
         """Unhealthy pods first, because all logs may be too long."""
@@ -232,26 +225,26 @@ class Logs:
 
     async def _log(self, pod: Pod, container: str, *, previous: bool) -> None:
         name = f"logs/{pod}/{container}{'.previous' if previous else ''}.log"
-        if self._left_bytes <= 0:
-            self._bundle.error(name, "left out: all logs together are too long")
+        if self.left_bytes <= 0:
+            self.bundle.error(name, "left out: all logs together are too long")
             return
-        query = {"container": container, "tailLines": str(self._lines), "timestamps": "true"}
+        query = {"container": container, "tailLines": str(self.lines), "timestamps": "true"}
         query |= {"previous": "true"} if previous else {}
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/log"
         # Other logs are read at the same time; what this one does not need is given back.
-        reserved = min(self._most_bytes, self._left_bytes)
-        self._left_bytes -= reserved
+        reserved = min(self.most_bytes, self.left_bytes)
+        self.left_bytes -= reserved
         end = _End(reserved)
         try:
-            lines = self._kube.lines(path, most_bytes=_MOST_READ_BYTES, **query)
+            lines = self.kube.lines(path, most_bytes=_MOST_READ_BYTES, **query)
             async with aclosing(lines):
                 async for line in lines:
                     end.add(line)
         except ClusterError as error:
-            self._bundle.error(name, error.message)
-        self._left_bytes += 0 if end.cut else max(0, reserved - end.size)
+            self.bundle.error(name, error.message)
+        self.left_bytes += 0 if end.cut else max(0, reserved - end.size)
         if end.size:
-            self._bundle.text(name, end.lines())
+            self.bundle.text(name, end.lines())
 
     async def _metrics(self, pod: Pod) -> None:
         path = metrics_path(pod)
@@ -259,11 +252,11 @@ class Logs:
             return
         name = f"metrics/{pod}.txt"
         try:
-            lines = self._kube.lines(path, most_bytes=_MOST_METRICS_BYTES)
+            lines = self.kube.lines(path, most_bytes=_MOST_METRICS_BYTES)
             async with aclosing(lines):
-                self._bundle.text(name, [line.decode(errors="replace") async for line in lines])
+                self.bundle.text(name, [line.decode(errors="replace") async for line in lines])
         except ClusterError as error:
-            self._bundle.error(name, error.message)
+            self.bundle.error(name, error.message)
 
 
 class _End:

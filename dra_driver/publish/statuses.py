@@ -5,6 +5,7 @@ written keeps no pool from being published.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
@@ -24,33 +25,25 @@ NOT_FOLLOWED = "PolicyNotFollowed"
 """Reason of an Event."""
 
 
+@dataclass
 class InventoryStatuses:
     """Of one driver's limitations. `tell` takes Events, if any. `now` is the wall clock. `beside` are the
     drivers whose limitations others write."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        driver: str,
-        tell: Callable[[News], None] | None,
-        now: Callable[[], datetime],
-        beside: Collection[str] = (),
-        look_again: Callable[[str], None] = lambda name: None,
-    ) -> None:
-        self._kube = kube
-        self._driver = driver
-        self._tell = tell
-        self._beside = beside
-        self._now = now
-        self._written_at: dict[str, str] = {}
-        """By inventory: the resourceVersion on which the last write was based. The watch has not shown that write
-        as long as the inventory still has this version."""
-        self._made: dict[str, str] = {}
-        """By inventory: the resourceVersion that the last write made."""
-        self._shown: dict[str, str | None] = {}
-        """By inventory that is being written: the resourceVersion that the watch has shown meanwhile."""
-        self._look_again = look_again
-        self._refused: str | None = None
+    kube: Kube
+    driver: str
+    tell: Callable[[News], None] | None
+    now: Callable[[], datetime]
+    beside: Collection[str] = ()
+    look_again: Callable[[str], None] = lambda name: None
+    _written_at: dict[str, str] = field(default_factory=dict)
+    """By inventory: the resourceVersion on which the last write was based. The watch has not shown that write as long
+    as the inventory still has this version."""
+    _made: dict[str, str] = field(default_factory=dict)
+    """By inventory: the resourceVersion that the last write made."""
+    _shown: dict[str, str | None] = field(default_factory=dict)
+    """By inventory that is being written: the resourceVersion that the watch has shown meanwhile."""
+    _refused: str | None = None
 
     async def write(
         self,
@@ -65,8 +58,8 @@ class InventoryStatuses:
         Whether it says so now; if not, the watch is about to show a newer version. Raises Unreachable.
         """
         version = inventory.resource_version
-        time = wire_time(self._now())
-        after = wanted_status(before, self._driver, limitations, time, self._beside)
+        time = wire_time(self.now())
+        after = wanted_status(before, self.driver, limitations, time, self.beside)
         if policy is not None and policy != before.policy:
             after = after.model_copy(update={"policy": policy})
         if after is before:
@@ -85,21 +78,19 @@ class InventoryStatuses:
             return False
         self._written_at[inventory.name] = version
         self._refused = None
-        if self._tell is not None and (news := _news(inventory.name, before, after)) is not None:
-            self._tell(news)
+        if self.tell is not None and (news := _news(inventory.name, before, after)) is not None:
+            self.tell(news)
         return True
 
     async def _patch(self, name: str, patch: JsonObject) -> None:
         made = None
         self._shown[name] = None
         try:
-            stored = await self._kube.merge_patch(
-                NODE_INVENTORIES, name, patch, subresource="status", answer="metadata"
-            )
+            stored = await self.kube.merge_patch(NODE_INVENTORIES, name, patch, subresource="status", answer="metadata")
             made = self._made[name] = stored["metadata"]["resourceVersion"]
         finally:
             if self._shown.pop(name) not in (None, made):
-                self._look_again(name)
+                self.look_again(name)
 
     def has_news(self, inventory: KeptInventory) -> bool:
         """Whether the version must be looked at. That which the last write made need not: it is a version that was

@@ -6,7 +6,7 @@ of the offers, which is the order in which the scheduler tries them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
@@ -130,7 +130,8 @@ def described_devices(
         return find(node, labels, gpu)
 
     chosen, more_notes = publishable(healthy, features, rule_of)
-    view = _View(inventory, policy, labels, driver_name, features)
+    attributes = DeviceAttributes(inventory, policy, labels, driver_name, features.list_attributes)
+    view = _View(attributes, features)
     gpus = [view.gpu(list(group)) for _, group in groupby(chosen, key=lambda offer: offer.gpu.uuid)]
     return Description(tuple(gpus), (*offered.notes, *notes, *more_notes, *view.notes))
 
@@ -171,30 +172,19 @@ def _instance(offer: Offer) -> str | None:
     return offer.existing.uuid if offer.existing is not None else ""
 
 
+@dataclass
 class _View:
     """Of the offers of one node, as devices."""
 
-    def __init__(
-        self,
-        inventory: NodeInventorySpec,
-        policy: PublishingPolicy,
-        labels: Mapping[str, str],
-        driver_name: str,
-        features: ServerFeatures,
-    ) -> None:
-        self._inventory = inventory
-        self._policy = policy
-        self._labels = labels
-        self._driver_name = driver_name
-        self._features = features
-        self._attributes = DeviceAttributes(inventory, policy, labels, driver_name, lists=features.list_attributes)
-        self._known_taints: dict[tuple[str, str | None], list[Taint]] = {}
-        """By GPU and instance: a GPU can have hundreds of partitions that feel the same."""
-        self.notes: list[Note] = []
+    attributes: DeviceAttributes
+    features: ServerFeatures
+    notes: list[Note] = field(default_factory=list)
+    _known_taints: dict[tuple[str, str | None], list[Taint]] = field(default_factory=dict)
+    """By GPU and instance: a GPU can have hundreds of partitions that feel the same."""
 
     def gpu(self, published: Sequence[Offer]) -> DescribedGpu:
         gpu = published[0].gpu
-        counters = gpu_counters(gpu, published) if self._features.partitionable else None
+        counters = gpu_counters(gpu, published) if self.features.partitionable else None
         crowded: dict[str, None] = {}
         devices = tuple(self._device(offer, counters, crowded) for offer in published)
         self._note_crowded(gpu, crowded)
@@ -205,7 +195,7 @@ class _View:
     def _device(self, offer: Offer, counters: GpuCounters | None, crowded: dict[str, None]) -> Device:
         """Adds the attributes that find no room to `crowded`."""
         capacity = device_capacity(offer)
-        attributes, dropped = self._attributes.of(offer, capacity)
+        attributes, dropped = self.attributes.of(offer, capacity)
         for attribute in dropped:
             crowded[attribute] = None
         return Device(
@@ -221,18 +211,19 @@ class _View:
 
     def _binds(self, offer: Offer) -> bool:
         """Whether the node must prepare the device before a pod is bound, because that can fail."""
-        prepares = self._features.binding and self._inventory.prepares_for_binding is True
+        prepares = self.features.binding and self.attributes.inventory.prepares_for_binding is True
         return prepares and offer.kind is DeviceKind.MIG and offer.existing is None
 
     def _taints(self, offer: Offer) -> list[Taint]:
-        if not self._features.taints:
+        if not self.features.taints:
             return []
         key = offer.gpu.uuid, _instance(offer)
         if key not in self._known_taints:
-            results = taints(_conditions(offer), self._policy.health, self._driver_name)
-            if self._policy.changes_later(offer.gpu):
-                results.append(Taint(key=f"{self._driver_name}/{WAITING_TAINT}", value="Waiting", effect="NoSchedule"))
-            if not self._features.counters_apart:  # Servers of Kubernetes 1.34 refuse a taint without an effect.
+            policy, driver = self.attributes.policy, self.attributes.driver_name
+            results = taints(_conditions(offer), policy.health, driver)
+            if policy.changes_later(offer.gpu):
+                results.append(Taint(key=f"{driver}/{WAITING_TAINT}", value="Waiting", effect="NoSchedule"))
+            if not self.features.counters_apart:  # Servers of Kubernetes 1.34 refuse a taint without an effect.
                 results = [taint for taint in results if taint.effect != "None"]
             self._known_taints[key] = results
         return self._known_taints[key]
@@ -249,9 +240,10 @@ class _View:
 
     def _rule_of(self, gpu: GpuFacts, attribute: str) -> AttributeRule | None:
         """The rule that asks for the attribute; None for one of our own."""
-        names = (attribute, f"{self._driver_name}/{attribute}")
-        for rule in reversed(self._policy.attributes):
-            if not rule.values.keys().isdisjoint(names) and rule.matches(self._inventory.node_name, self._labels, gpu):
+        of = self.attributes
+        names = (attribute, f"{of.driver_name}/{attribute}")
+        for rule in reversed(of.policy.attributes):
+            if not rule.values.keys().isdisjoint(names) and rule.matches(of.inventory.node_name, of.labels, gpu):
                 return rule
         return None
 

@@ -26,7 +26,8 @@ Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 from dra_driver.api.inventory import DriverFacts, GpuFacts, NodeInventorySpec
@@ -72,38 +73,33 @@ MAX_VALUES = 48
 """Of the attributes of a device; every value of a list counts. Source: as above, since Kubernetes 1.36."""
 
 
+@dataclass
 class DeviceAttributes:
     """Of the devices of one node. `labels` are the node's; only the policy looks at them."""
 
-    def __init__(
-        self,
-        inventory: NodeInventorySpec,
-        policy: PublishingPolicy,
-        labels: Mapping[str, str],
-        driver_name: str,
-        *,
-        lists: bool = False,
-    ) -> None:
-        self._inventory = inventory
-        self._policy = policy
-        self._labels = labels
-        self._driver_name = driver_name
-        self._lists = lists
-        self._domains = nvlink_domains(inventory.gpus)
-        self._extra_of: dict[str, dict[str, Attribute]] = {}
-        """By GPU UUID: a GPU can have hundreds of partitions."""
+    inventory: NodeInventorySpec
+    policy: PublishingPolicy
+    labels: Mapping[str, str]
+    driver_name: str
+    lists: bool = False
+    _extra_of: dict[str, dict[str, Attribute]] = field(default_factory=dict)
+    """By GPU UUID: a GPU can have hundreds of partitions."""
+
+    @cached_property
+    def _domains(self) -> Mapping[str, str]:
+        return nvlink_domains(self.inventory.gpus)
 
     def of(self, offer: Offer, capacity: Mapping[str, Capacity]) -> tuple[dict[str, Attribute], list[str]]:
         """The attributes that the device is published with, sorted, and the names of those that find no room beside its
         `capacity`."""
-        own = device_attributes(offer, self._inventory.driver, self._domains.get(offer.gpu.uuid), lists=self._lists)
+        own = device_attributes(offer, self.inventory.driver, self._domains.get(offer.gpu.uuid), lists=self.lists)
         return fitted(offer.kind, own, self._extra(offer.gpu), MAX_ATTRIBUTES_AND_CAPACITIES - len(capacity))
 
     def _extra(self, gpu: GpuFacts) -> dict[str, Attribute]:
         """`gpu.nvidia.com/rack` is `rack` when that is the driver: a device must not have both."""
         if gpu.uuid not in self._extra_of:
-            extra = self._policy.extra_attributes(self._inventory.node_name, self._labels, gpu)
-            named = {name.removeprefix(f"{self._driver_name}/"): value for name, value in extra.items()}
+            extra = self.policy.extra_attributes(self.inventory.node_name, self.labels, gpu)
+            named = {name.removeprefix(f"{self.driver_name}/"): value for name, value in extra.items()}
             self._extra_of[gpu.uuid] = named
         return self._extra_of[gpu.uuid]
 

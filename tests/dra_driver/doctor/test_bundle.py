@@ -251,7 +251,7 @@ async def test_of_long_logs_the_end_is_kept_and_of_too_many_those_that_are_not_w
     (tmp_path / "staging").mkdir()
     made = Bundle(tmp_path / "staging")
     pods = tuple(pod for pod in kube.installation.cluster.pods.items if pod.program is not None)
-    await Logs(kube, made, lines=10, most_bytes=1000, total_bytes=1500).read(pods)
+    await Logs(kube, made, lines=10, most_bytes=1000, left_bytes=1500).read(pods)
     made.pack(tmp_path / "b", release=RELEASE, time=NOW)
     files = contents(tmp_path / "b")
     log = files[f"gpu-dra-bundle/logs/{NAMESPACE}/plugin-gpu-2/plugin.log"]
