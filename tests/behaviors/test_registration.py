@@ -175,7 +175,7 @@ async def test_a_call_ends_with_an_error_when_the_registration_goes(
 
         async def call() -> None:
             request = [{"namespace": "default", "name": "one", "uid": "1"}]
-            await known.call("NodeUnprepareResources", "NodeUnprepareResourcesRequest", request, 45.0)
+            await known.call("NodeUnprepareResources", request, 45.0)
 
         waiting = asyncio.create_task(call())
         await eventually(lambda: bool(claims.called("unprepare")))
