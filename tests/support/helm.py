@@ -227,7 +227,7 @@ def _until(look: Callable[[], set[str]], ends: Callable[[set[str]], bool]) -> se
 _KINDS = {
     (type_.resource.api_version, type_.resource.kind): type_.resource
     for type_ in ObservedApiServer().registry
-    if type_.resource.group != "events.k8s.io"
+    if type_.resource.group != "events.k8s.io" and "review" not in type_.marks
 }
 
 

@@ -72,7 +72,7 @@ class Handlers:
         if target.subresource not in ("", "status"):
             return self._subresource(request, target, body)
         if "review" in target.kind.marks:
-            return _review(request.method, target.kind.resource.kind, _as_object(body))
+            return _review(request.method, target.kind.resource.kind, body)
         if request.method == "DELETE":
             return self._delete(request, target, body)
         objects, kind, options, status = self._objects, target.kind, _write_options(request), 200
@@ -322,7 +322,7 @@ def evict(objects: ObjectService, target: RequestTarget, eviction: JsonObject) -
     objects.delete(target.kind, target.place, target.name or "", wanted)
 
 
-def _review(method: str, kind: str, body: JsonObject) -> web.Response:
+def _review(method: str, kind: str, body: object) -> web.Response:
     """Reviews of access: everything is allowed, by everybody. Raises ApiError 405."""
     if method != "POST":
         raise method_not_allowed()
@@ -333,7 +333,8 @@ def _review(method: str, kind: str, body: JsonObject) -> web.Response:
         status = {"resourceRules": [every], "nonResourceRules": [urls], "incomplete": False}
     if kind == "SelfSubjectReview":
         status = {"userInfo": {"username": "anybody", "groups": ["system:masters", "system:authenticated"]}}
-    return _json(encode({**body, "kind": kind, "metadata": body.get("metadata") or {}, "status": status}), 201)
+    review = _as_object(body)
+    return _json(encode({**review, "kind": kind, "metadata": review.get("metadata") or {}, "status": status}), 201)
 
 
 # -- containers
