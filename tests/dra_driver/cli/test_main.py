@@ -203,7 +203,7 @@ def test_files_are_utf_8_in_every_locale(tmp_path: Path) -> None:
 
 def test_a_name_of_a_file_that_is_not_utf_8_is_printed_and_written_as_it_is(tmp_path: Path) -> None:
     manifest = os.fsencode(tmp_path) + b"/pod-\xff.yaml"
-    Path(os.fsdecode(manifest)).write_text("a: [\n")
+    Path(os.fsdecode(manifest)).write_text("nvidia.com/gpu: [\n")
     done = subprocess.run(
         [sys.executable, "-m", "dra_driver.cli", "migrate", manifest, "--to", tmp_path / "new"],
         capture_output=True, timeout=60, check=False, env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},

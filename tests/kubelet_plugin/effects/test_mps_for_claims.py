@@ -134,11 +134,11 @@ async def test_a_daemon_that_dies_under_its_claim_is_started_anew_and_the_journa
         client = node.container()
         assert client.granted["threads"] == 30.0
         assert client.end() == 0
-        (trouble,) = watch.troubles
-        assert (trouble.gpu, trouble.severity) == (node.host.state.gpus[0].uuid, "Warning")
+        ((gpu, (trouble,)),) = watch.conditions().items()
+        assert (gpu, trouble.severity) == (node.host.state.gpus[0].uuid, "Warning")
         await unprepare_one(service, _CLAIM)
         await watch.look()
-        assert watch.troubles == ()
+        assert watch.conditions() == {}
 
 
 async def test_after_a_reboot_the_claim_has_its_daemon_and_compute_mode_again(node: _Node, tmp_path: Path) -> None:
