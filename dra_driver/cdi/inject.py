@@ -11,7 +11,7 @@ from posixpath import normpath
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from dra_driver.cdi.model import (
     NO_PERMISSIONS,
@@ -21,7 +21,6 @@ from dra_driver.cdi.model import (
     DeviceNode,
     Hook,
     Mount,
-    adapter_of,
     problems_of,
     qualified_name,
 )
@@ -181,7 +180,7 @@ def decode(text: str | bytes, *, about: str = "CDI spec") -> CdiSpec:
     Raises InvalidInput with all problems: unknown fields, wrong types, or what `problems_of` finds.
     """
     try:
-        spec: CdiSpec = adapter_of(CdiSpec).validate_json(json.dumps(_without_null(_parsed(text)), default=str))
+        spec = _ADAPTER.validate_json(json.dumps(_without_null(_parsed(text)), default=str))
     except (ValueError, yaml.YAMLError) as error:
         problems = _decoding_problems(error)
         raise InvalidInput(f"is invalid: {'; '.join(problems)}", about=about, problems=problems) from error
@@ -189,6 +188,9 @@ def decode(text: str | bytes, *, about: str = "CDI spec") -> CdiSpec:
     if problems:
         raise InvalidInput(f"is invalid: {'; '.join(problems)}", about=about, problems=problems)
     return spec
+
+
+_ADAPTER = TypeAdapter(CdiSpec)
 
 
 def _parsed(text: str | bytes) -> object:

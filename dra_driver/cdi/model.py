@@ -17,11 +17,11 @@ reduces a spec to the highest version that the node's runtime reads.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from typing import Annotated, Any, Literal, get_args
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
 
-from pydantic import ConfigDict, PlainSerializer, TypeAdapter
+from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
 from dra_driver.errors import InvalidInput
@@ -45,8 +45,6 @@ _ANNOTATION_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-
 
 _NOT_THE_SAME_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """JSON may contain these characters unescaped; YAML forbids them or reads them as line breaks."""
-
-type Annotations = Annotated[Mapping[str, str], PlainSerializer(lambda given: dict(sorted(given.items())))]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
 
@@ -145,7 +143,7 @@ class CdiDevice:
 
     name: str
     container_edits: ContainerEdits
-    annotations: Annotations = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ class CdiSpec:
     """`vendor/class`."""
     devices: tuple[CdiDevice, ...]
     container_edits: ContainerEdits = field(default_factory=ContainerEdits)
-    annotations: Annotations = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def spec_of(
@@ -211,7 +209,7 @@ def encode(spec: CdiSpec) -> bytes:
         raise InvalidInput(f"is invalid: {'; '.join(problems)}", about=f"CDI spec {spec.kind}", problems=problems)
     lines = [f' "cdiVersion": {_dumps(spec.cdi_version)}', f' "kind": {_dumps(spec.kind)}']
     if spec.annotations:
-        lines.append(f' "annotations": {_dumps(dict(sorted(spec.annotations.items())))}')
+        lines.append(f' "annotations": {_dumps(json_of(spec.annotations))}')
     devices = ",\n  ".join(_dumps(json_of(device)) for device in spec.devices)
     lines.append(f' "devices": [\n  {devices}\n ]')
     if spec.container_edits != ContainerEdits():
@@ -219,18 +217,34 @@ def encode(spec: CdiSpec) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-@cache
-def adapter_of(kind: type) -> TypeAdapter[Any]:
-    """Reads and writes the JSON of a class of this module."""
-    return TypeAdapter(kind)
+def _json_fields(kind: type[Any]) -> tuple[tuple[str, str, object], ...]:
+    return tuple(
+        (
+            field.name,
+            to_camel(field.name),
+            field.default_factory() if field.default_factory is not MISSING else field.default,
+        )
+        for field in fields(kind)
+    )
+
+
+_JSON_FIELDS = {kind: _json_fields(kind) for kind in (DeviceNode, Hook, Mount, ContainerEdits, CdiDevice, CdiSpec)}
+"""Attribute, JSON name and default of each field; MISSING for those that are always written."""
 
 
 def json_of(value: Any) -> Any:
     """The JSON of a value of this module, or of a tuple of them: the spec's names, without default values."""
     if isinstance(value, tuple):
         return [json_of(item) for item in value]
-    kind: Any = type(value)
-    return adapter_of(kind).dump_python(value, mode="json", by_alias=True, exclude_defaults=True)
+    table = _JSON_FIELDS.get(type(value))
+    if table is None:
+        return dict(sorted(value.items())) if isinstance(value, Mapping) else value
+    own = ((json_name, getattr(value, name), default) for name, json_name, default in table)
+    return {
+        json_name: item if isinstance(item, str | int) else json_of(item)
+        for json_name, item, default in own
+        if item != default
+    }
 
 
 def _dumps(value: object) -> str:
