@@ -238,8 +238,11 @@ class PublishingPolicy(Strict):
         return policy.that_overrides(changed(self._publishing), changed(self._health_rules), self._waiting)
 
     @property
-    def features(self) -> Iterator[tuple[str, Feature]]:
+    def features(self) -> tuple[tuple[str, Feature], ...]:
         """Every feature that the policy requires, with the field that requires it; each gate must be on."""
+        return tuple(self._features())
+
+    def _features(self) -> Iterator[tuple[str, Feature]]:
         for index, rule in enumerate(self.mig):
             yield from ((f"mig[{index}].{field}", feature) for field, feature in rule.features)
         for index, shared in enumerate(self.sharing):

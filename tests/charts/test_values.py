@@ -272,7 +272,7 @@ def test_a_policy_that_asks_for_what_a_gate_switches_off_is_refused_with_the_fie
     """The same as by the programs, which would say it when they start."""
     policy = ASKING[title]
     manifest = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **policy}
-    asked = tuple(decode_policy(json.dumps(manifest), about="values").features)
+    asked = decode_policy(json.dumps(manifest), about="values").features
     off = {str(feature): False for _, feature in asked} or {"PassthroughSupport": False}
     values = {"policy": policy, "crds": {"install": False}, "deviceClasses": {"install": False}}
     helm, before = Helm(server.kubeconfig), server.names()
