@@ -16,6 +16,7 @@ from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, health_v1_pb2, reg
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 
 _POLL_S = 0.005
+_REGISTERS_S = 60.0
 
 
 class Kubelet:
@@ -46,8 +47,11 @@ class Kubelet:
         return sorted(self._registry.glob(f"{GPU_DRIVER}*-reg.sock"))
 
     def register(self) -> None:
-        """Waits for the driver; then opens the health stream, too, if the driver has one."""
+        """Waits for the driver; then opens the health stream, too, if the driver has one. Raises TimeoutError."""
+        deadline = time.monotonic() + _REGISTERS_S
         while not self.sees_driver:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no driver opened a registration socket below {self._registry}")
             time.sleep(_POLL_S)
         self._register(self._sockets()[0])
 

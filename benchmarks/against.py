@@ -346,8 +346,8 @@ async def measure(command: str, arguments: str, rounds: int, quiet_s: float) -> 
                     try:
                         await one_round(nodes, number % 2, quiet_s)
                     except BaseException:
-                        for node in nodes:
-                            print((node.folder / "plugin.log").read_text()[-3000:], file=sys.stderr)
+                        for log in (node.folder / "plugin.log" for node in nodes):
+                            print(log.read_text()[-3000:] if log.exists() else f"no {log}", file=sys.stderr)
                         raise
                 measured.append((nodes[0].figures, nodes[1].figures))
                 await clean(cluster, nodes)

@@ -14,14 +14,13 @@ import asyncio
 import base64
 import hashlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-import grpc
-import grpc.aio
 import structlog
 
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
@@ -31,6 +30,7 @@ from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
 from dra_driver.names import ClaimRef
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.rpc import messages
+from kubelet_plugin.rpc.grpc_server import CallFailed, GrpcServer, Metadata, Methods, Status, Streaming, Unary
 
 _log = structlog.get_logger(__name__)
 
@@ -42,12 +42,6 @@ HEALTH_TIMEOUT_S = 30
 _HEALTH_REPEAT_S = 10.0
 _DRAIN_S = 50.0
 """Longer than the kubelet's deadline of 45 s for one call."""
-
-_OPTIONS = (
-    # The kubelet has one connection; more polling threads and buffers only cost memory.
-    ("grpc.max_concurrent_streams", 128),
-    ("grpc.so_reuseport", 0),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +81,6 @@ def _digest(text: str, size: int) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:size]).decode().rstrip("=")
 
 
-async def listen(server: grpc.aio.Server, path: Path) -> None:
-    """Serves on a socket that only root can open; removes the socket of an earlier process first. Raises NodeNotReady
-    if the folder or the socket cannot be created.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_socket(path)
-        server.add_insecure_port(f"unix:{path}")
-        path.chmod(0o600)
-    except (OSError, RuntimeError) as error:
-        raise NodeNotReady(f"cannot listen: {error}", about=f"socket {path}") from error
-    # grpc cannot be interrupted here, and without a stop its destructor would stop it, after the event loop has ended.
-    start = asyncio.ensure_future(server.start())
-    try:
-        await asyncio.shield(start)
-    except asyncio.CancelledError:
-        await start
-        await server.stop(None)
-        remove_socket(path)
-        raise
-
-
 def remove_dead(own: Sockets, driver: str) -> tuple[Path, ...]:
     """Removes and returns sockets of killed plugin processes. Raises OSError. Their pods had other UIDs, so no process
     creates these names again, and the kubelet would call them forever. A starting process listens as soon as its socket
@@ -123,7 +95,7 @@ def remove_dead(own: Sockets, driver: str) -> tuple[Path, ...]:
         )
     )
     for path in dead:
-        remove_socket(path)
+        path.unlink(missing_ok=True)
     return dead
 
 
@@ -145,12 +117,6 @@ def _is_dead(path: Path) -> bool:
 def is_lost(path: Path) -> bool:
     """Whether the socket's name no longer leads to it."""
     return not path.is_socket()
-
-
-def remove_socket(path: Path) -> None:
-    """Removes a socket if it exists."""
-    with suppress(FileNotFoundError):
-        path.unlink()
 
 
 class ClaimHandler(Protocol):
@@ -187,77 +153,52 @@ class DraServer:
         self._part_of = part_of
         self._claims = claims
         self._health = health
-        self._server: grpc.aio.Server | None = None
+        self._server = GrpcServer(self.methods())
         self._stopping = asyncio.Event()
 
     async def start(self) -> None:
         """Binds and serves. Raises NodeNotReady if the socket cannot be created."""
-        server = grpc.aio.server(options=_OPTIONS)
-        server.add_generic_rpc_handlers(self.services())
-        await listen(server, self._socket)
-        self._server = server
+        self._stopping.clear()
+        await self._server.listen(self._socket)
 
     async def stop(self) -> None:
         """Refuses new calls, finishes running ones, and removes the socket."""
-        server, self._server = self._server, None
         self._stopping.set()
-        if server is not None:
-            await server.stop(_DRAIN_S)
-            remove_socket(self._socket)
+        await self._server.stop(_DRAIN_S)
 
-    def services(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """The DRA service, and that of health in its versions; `start` serves them."""
-        return (self._dra_service(), *map(self._health_service, messages.HEALTH_VERSIONS))
+    def methods(self) -> Methods:
+        """Those of DRA, and of health in its versions; `start` serves them."""
+        return {
+            f"/{DRA_V1}/NodePrepareResources": Unary(dra_v1_pb2.NodePrepareResourcesRequest, self._prepare),
+            f"/{DRA_V1}/NodeUnprepareResources": Unary(dra_v1_pb2.NodeUnprepareResourcesRequest, self._unprepare),
+        } | {
+            f"/{version.service}/NodeWatchResources": Streaming(
+                version.messages.NodeWatchResourcesRequest, partial(self._watch, version)
+            )
+            for version in messages.HEALTH_VERSIONS
+        }
 
-    def _dra_service(self) -> grpc.GenericRpcHandler:
-        async def prepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            self._adopt(context)
-            claims = messages.claims_of(request)
-            return messages.prepare_response(claims, await _answered(self._claims.prepare, claims))
+    async def _prepare(self, request: Any, metadata: Metadata) -> Any:
+        self._adopt(metadata)
+        claims = messages.claims_of(request)
+        return messages.prepare_response(claims, await _answered(self._claims.prepare, claims))
 
-        async def unprepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            self._adopt(context)
-            claims = messages.claims_of(request)
-            return messages.unprepare_response(claims, await _answered(self._claims.unprepare, claims))
+    async def _unprepare(self, request: Any, metadata: Metadata) -> Any:
+        self._adopt(metadata)
+        claims = messages.claims_of(request)
+        return messages.unprepare_response(claims, await _answered(self._claims.unprepare, claims))
 
-        return grpc.method_handlers_generic_handler(
-            DRA_V1,
-            {
-                "NodePrepareResources": unary(prepare, dra_v1_pb2.NodePrepareResourcesRequest),
-                "NodeUnprepareResources": unary(unprepare, dra_v1_pb2.NodeUnprepareResourcesRequest),
-            },
-        )
-
-    def _adopt(self, context: grpc.aio.ServicerContext) -> None:
+    def _adopt(self, metadata: Metadata) -> None:
         if self._part_of is not None:
-            self._part_of(next((value for key, value in context.invocation_metadata() if key == "traceparent"), None))
+            parent = metadata.get(b"traceparent")
+            self._part_of(None if parent is None else parent.decode(errors="replace"))
 
-    def _health_service(self, version: messages.HealthVersion) -> grpc.GenericRpcHandler:
-        async def watch(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            while not self._stopping.is_set():
-                # Started first, so that no change in between is missed.
-                changed = self._health.health_changed()
-                yield messages.health_response(version, self._health.device_health(), HEALTH_TIMEOUT_S)
-                await _first(changed, self._stopping.wait(), timeout_s=_HEALTH_REPEAT_S)
-
-        handler = grpc.unary_stream_rpc_method_handler(
-            watch,
-            request_deserializer=version.messages.NodeWatchResourcesRequest.FromString,
-            response_serializer=_serialize,
-        )
-        return grpc.method_handlers_generic_handler(version.service, {"NodeWatchResources": handler})
-
-
-def unary(method: Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]], request: Any) -> grpc.RpcMethodHandler:
-    """A method with one answer; `request` is the type of its message."""
-    return grpc.unary_unary_rpc_method_handler(
-        method, request_deserializer=request.FromString, response_serializer=_serialize
-    )
-
-
-def _serialize(message: Any) -> bytes:
-    encoded: bytes = message.SerializeToString()
-    return encoded
+    async def _watch(self, version: messages.HealthVersion, request: Any, metadata: Metadata) -> AsyncGenerator[Any]:
+        while not self._stopping.is_set():
+            # Started first, so that no change in between is missed.
+            changed = self._health.health_changed()
+            yield messages.health_response(version, self._health.device_health(), HEALTH_TIMEOUT_S)
+            await _first(changed, self._stopping.wait(), timeout_s=_HEALTH_REPEAT_S)
 
 
 async def _answered[T](
@@ -296,14 +237,13 @@ class RegistrationServer:
         self._is_registered = False
         self._refusal: asyncio.Event = asyncio.Event()
         self._reason = ""
-        self._server: grpc.aio.Server | None = None
+        self._server = GrpcServer(self.methods())
+        self._is_serving = False
 
     async def start(self) -> None:
         """Binds and serves; the kubelet finds the socket by watching the folder. Raises NodeNotReady."""
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self.service(),))
-        await listen(server, self._sockets.registration)
-        self._server = server
+        await self._server.listen(self._sockets.registration)
+        self._is_serving = True
         self._bury()
 
     def _bury(self) -> None:
@@ -315,10 +255,8 @@ class RegistrationServer:
 
     async def stop(self) -> None:
         """Removes the socket, which deregisters the driver, and stops."""
-        server, self._server = self._server, None
-        if server is not None:
-            remove_socket(self._sockets.registration)
-            await server.stop(1.0)
+        self._is_serving = False
+        await self._server.stop(1.0)
 
     async def watch(self, look_every_s: float = _LOOK_AT_SOCKETS_S) -> NoReturn:
         """Raises NodeNotReady if the kubelet refused the driver, or if the sockets were removed while serving. Neither
@@ -328,7 +266,7 @@ class RegistrationServer:
             if await until(self._refusal, look_every_s):
                 raise NodeNotReady(f"kubelet refused the registration: {self._reason}", about=f"driver {self._driver}")
             # Already stopped: this process removed it, and running calls may still take some time.
-            paths = (self._sockets.dra, self._sockets.registration) if self._server is not None else ()
+            paths = (self._sockets.dra, self._sockets.registration) if self._is_serving else ()
             for path in filter(is_lost, paths):
                 raise NodeNotReady("was removed by something else", about=f"socket {path}")
 
@@ -338,33 +276,30 @@ class RegistrationServer:
             return None
         return self._reason or "the kubelet has not registered the driver yet"
 
-    def service(self) -> grpc.GenericRpcHandler:
-        """The registration service; `start` serves it."""
+    def methods(self) -> Methods:
+        """Those of registration; `start` serves them."""
+        service = kubelet_api.REGISTRATION
+        return {
+            f"/{service}/GetInfo": Unary(registration_pb2.InfoRequest, self._info),
+            f"/{service}/NotifyRegistrationStatus": Unary(registration_pb2.RegistrationStatus, self._notified),
+        }
 
-        async def get_info(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            return registration_pb2.PluginInfo(
-                type=kubelet_api.PLUGIN_TYPE,
-                name=self._driver,
-                endpoint=str(self._sockets.dra),
-                supported_versions=kubelet_api.SUPPORTED_VERSIONS,
-            )
-
-        async def notify(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            if not request.plugin_registered:
-                self._refused(request.error)
-                await context.abort(grpc.StatusCode.INTERNAL, f"registration failed: {request.error}")
-            _log.info("registered with kubelet", driver=self._driver)
-            self._registered()
-            self._is_registered, self._reason = True, ""
-            return registration_pb2.RegistrationStatusResponse()
-
-        return grpc.method_handlers_generic_handler(
-            kubelet_api.REGISTRATION,
-            {
-                "GetInfo": unary(get_info, registration_pb2.InfoRequest),
-                "NotifyRegistrationStatus": unary(notify, registration_pb2.RegistrationStatus),
-            },
+    async def _info(self, request: Any, metadata: Metadata) -> Any:
+        return registration_pb2.PluginInfo(
+            type=kubelet_api.PLUGIN_TYPE,
+            name=self._driver,
+            endpoint=str(self._sockets.dra),
+            supported_versions=kubelet_api.SUPPORTED_VERSIONS,
         )
+
+    async def _notified(self, request: Any, metadata: Metadata) -> Any:
+        if not request.plugin_registered:
+            self._refused(request.error)
+            raise CallFailed(Status.INTERNAL, f"registration failed: {request.error}")
+        _log.info("registered with kubelet", driver=self._driver)
+        self._registered()
+        self._is_registered, self._reason = True, ""
+        return registration_pb2.RegistrationStatusResponse()
 
     def _refused(self, reason: str) -> None:
         _log.error("kubelet refused the registration", driver=self._driver, reason=reason)

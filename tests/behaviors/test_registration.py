@@ -2,10 +2,10 @@
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import grpc
 import grpc.aio
 import pytest
 import pytest_asyncio
@@ -16,7 +16,8 @@ from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
 from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
-from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, Sockets, listen, plugin_sockets
+from kubelet_plugin.rpc.grpc_server import GrpcServer
+from kubelet_plugin.rpc.servers import DraServer, RegistrationServer, Sockets, plugin_sockets
 
 QUICK = Times(registry_poll_s=0.02, registration_retry_s=0.02)
 
@@ -118,23 +119,19 @@ async def test_kubelet_connects_before_it_reports_the_registration(
 ) -> None:
     """In a rolling update the old instance may end once the new one knows that it is registered."""
     sockets = plugin_sockets(kubelet_root, GPU_DRIVER, None)
-    connected = []
+    states = []
 
     def registered() -> None:
-        """Holds up the event loop: neither kubelet nor plugin can do anything more for the connection."""
-        deadline = time.monotonic() + 5
-        while not registry.newest(GPU_DRIVER).connected and time.monotonic() < deadline:
-            time.sleep(0.005)
-        connected.append(registry.newest(GPU_DRIVER).connected)
+        states.append(registry.newest(GPU_DRIVER).channel.get_state())
 
     calls = DraServer(sockets.dra, ScriptedClaims(), ScriptedHealth())
     registration = RegistrationServer(sockets, GPU_DRIVER, registered)
     await calls.start()
     await registration.start()
-    await eventually(lambda: connected)
+    await eventually(lambda: states)
     await registration.stop()
     await calls.stop()
-    assert connected == [True]
+    assert states[0] is not grpc.ChannelConnectivity.IDLE
 
 
 async def test_one_connection_carries_all_calls_and_the_health_stream(
@@ -195,9 +192,8 @@ async def test_one_socket_for_registration_and_calls_works_as_well(
     claims = ScriptedClaims()
     registration = RegistrationServer(Sockets(socket, socket), GPU_DRIVER, lambda: None)
     calls = DraServer(socket, claims, ScriptedHealth())
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((registration.service(), *calls.services()))
-    await listen(server, socket)
+    server = GrpcServer({**registration.methods(), **calls.methods()})
+    await server.listen(socket)
     await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
     ref = {"namespace": "default", "name": "gpu", "uid": "u1"}
     await registry.newest(GPU_DRIVER).call("NodePrepareResources", [ref], 5.0)

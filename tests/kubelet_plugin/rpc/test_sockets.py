@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc.aio
 import pytest
 from support.plugin import short_folder
 from support.rows import rows
 
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import GPU_DRIVER
-from kubelet_plugin.rpc.servers import is_lost, listen, plugin_sockets
+from kubelet_plugin.rpc.grpc_server import GrpcServer
+from kubelet_plugin.rpc.servers import is_lost, plugin_sockets
 
 POD_UID = "5a7b12c3-0000-4000-8000-0123456789ab"
 DEFAULT_ROOT = Path("/var/lib/kubelet")
@@ -78,8 +78,8 @@ async def test_only_root_may_connect_and_a_leftover_is_replaced(folder: Path) ->
     socket = folder / "plugins" / "dra.sock"
     socket.parent.mkdir()
     socket.write_text("left by a killed process")
-    server = grpc.aio.server()
-    await listen(server, socket)
+    server = GrpcServer({})
+    await server.listen(socket)
     assert socket.is_socket()
     assert socket.stat().st_mode & 0o777 == 0o600
     assert not is_lost(socket)
@@ -90,15 +90,17 @@ async def test_only_root_may_connect_and_a_leftover_is_replaced(folder: Path) ->
 async def test_a_folder_that_cannot_be_made_is_named(folder: Path) -> None:
     (folder / "plugins").write_text("a file where a folder should be")
     with pytest.raises(NodeNotReady, match=r"dra\.sock"):
-        await listen(grpc.aio.server(), folder / "plugins" / "dra.sock")
+        await GrpcServer({}).listen(folder / "plugins" / "dra.sock")
 
 
 async def test_a_start_that_is_cut_short_leaves_no_socket(folder: Path) -> None:
     socket = folder / "dra.sock"
-    start = asyncio.create_task(listen(grpc.aio.server(), socket))
+    server = GrpcServer({})
+    start = asyncio.create_task(server.listen(socket))
     await asyncio.sleep(0)
     assert socket.is_socket()
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
+    await server.stop(0)
     assert is_lost(socket)
