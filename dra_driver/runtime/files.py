@@ -10,8 +10,6 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from dra_driver.errors import NodeNotReady
@@ -220,10 +218,17 @@ def _flush_folder(folder: Path) -> None:
         os.close(fd)
 
 
-@contextmanager
-def _translated(path: Path, failure: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
-        raise NodeNotReady(f"{failure}: {reason}", about=f"file {path}") from error
+class _translated:
+    """A class, because a generator that is entered for every file costs more than some of the work on it."""
+
+    def __init__(self, path: Path, failure: str) -> None:
+        self._path = path
+        self._failure = failure
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
+            raise NodeNotReady(f"{self._failure}: {reason}", about=f"file {self._path}") from error

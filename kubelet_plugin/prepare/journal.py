@@ -380,12 +380,18 @@ def _plain(value: Any) -> Any:
             return json.loads(value.text)
     if not is_dataclass(value):
         return value
-    own = ((item, getattr(value, item.name)) for item in fields(value) if item.name != "extra")
-    plain = {to_camel(item.name): _plain(content) for item, content in own if content != item.default}
+    own = ((json_name, getattr(value, name), default) for name, json_name, default in _written_fields(value.__class__))
+    plain = {json_name: _plain(content) for json_name, content, default in own if content != default}
     if type(value) in _NAMES:
         plain[_KIND] = _NAMES[type(value)]
     extra = getattr(value, "extra", "")
     return {**_OBJECT.validate_json(extra), **plain} if extra else plain
+
+
+@cache
+def _written_fields(kind: type[Any]) -> tuple[tuple[str, str, object], ...]:
+    """Attribute, name in JSON, and default of each."""
+    return tuple((item.name, to_camel(item.name), item.default) for item in fields(kind) if item.name != "extra")
 
 
 def _value[T](kind: type[T], obj: Mapping[str, Any]) -> T:
@@ -421,5 +427,4 @@ def _snake(obj: Any) -> Any:
     return [_snake(item) for item in obj] if isinstance(obj, list) else obj
 
 
-def _text(obj: Mapping[str, Any]) -> str:
-    return json.dumps(obj, separators=(",", ":"), sort_keys=True)
+_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode

@@ -10,6 +10,7 @@ from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -38,39 +39,49 @@ class CallMetrics:
     times each claim, and of these only what succeeds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._seconds = Histogram(
-            "gpu_dra_call_seconds",
-            "Duration of kubelet's calls, each with one or more claims.",
-            ["driver", "call"],
-            buckets=_BUCKETS_S,
-            registry=registry,
+        self._seconds = cache(
+            Histogram(
+                "gpu_dra_call_seconds",
+                "Duration of kubelet's calls, each with one or more claims.",
+                ["driver", "call"],
+                buckets=_BUCKETS_S,
+                registry=registry,
+            ).labels
         )
-        self._outcomes = Counter(
-            "gpu_dra_claims",
-            "Claims that kubelet asked to prepare or unprepare, by outcome: ok, or the kind of error.",
-            ["driver", "call", "outcome"],
-            registry=registry,
+        self._outcomes = cache(
+            Counter(
+                "gpu_dra_claims",
+                "Claims that kubelet asked to prepare or unprepare, by outcome: ok, or the kind of error.",
+                ["driver", "call", "outcome"],
+                registry=registry,
+            ).labels
         )
         labels = ["driver", "operation"]
-        self._requests = Counter(
-            "nvidia_dra_requests", "Claims that were prepared or unprepared.", labels, registry=registry
+        self._requests = cache(
+            Counter("nvidia_dra_requests", "Claims that were prepared or unprepared.", labels, registry=registry).labels
         )
-        self._request_seconds = Histogram(
-            "nvidia_dra_request_duration_seconds",
-            "How long kubelet waited for each claim that was prepared or unprepared.",
-            labels,
-            buckets=_COMPATIBLE_BUCKETS_S,
-            registry=registry,
+        self._request_seconds = cache(
+            Histogram(
+                "nvidia_dra_request_duration_seconds",
+                "How long kubelet waited for each claim that was prepared or unprepared.",
+                labels,
+                buckets=_COMPATIBLE_BUCKETS_S,
+                registry=registry,
+            ).labels
         )
-        self._inflight = Gauge(
-            "nvidia_dra_requests_inflight", "Claims being prepared or unprepared.", labels, registry=registry
+        self._inflight = cache(
+            Gauge(
+                "nvidia_dra_requests_inflight", "Claims being prepared or unprepared.", labels, registry=registry
+            ).labels
         )
         self._errors = {
-            call: Counter(
-                f"nvidia_dra_node_{call}_errors",
-                f"Claims that could not be {call}d.",
-                ["driver", "error_type"],
-                registry=registry,
+            call: cache(
+                Counter(
+                    f"nvidia_dra_node_{call}_errors",
+                    f"Claims that could not be {call}d.",
+                    ["driver", "error_type"],
+                    registry=registry,
+                ).labels
             )
             for call in _CALLS
         }
@@ -78,10 +89,10 @@ class CallMetrics:
     def begin(self, driver: str) -> None:
         """Series of a driver are there before the first call to it."""
         for call in _CALLS:
-            self._requests.labels(driver, call)
-            self._request_seconds.labels(driver, call)
-            self._inflight.labels(driver, call)
-            self._errors[call].labels(driver, f"{call}_devices")
+            self._requests(driver, call)
+            self._request_seconds(driver, call)
+            self._inflight(driver, call)
+            self._errors[call](driver, f"{call}_devices")
 
     async def measured[T](
         self,
@@ -92,22 +103,22 @@ class CallMetrics:
     ) -> Mapping[str, T]:
         """What `act` answers for these claims."""
         started = time.perf_counter()
-        inflight, number = self._inflight.labels(driver, call), len({claim.uid for claim in claims})
+        inflight, number = self._inflight(driver, call), len({claim.uid for claim in claims})
         inflight.inc(number)
         try:
             answers = await act(claims)
         finally:
             inflight.dec(number)
         seconds = time.perf_counter() - started
-        self._seconds.labels(driver, call).observe(seconds)
+        self._seconds(driver, call).observe(seconds)
         for answer in answers.values():
             outcome = type(answer).__name__ if isinstance(answer, DriverError) else "ok"
-            self._outcomes.labels(driver, call, outcome).inc()
+            self._outcomes(driver, call, outcome).inc()
             if outcome == "ok":
-                self._requests.labels(driver, call).inc()
-                self._request_seconds.labels(driver, call).observe(seconds)
+                self._requests(driver, call).inc()
+                self._request_seconds(driver, call).observe(seconds)
             else:
-                self._errors[call].labels(driver, f"{call}_devices").inc()
+                self._errors[call](driver, f"{call}_devices").inc()
         return answers
 
 
@@ -131,27 +142,31 @@ class ClaimTimes(ClaimListener):
     """Durations of operations on claims, and of their steps."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._claims = Histogram(
-            "gpu_dra_claim_seconds",
-            "Duration of preparing or unpreparing one claim, by outcome: ok, or the kind of error.",
-            ["driver", "call", "outcome"],
-            buckets=_BUCKETS_S,
-            registry=registry,
+        self._claims = cache(
+            Histogram(
+                "gpu_dra_claim_seconds",
+                "Duration of preparing or unpreparing one claim, by outcome: ok, or the kind of error.",
+                ["driver", "call", "outcome"],
+                buckets=_BUCKETS_S,
+                registry=registry,
+            ).labels
         )
-        self._steps = Histogram(
-            "gpu_dra_step_seconds",
-            "Duration of the steps of preparing and unpreparing: reading the claim, looking at the node, writing"
-            " journal and CDI file, making and undoing each kind of hold.",
-            ["step", "outcome"],
-            buckets=_BUCKETS_S,
-            registry=registry,
+        self._steps = cache(
+            Histogram(
+                "gpu_dra_step_seconds",
+                "Duration of the steps of preparing and unpreparing: reading the claim, looking at the node, writing"
+                " journal and CDI file, making and undoing each kind of hold.",
+                ["step", "outcome"],
+                buckets=_BUCKETS_S,
+                registry=registry,
+            ).labels
         )
 
     def step_ended(self, step: str, outcome: str, seconds: float) -> None:
-        self._steps.labels(step, outcome).observe(seconds)
+        self._steps(step, outcome).observe(seconds)
 
     def ended(self, operation: Operation) -> None:
-        self._claims.labels(operation.driver, operation.call, operation.outcome).observe(operation.seconds)
+        self._claims(operation.driver, operation.call, operation.outcome).observe(operation.seconds)
 
 
 @dataclass(frozen=True, slots=True)
