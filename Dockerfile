@@ -46,7 +46,7 @@ RUN python -m venv /opt/build \
  && /opt/gpu-dra/bin/pip install --no-index --find-links /wheels "gpu-dra-driver[cli,otel,webhook]" \
  && /opt/gpu-dra/bin/pip uninstall --yes pip \
  # Compiled once here: the root filesystem of the containers is read-only, and starts would compile each time.
- && /opt/gpu-dra/bin/python -m compileall -q -j 0 /opt/gpu-dra/lib
+ && /opt/gpu-dra/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/gpu-dra/lib
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="gpu-dra-driver" \
@@ -55,6 +55,9 @@ LABEL org.opencontainers.image.title="gpu-dra-driver" \
 COPY --from=build /opt/gpu-dra /opt/gpu-dra
 COPY --from=hook /hook /opt/gpu-dra/libexec
 ENV PATH=/opt/gpu-dra/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# A base may have its standard library as source only, as official images of Python do.
+RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash -x '/(site-packages|idlelib|tkinter|turtledemo)/' \
+      "$(python -c 'import os; print(os.path.dirname(os.__file__))')"
 # Without another user in the pod spec it runs without rights; the plugin's pod asks for root, because it needs it.
 USER 65532:65532
 CMD ["dractl", "--help"]

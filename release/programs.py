@@ -93,7 +93,8 @@ def compile_modules(base: Path, root: Path, folder: Path, architecture: str) -> 
     """
     # One process: those that compileall starts would not find the base's libraries.
     options = ["-q", "-j", "1", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/"]
-    command = [*interpreter(base, architecture), "-m", "compileall", *options, str(root / folder)]
+    # `-B`: what compileall itself imports is compiled as the rest, too, and not by the time of its file.
+    command = [*interpreter(base, architecture), "-B", "-m", "compileall", *options, str(root / folder)]
     home = {"PYTHONHOME": str(base / "usr"), "PYTHONHASHSEED": "0"}
     _run(*command, environment=home)
 

@@ -15,6 +15,8 @@ from release.image import REPOSITORY, RUNS, Trees, build, compile_trees, write_t
 from release.programs import PLACE, PythonPackage, build_wheel
 from release.sbom import bill_of_materials
 
+_UNCHECKED = (1).to_bytes(4, "little")
+"""The flags of a compiled module that is used whatever its source is. Source: PEP 552."""
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 
@@ -101,3 +103,5 @@ def test_the_tree_has_what_was_locked_and_is_compiled(trees: Trees) -> None:
         modules = [path for path in root.rglob("*.py") if path.name != "sitecustomize.py"]
         uncompiled = [module for module in modules if not list(module.parent.glob(f"__pycache__/{module.stem}.*.pyc"))]
         assert modules and not [module for module in uncompiled if "/share/" not in str(module)]
+        by_time = [compiled for compiled in root.rglob("*.pyc") if compiled.read_bytes()[4:8] != _UNCHECKED]
+        assert not by_time, "each start compiles these again, because an archive does not keep times of files"
