@@ -145,6 +145,7 @@ class JournalFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._path = folder / JOURNAL
+        self._lock = folder / LOCK
         self._seen: _Seen | None = None
         self._known: Journal | None = None
         """As it was in the file when there was one last."""
@@ -302,11 +303,13 @@ class JournalFile:
 
     @contextmanager
     def _locked(self, patience_s: float | None = None) -> Iterator[None]:
-        path = self._folder / LOCK
+        path, flags = self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
-            if not self._folder.exists():
+            try:
+                descriptor = os.open(path, flags, 0o600)
+            except FileNotFoundError:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                descriptor = os.open(path, flags, 0o600)
         except OSError as error:
             raise NodeNotReady(f"cannot be opened: {error.strerror or error}", about=f"file {path}") from error
         try:
