@@ -28,7 +28,7 @@ _MOST_CALLS = 128
 """At one time on a connection; the kubelet has one connection."""
 _LARGEST_MESSAGE = 4 << 20
 """The default of gRPC's own servers, in bytes."""
-_BUFFER = 1 << 16
+_BUFFER = 1 << 14
 _PREFIX = struct.Struct(">BI")
 """Of a message: whether it is compressed, and its length."""
 _LONGEST_REASON = 4_000
@@ -40,7 +40,7 @@ _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 class Status(IntEnum):
     """How a call ends. Source: gRPC's status codes."""
 
-    OK = 0
+    CANCELED = 1
     UNKNOWN = 2
     UNIMPLEMENTED = 12
     INTERNAL = 13
@@ -185,7 +185,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def _send(self) -> None:
-        if data := self._http2.outgoing():
+        if (data := self._http2.outgoing()) and not self._transport.is_closing():
             self._transport.write(data)
 
     def _happened(self, event: Request | Canceled) -> None:
@@ -205,9 +205,16 @@ class _Connection(asyncio.BufferedProtocol):
             trailers = _SUCCESS
         except CallFailed as failed:
             trailers = _failure(failed.status, str(failed))
+        except asyncio.CancelledError:
+            # By the client, which hears nothing of this, or because the plugin ends.
+            self._end(stream, _failure(Status.CANCELED, "the plugin ended the call"))
+            raise
         except Exception as error:  # noqa: BLE001 - the client must get an answer in every case
             _log.exception("a call failed unexpectedly", method=request.headers.get(b":path", b"").decode())
             trailers = _failure(Status.UNKNOWN, f"{type(error).__name__}: {error}")
+        self._end(stream, trailers)
+
+    def _end(self, stream: int, trailers: bytes) -> None:
         self._http2.send_headers(stream, _HEADERS)
         self._http2.send_trailers(stream, trailers)
         self._send()

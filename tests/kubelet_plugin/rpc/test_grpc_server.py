@@ -39,6 +39,8 @@ class Echo:
         self.metadata = metadata
         if request.name == "a defect":
             raise ZeroDivisionError("100 % ü\nsecond line")
+        if request.name == "an end":
+            raise asyncio.CancelledError
         if request.name == "a refusal":
             raise CallFailed(Status.INTERNAL, "not now")
         return request
@@ -107,9 +109,10 @@ async def test_many_calls_at_once_get_their_own_answers() -> None:
         ("Echo", b"\xff\xff", grpc.StatusCode.INTERNAL, "the request is no PluginInfo"),
         ("Echo", Info(name="a defect"), grpc.StatusCode.UNKNOWN, "ZeroDivisionError: 100 % ü\nsecond line"),
         ("Echo", Info(name="a refusal"), grpc.StatusCode.INTERNAL, "not now"),
+        ("Echo", Info(name="an end"), grpc.StatusCode.CANCELLED, ""),
         ("Echo", Info(name="n" * 4_200_000), grpc.StatusCode.RESOURCE_EXHAUSTED, ""),
     ],
-    ids=["an unknown method", "no message", "a defect", "a refusal", "a request that is too large"],
+    ids=["an unknown method", "no message", "a defect", "a refusal", "an end", "a request that is too large"],
 )
 async def test_what_cannot_be_answered_ends_with_a_status_and_the_connection_goes_on(
     name: str, request_: Any, status: grpc.StatusCode, reason: str
