@@ -37,7 +37,7 @@ _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 """What is not escaped in `grpc-message`."""
 
 
-class Status(IntEnum):
+class GrpcStatus(IntEnum):
     """How a call ends. Source: gRPC's status codes."""
 
     CANCELED = 1
@@ -49,7 +49,7 @@ class Status(IntEnum):
 class CallFailed(Exception):
     """The answer to a call that has no message."""
 
-    def __init__(self, status: Status, reason: str) -> None:
+    def __init__(self, status: GrpcStatus, reason: str) -> None:
         super().__init__(reason)
         self.status = status
 
@@ -98,7 +98,7 @@ class GrpcServer:
             path.unlink(missing_ok=True)
             listening.bind(str(path))
             path.chmod(0o600)
-            # At once: another plugin process removes sockets that nobody listens on.
+            # At once: another plugin process removes sockets on which no process listens.
             listening.listen()
         except OSError as error:
             listening.close()
@@ -207,11 +207,11 @@ class _Connection(asyncio.BufferedProtocol):
             trailers = _failure(failed.status, str(failed))
         except asyncio.CancelledError:
             # By the client, which hears nothing of this, or because the plugin ends.
-            self._end(stream, _failure(Status.CANCELED, "the plugin ended the call"))
+            self._end(stream, _failure(GrpcStatus.CANCELED, "the plugin ended the call"))
             raise
         except Exception as error:  # noqa: BLE001 - the client must get an answer in every case
             _log.exception("a call failed unexpectedly", method=request.headers.get(b":path", b"").decode())
-            trailers = _failure(Status.UNKNOWN, f"{type(error).__name__}: {error}")
+            trailers = _failure(GrpcStatus.UNKNOWN, f"{type(error).__name__}: {error}")
         self._end(stream, trailers)
 
     def _end(self, stream: int, trailers: bytes) -> None:
@@ -223,7 +223,7 @@ class _Connection(asyncio.BufferedProtocol):
         path = request.headers.get(b":path", b"")
         method = self._methods.get(path)
         if method is None:
-            raise CallFailed(Status.UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
+            raise CallFailed(GrpcStatus.UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
         message = _message(method.request, request.body)
         if isinstance(method, Unary):
             answer = await method.answer(message, request.headers)
@@ -243,13 +243,13 @@ def _message(kind: type[Message], body: bytes) -> Message:
     """The only message of a request. Raises CallFailed."""
     compressed, size = _PREFIX.unpack_from(body) if len(body) >= _PREFIX.size else (0, -1)
     if compressed:
-        raise CallFailed(Status.UNIMPLEMENTED, "compressed messages are not supported")
+        raise CallFailed(GrpcStatus.UNIMPLEMENTED, "compressed messages are not supported")
     if size != len(body) - _PREFIX.size:
-        raise CallFailed(Status.INTERNAL, "the request is not one complete message")
+        raise CallFailed(GrpcStatus.INTERNAL, "the request is not one complete message")
     try:
         return kind.FromString(body[_PREFIX.size :])
     except DecodeError as error:
-        raise CallFailed(Status.INTERNAL, f"the request is no {kind.DESCRIPTOR.name}: {error}") from error
+        raise CallFailed(GrpcStatus.INTERNAL, f"the request is no {kind.DESCRIPTOR.name}: {error}") from error
 
 
 def _framed(message: Message) -> bytes:
@@ -257,6 +257,6 @@ def _framed(message: Message) -> bytes:
     return _PREFIX.pack(0, len(encoded)) + encoded
 
 
-def _failure(status: Status, reason: str) -> bytes:
+def _failure(status: GrpcStatus, reason: str) -> bytes:
     text = quote(reason.encode()[:_LONGEST_REASON], safe=_PLAIN)
     return header_block(("grpc-status", str(int(status))), ("grpc-message", text))

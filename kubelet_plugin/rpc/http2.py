@@ -140,7 +140,7 @@ class Http2Connection:
         """The highest stream that the client opened."""
         self._is_leaving = False
         self._block: tuple[int, int, bytearray] | None = None
-        """Stream, flags and bytes of headers that CONTINUATION frames go on with."""
+        """Stream, flags and bytes of headers that are not complete."""
         self._window = _WINDOW
         """What the client accepts on the connection, in bytes of data."""
         self._stream_window = _WINDOW
@@ -327,7 +327,7 @@ class Http2Connection:
 
     def _ended(self, stream: int, state: _Stream) -> Request:
         if state.is_complete:
-            raise ConnectionFailed(ErrorCode.STREAM_CLOSED, f"stream {stream} goes on after its end")
+            raise ConnectionFailed(ErrorCode.STREAM_CLOSED, f"stream {stream} has more frames after its end")
         state.is_complete = True
         return Request(stream, state.headers, bytes(state.body))
 

@@ -30,7 +30,7 @@ from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
 from dra_driver.names import ClaimRef
 from dra_driver.runtime.tasks import until
 from kubelet_plugin.rpc import messages
-from kubelet_plugin.rpc.grpc_server import CallFailed, GrpcServer, Metadata, Methods, Status, Streaming, Unary
+from kubelet_plugin.rpc.grpc_server import CallFailed, GrpcServer, GrpcStatus, Metadata, Methods, Streaming, Unary
 
 _log = structlog.get_logger(__name__)
 
@@ -295,7 +295,7 @@ class RegistrationServer:
     async def _notified(self, request: Any, metadata: Metadata) -> Any:
         if not request.plugin_registered:
             self._refused(request.error)
-            raise CallFailed(Status.INTERNAL, f"registration failed: {request.error}")
+            raise CallFailed(GrpcStatus.INTERNAL, f"registration failed: {request.error}")
         _log.info("registered with kubelet", driver=self._driver)
         self._registered()
         self._is_registered, self._reason = True, ""

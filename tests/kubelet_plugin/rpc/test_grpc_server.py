@@ -14,7 +14,7 @@ from h2.connection import H2Connection
 from support.plugin import eventually, short_folder
 
 from dra_driver.kube.kubelet_api.generated import registration_pb2
-from kubelet_plugin.rpc.grpc_server import CallFailed, GrpcServer, Metadata, Status, Streaming, Unary
+from kubelet_plugin.rpc.grpc_server import CallFailed, GrpcServer, GrpcStatus, Metadata, Streaming, Unary
 
 Info = registration_pb2.PluginInfo
 
@@ -42,7 +42,7 @@ class Echo:
         if request.name == "an end":
             raise asyncio.CancelledError
         if request.name == "a refusal":
-            raise CallFailed(Status.INTERNAL, "not now")
+            raise CallFailed(GrpcStatus.INTERNAL, "not now")
         return request
 
     async def _wait(self, request: Any, metadata: Metadata) -> Any:
@@ -58,7 +58,7 @@ class Echo:
             self.sent += 1
             yield request
         if request.endpoint:
-            raise CallFailed(Status.UNIMPLEMENTED, request.endpoint)
+            raise CallFailed(GrpcStatus.UNIMPLEMENTED, request.endpoint)
 
 
 @asynccontextmanager
