@@ -120,7 +120,7 @@ def test_nothing_is_installed_where_it_runs_and_nothing_is_built_as_somebody_els
     _, build, run = (part.splitlines() for part in re.split(r"^FROM .*$", DOCKERFILE, flags=re.M)[1:])
     words = [line.split()[0] for line in run if line and not line.startswith(("#", " "))]
     assert words == ["LABEL", "COPY", "COPY", "ENV", "RUN", "USER", "CMD"]
-    assert [line for line in run if line.startswith("RUN")][0].startswith("RUN python -m compileall ")
+    assert next(line for line in run if line.startswith("RUN")).startswith("RUN python -m compileall ")
     copied = [line for line in run if line.startswith("COPY")]
     assert copied == ["COPY --from=build /opt/gpu-dra /opt/gpu-dra", "COPY --from=hook /hook /opt/gpu-dra/libexec"]
     assert any("pip uninstall --yes pip" in line for line in build)
