@@ -143,11 +143,10 @@ class MpsWatch:
                 _log.warning("an MPS daemon cannot be checked", daemon=hold.key, error=str(error))
 
     def _made(self) -> Mapping[MpsDaemon, HoldRecord]:
-        boot_id = self._boot_id()
         return {
             hold: record
             for hold, record in self._records().items()
-            if isinstance(hold, MpsDaemon) and record.state is HoldState.MADE and record.boot_id == boot_id
+            if isinstance(hold, MpsDaemon) and record.state is HoldState.MADE and record.boot_id == self._boot_id()
         }
 
     def _suspect(self, hold: MpsDaemon) -> bool:
