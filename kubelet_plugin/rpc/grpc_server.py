@@ -29,6 +29,8 @@ _MOST_CALLS = 128
 _LARGEST_MESSAGE = 4 << 20
 """The default of gRPC's own servers, in bytes."""
 _BUFFER = 1 << 14
+_CLIENTS_CLOSE_S = 2.0
+"""How long clients have to close their connections at the end."""
 _PREFIX = struct.Struct(">BI")
 """Of a message: whether it is compressed, and its length."""
 _LONGEST_REASON = 4_000
@@ -123,6 +125,9 @@ class GrpcServer:
         running = [call for connection in self._connections for call in connection.calls()]
         if running:
             await asyncio.wait(running, timeout=grace_s)
+        # Clients close when they have read all. One that writes to a closed socket may drop the answer that it got.
+        if left := [connection.closed for connection in self._connections]:
+            await asyncio.wait(left, timeout=min(grace_s, _CLIENTS_CLOSE_S))
         for connection in list(self._connections):
             connection.close()
 
@@ -139,6 +144,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_BUFFER))
         self._moved = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self.closed = self._loop.create_future()
 
     def calls(self) -> list[asyncio.Task[None]]:
         """Those that run."""
@@ -158,6 +164,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
+        self.closed.set_result(None)
         for call in self.calls():
             call.cancel()
 

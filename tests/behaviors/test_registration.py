@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -122,7 +123,11 @@ async def test_kubelet_connects_before_it_reports_the_registration(
     states = []
 
     def registered() -> None:
-        states.append(registry.newest(GPU_DRIVER).channel.get_state())
+        """Holds up the event loop, so that nothing asks for the connection now; gRPC's threads work for it."""
+        channel, deadline = registry.newest(GPU_DRIVER).channel, time.monotonic() + 5
+        while channel.get_state() is grpc.ChannelConnectivity.IDLE and time.monotonic() < deadline:
+            time.sleep(0.005)
+        states.append(channel.get_state())
 
     calls = DraServer(sockets.dra, ScriptedClaims(), ScriptedHealth())
     registration = RegistrationServer(sockets, GPU_DRIVER, registered)
