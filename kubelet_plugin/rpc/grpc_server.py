@@ -29,7 +29,7 @@ _MOST_CALLS = 128
 _LARGEST_MESSAGE = 4 << 20
 """The default of gRPC's own servers, in bytes."""
 _BUFFER = 1 << 14
-_CLIENTS_CLOSE_S = 2.0
+_CLIENTS_CLOSE_S = 1.0
 """How long clients have to close their connections at the end."""
 _PREFIX = struct.Struct(">BI")
 """Of a message: whether it is compressed, and its length."""
@@ -126,6 +126,8 @@ class GrpcServer:
         if running:
             await asyncio.wait(running, timeout=grace_s)
         # Clients close when they have read all. One that writes to a closed socket may drop the answer that it got.
+        for connection in self._connections:
+            connection.say_no_more()
         if left := [connection.closed for connection in self._connections]:
             await asyncio.wait(left, timeout=min(grace_s, _CLIENTS_CLOSE_S))
         for connection in list(self._connections):
@@ -153,6 +155,10 @@ class _Connection(asyncio.BufferedProtocol):
     def leave(self) -> None:
         self._http2.leave()
         self._send()
+
+    def say_no_more(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.write_eof()
 
     def close(self) -> None:
         self._transport.close()
