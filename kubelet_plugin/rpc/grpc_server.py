@@ -30,7 +30,7 @@ _LARGEST_MESSAGE = 4 << 20
 """The default of gRPC's own servers, in bytes."""
 _BUFFER = 1 << 14
 _CLIENTS_CLOSE_S = 1.0
-"""How long clients have to close their connections at the end."""
+"""How long clients can take at the end to close their connections."""
 _PREFIX = struct.Struct(">BI")
 """Of a message: whether it is compressed, and its length."""
 _LONGEST_REASON = 4_000
