@@ -247,11 +247,9 @@ def json_of(value: Any) -> Any:
     }
 
 
-_JSON = json.JSONEncoder(ensure_ascii=False)
-
-
 def _dumps(value: object) -> str:
-    return _NOT_THE_SAME_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", _JSON.encode(value))
+    text = json.dumps(value, ensure_ascii=False)
+    return _NOT_THE_SAME_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _version_problems(spec: CdiSpec) -> Iterator[str]:

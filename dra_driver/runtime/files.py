@@ -10,6 +10,8 @@ import errno
 import fcntl
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dra_driver.errors import NodeNotReady
@@ -36,7 +38,7 @@ class StagedFile:
     is locked, so that it does not count as abandoned.
     """
 
-    def __init__(self, path: Path, temporary: str, fd: int) -> None:
+    def __init__(self, path: Path, temporary: Path, fd: int) -> None:
         self.path = path
         self._temporary = temporary
         self._fd: int | None = fd
@@ -45,7 +47,7 @@ class StagedFile:
         """Moves the content into place atomically. A power failure may take it back. Raises NodeNotReady."""
         with _translated(self.path, "cannot be written"):
             try:
-                os.replace(self._temporary, self.path)  # noqa: PTH105
+                self._temporary.replace(self.path)
             except OSError:
                 self.discard()
                 raise
@@ -55,7 +57,7 @@ class StagedFile:
         """Drops the content; has no effect after `publish`."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
-                os.unlink(self._temporary)  # noqa: PTH108
+                self._temporary.unlink()
             self._close()
 
     def _close(self) -> None:
@@ -176,11 +178,9 @@ def remove_temporaries(folder: Path, prefix: str) -> tuple[Path, ...]:
     return tuple(removed)
 
 
-def _locked_temporary(path: Path) -> tuple[str, int]:
-    """No Path, and no other below: for the three files of a claim they cost more than the system's calls."""
-    folder, name = os.path.split(path)
+def _locked_temporary(path: Path) -> tuple[Path, int]:
     while True:
-        temporary = f"{folder}/.{name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,7 +189,7 @@ def _locked_temporary(path: Path) -> tuple[str, int]:
             continue
         except OSError:
             os.close(fd)
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         if os.fstat(fd).st_nlink:
             return temporary, fd
@@ -220,17 +220,10 @@ def _flush_folder(folder: Path) -> None:
         os.close(fd)
 
 
-class _translated:
-    """A class, because a generator that is entered for every file costs more than some of the work on it."""
-
-    def __init__(self, path: Path, failure: str) -> None:
-        self._path = path
-        self._failure = failure
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
-            raise NodeNotReady(f"{self._failure}: {reason}", about=f"file {self._path}") from error
+@contextmanager
+def _translated(path: Path, failure: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
+        raise NodeNotReady(f"{failure}: {reason}", about=f"file {path}") from error

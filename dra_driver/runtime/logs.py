@@ -28,13 +28,6 @@ class _StandardError:
         return sys.stderr.isatty()
 
 
-_ENCODER = json.JSONEncoder(default=repr)
-
-
-def _encoded(line: structlog.typing.EventDict, **_: object) -> str:
-    return _ENCODER.encode(line)
-
-
 def configure_logging(level: str, log_format: str, stream: TextIO | None = None) -> None:
     """`level` is one of LEVELS; `log_format` is `json`, for collectors, or `console`, for people. `stream` None is
     standard error. With `json`, libraries' logs, Python's warnings and uncaught exceptions also become one object per
@@ -43,7 +36,7 @@ def configure_logging(level: str, log_format: str, stream: TextIO | None = None)
     stream = stream or cast(TextIO, _StandardError())
     numeric = getattr(logging, level.upper())
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer(serializer=_encoded)
+        structlog.processors.JSONRenderer(sort_keys=False)
         if log_format == "json"
         else structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
     )

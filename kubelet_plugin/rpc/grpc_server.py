@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import structlog
@@ -127,7 +127,7 @@ class GrpcServer:
             await asyncio.wait(running, timeout=grace_s)
         # Clients close when they have read all. One that writes to a closed socket may drop the answer that it got.
         for connection in self._connections:
-            connection.say_no_more()
+            connection.half_close()
         if left := [connection.closed for connection in self._connections]:
             await asyncio.wait(left, timeout=min(grace_s, _CLIENTS_CLOSE_S))
         for connection in list(self._connections):
@@ -147,6 +147,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._moved = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.closed = self._loop.create_future()
+        self._has_ended = False
 
     def calls(self) -> list[asyncio.Task[None]]:
         """Those that run."""
@@ -156,15 +157,17 @@ class _Connection(asyncio.BufferedProtocol):
         self._http2.leave()
         self._send()
 
-    def say_no_more(self) -> None:
-        if not self._transport.is_closing():
+    def half_close(self) -> None:
+        """Ends what is sent, and still reads."""
+        if self._is_open():
             self._transport.write_eof()
+        self._has_ended = True
 
     def close(self) -> None:
         self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._transport = cast(asyncio.Transport, transport)
         self._connections.add(self)
         self._send()
 
@@ -182,7 +185,7 @@ class _Connection(asyncio.BufferedProtocol):
             for event in self._http2.receive(self._buffer[:nbytes]):
                 self._happened(event)
         except ConnectionFailed as failed:
-            _log.warning("a client of the plugin's socket was disconnected", error=str(failed))
+            _log.warning("disconnected a client of the plugin's socket, because it broke HTTP/2", error=str(failed))
             self._send()
             self._transport.close()
             return
@@ -198,8 +201,12 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def _send(self) -> None:
-        if (data := self._http2.outgoing()) and not self._transport.is_closing():
+        if (data := self._http2.outgoing()) and self._is_open():
             self._transport.write(data)
+
+    def _is_open(self) -> bool:
+        """Whether anything can be sent."""
+        return not (self._has_ended or self._transport.is_closing())
 
     def _happened(self, event: Request | Canceled) -> None:
         if isinstance(event, Request):

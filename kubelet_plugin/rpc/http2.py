@@ -220,7 +220,7 @@ class Http2Connection:
         received, at = self._received, 0
         if not self._greeted:
             if not _PREFACE.startswith(received[: len(_PREFACE)]):
-                raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2 with prior knowledge")
+                raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "the client does not speak HTTP/2")
             if len(received) < len(_PREFACE):
                 return
             self._greeted, at = True, len(_PREFACE)
@@ -333,7 +333,10 @@ class Http2Connection:
 
     def _settings(self, payload: bytes) -> None:
         if len(payload) % _SETTING.size:
-            raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a length that cannot be")
+            raise ConnectionFailed(
+                ErrorCode.FRAME_SIZE_ERROR,
+                f"SETTINGS has {len(payload)} bytes, which is no multiple of {_SETTING.size}",
+            )
         for setting, value in _SETTING.iter_unpack(payload):
             allowed, code = _VALUES.get(setting, ((value,), ErrorCode.NO_ERROR))
             if value not in allowed:
@@ -366,9 +369,9 @@ class Http2Connection:
 def _grown(window: int, more: int) -> int:
     """Of a stream, too, an error ends the connection, as RFC 9113 permits."""
     if not more:
-        raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a window grows by nothing")
+        raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE adds 0 bytes")
     if window + more > _LARGEST_WINDOW:
-        raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {window + more} bytes")
+        raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"a window would grow to {window + more} bytes")
     return window + more
 
 

@@ -67,18 +67,18 @@ def test_content_is_flushed_before_it_gets_its_name_and_the_name_after(
 ) -> None:
     """Only in this order does a power cut leave the old file or the new one."""
     log: list[str] = []
-    real_fsync, real_replace = os.fsync, os.replace
+    real_fsync, real_replace = os.fsync, Path.replace
 
     def fsync(fd: int) -> None:
         log.append(f"flush {'folder' if Path(f'/proc/self/fd/{fd}').is_dir() else 'content'}")
         real_fsync(fd)
 
-    def replace(source: str, target: Path) -> None:
+    def replace(self: Path, target: Path) -> Path:
         log.append("rename")
-        real_replace(source, target)
+        return real_replace(self, target)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(Path, "replace", replace)
     write_durably(tmp_path / "a", b"x")
     assert log == ["flush content", "rename", "flush folder"]
 

@@ -574,9 +574,9 @@ async def test_a_disk_that_refuses_a_record_is_the_administrators_move(
     node.ready("d")
     ref = node.claim("one", "d")
     plugin = node.plugin()
-    for module, name in ((Path, "mkdir"), (os, "replace")):
+    for name in ("mkdir", "replace"):
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, refuse)
+            patch.setattr(Path, name, refuse)
             answer = await prepared(plugin, ref)
             refused(answer, NodeNotReady)
             assert "internal error" not in str(answer)

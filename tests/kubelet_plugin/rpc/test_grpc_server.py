@@ -133,8 +133,10 @@ async def test_compressed_requests_are_refused() -> None:
 
 async def test_a_call_that_the_client_gives_up_is_canceled() -> None:
     async with serving() as (echo, socket), channel_to(socket) as channel:
+        late = method(channel, "Wait")(Info(), timeout=1)
+        await eventually(lambda: echo.calls == 1)
         with pytest.raises(grpc.aio.AioRpcError, match="Deadline"):
-            await method(channel, "Wait")(Info(), timeout=0.2)
+            await late
         await eventually(lambda: echo.calls == 0)
         call = method(channel, "Wait")(Info(), timeout=20)
         await eventually(lambda: echo.calls == 1)
@@ -198,6 +200,28 @@ async def test_a_stop_finishes_what_runs_and_cancels_what_takes_too_long() -> No
         with pytest.raises(grpc.aio.AioRpcError):
             await call
         await eventually(lambda: echo.calls == 0)
+
+
+async def test_a_client_that_writes_at_the_end_still_gets_its_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that writes to a closed socket fails, and may drop what it has not read yet."""
+    async with serving() as (echo, socket):
+        reader, writer = await asyncio.open_unix_connection(str(socket))
+        client = H2Connection(H2Configuration(client_side=True))
+        client.initiate_connection()
+        client.send_headers(1, [(":method", "POST"), (":path", "/s/Wait"), (":scheme", "http"), (":authority", "")])
+        client.send_data(1, bytes(5), end_stream=True)
+        writer.write(client.data_to_send())
+        await eventually(lambda: echo.calls == 1)
+        stopping = asyncio.ensure_future(echo.server.stop(5))
+        echo.go_on.set()
+        await asyncio.sleep(0.1)
+        client.ping(bytes(8))
+        writer.write(client.data_to_send())
+        await writer.drain()
+        assert b"grpc-status" in await reader.read()  # The package h2 takes nothing after GOAWAY.
+        writer.close()
+        await stopping
+    assert not caplog.records
 
 
 async def test_who_speaks_no_http2_is_disconnected_and_others_are_served() -> None:
