@@ -5,8 +5,7 @@ with that reason, and can release existing claims.
 """
 
 # isort: off
-import dra_driver.runtime.lean  # before anything imports structlog
-import dra_driver.runtime.lean_http  # noqa: F401 - before anything imports aiohttp
+import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 
 # isort: on
 import asyncio

@@ -2,18 +2,19 @@
 calls this after every request.
 """
 
-import asyncio
 import errno
 import json
 import os
+import socket
 import ssl
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-import aiohttp
 from pydantic_core import from_json
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
+from dra_driver.kube.http_client import ConnectError
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
@@ -112,9 +113,9 @@ def an_event(answer: Any, about: str) -> tuple[str, JsonObject]:
     raise refusal(code if isinstance(code, int) else 500, status, None, about)
 
 
-def error_of(response: aiohttp.ClientResponse, content: bytes, about: str) -> ClusterError:
+def error_of(code: int, headers: Mapping[str, str], content: bytes, about: str) -> ClusterError:
     try:
-        if response.content_type == PROTOBUF:
+        if headers.get("content-type", "").startswith(PROTOBUF):
             from dra_driver.kube import envelope
 
             status = envelope.refusal(content)
@@ -124,7 +125,7 @@ def error_of(response: aiohttp.ClientResponse, content: bytes, about: str) -> Cl
         status = {"message": content.decode(errors="replace")[:500].strip()}
     if not isinstance(status, dict):
         status = {}
-    return refusal(response.status, status, response.headers.get("Retry-After"), about)
+    return refusal(code, status, headers.get("retry-after"), about)
 
 
 def _excerpt(answer: Any) -> str:
@@ -153,28 +154,22 @@ def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) 
     return Rejected(message, about=about, status=code)
 
 
-def unreachable(error: BaseException, about: str) -> Unreachable:
-    if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
-        return Unreachable(f"cannot trust the API server: {_tls_reason(error)}", about=about)
-    if isinstance(error, aiohttp.ClientConnectorError):
-        # The library's own text has `ssl:default` or the address of a Python object in it.
-        reason = f"{error.host}:{error.port}: {_os_reason(error.os_error) or error.os_error.strerror}"
-    elif isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
-        reason = "the connection ended before the answer did"
-    elif isinstance(error, OSError) and (text := _os_reason(error)) is not None:
-        reason = text
-    else:
-        reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
+def unreachable(error: Exception, about: str) -> Unreachable:
+    cause = error.cause if isinstance(error, ConnectError) else error
+    reason = f"{error.address}: {_reason(cause)}" if isinstance(error, ConnectError) else _reason(cause)
+    if isinstance(cause, ssl.SSLError):
+        return Unreachable(f"cannot trust the API server: {reason}", about=about)
     return Unreachable(f"cannot reach the API server: {reason}", about=about)
 
 
-def _os_reason(error: OSError) -> str | None:
-    """None for a number that is none of the system's, such as those of name resolution."""
-    return os.strerror(error.errno) if error.errno is not None and error.errno in errno.errorcode else None
-
-
-def _tls_reason(error: ssl.SSLError | aiohttp.ClientSSLError) -> str:
-    """Without the names of OpenSSL's functions, which say nothing about the certificate."""
-    cause: BaseException = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    reason = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else str(cause)
-    return f"{error.host}:{error.port}: {reason}" if isinstance(error, aiohttp.ClientConnectorError) else reason
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        # Without the names of OpenSSL's functions, which say nothing about the certificate.
+        return error.verify_message
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+    if number is not None and number in errno.errorcode:
+        return os.strerror(number)
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    # Name resolution has numbers of its own.
+    return (error.strerror if isinstance(error, socket.gaierror) else None) or str(error) or type(error).__name__

@@ -1,6 +1,6 @@
 """Client of the API server: reads and writes JSON objects, and raises errors of this project.
 
-One HTTP session with keep-alive per `Kube`. Objects are plain dicts exactly as the server sent them, so nothing is lost
+Objects are plain dicts exactly as the server sent them, so nothing is lost
 between a read and a write; callers decode what they use. Every error names the affected object.
 
 An `Endpoint` has the server and the credentials: from a pod's service account, or from a kubeconfig through the
@@ -8,31 +8,26 @@ official `kubernetes` package. That package costs 15 MB of memory, so it is impo
 """
 
 import json
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-import aiohttp
 from pydantic_core import PydanticSerializationError, to_json
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import ClusterError, Unreachable
 from dra_driver.kube import answers
 from dra_driver.kube.endpoint import Endpoint, endpoint_from
+from dra_driver.kube.http_client import ConnectError, HttpAnswer, HttpClient, HttpError, HttpRequest
 
 __all__ = ["Endpoint", "Kube", "Listing", "WatchEvent", "endpoint_from"]
 
 _REQUEST_TIMEOUT_S = 30.0
-_CONNECT_TIMEOUT_S = 10.0
 _WATCH_TIMEOUT_S = 300
 """How long the server should keep a watch open; a silent connection is closed a little later."""
 _PAGE = 500
-_CONNECTIONS = 64
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""Detects a lost peer within a minute, even during a silent watch."""
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MERGE_PATCH = "application/merge-patch+json"
 
@@ -76,7 +71,7 @@ class _Call:
     resource: Resource | None = None
     query: Mapping[str, str] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    data: bytes | None = None
+    body: bytes = b""
 
     def with_json(self, body: JsonObject | None, content_type: str = "application/json") -> "_Call":
         if body is None:
@@ -86,7 +81,7 @@ class _Call:
         except PydanticSerializationError:
             # Half of a surrogate pair, as in the name of a file; the server replaces it.
             data = json.dumps(body).encode()
-        return replace(self, data=data, headers={**self.headers, "Content-Type": content_type})
+        return replace(self, body=data, headers={**self.headers, "Content-Type": content_type})
 
 
 class Kube:
@@ -109,25 +104,24 @@ class Kube:
         self._may_write = may_write
         self._user_agent = user_agent
         self._field_manager = field_manager
-        self._session: aiohttp.ClientSession | None = None
+        self._http: HttpClient | None = None
 
     async def __aenter__(self) -> Self:
-        own_headers = [("User-Agent", self._user_agent), ("Accept", "application/json")]
-        self._session = aiohttp.ClientSession(
-            base_url=self._endpoint.server.rstrip("/") + "/",
-            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ttl_dns_cache=30, socket_factory=_socket),
-            headers=[*own_headers, *self._endpoint.impersonation],
-            proxy=self._endpoint.proxy,
-            timeout=aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S),
+        endpoint, own = self._endpoint, [("User-Agent", self._user_agent), ("Accept", "application/json")]
+        self._http = HttpClient(
+            endpoint.server,
+            proxy=endpoint.proxy,
+            server_name=endpoint.server_name,
+            headers=[*own, *endpoint.impersonation],
         )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
         """Read one object. Raises NotFound."""
@@ -299,11 +293,9 @@ class Kube:
             "timeoutSeconds": str(_WATCH_TIMEOUT_S),
         }
         call = _Call("GET", resource.path(namespace), _about(resource, None, namespace), "watch", resource, query)
-        silent_s = _WATCH_TIMEOUT_S + _REQUEST_TIMEOUT_S
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=silent_s)
-        async with self._answer(call, timeout=timeout) as response:
+        async with self._answer(call, silent_s=_WATCH_TIMEOUT_S + _REQUEST_TIMEOUT_S) as answer:
             accepted()
-            async for line in _lines(response.content):
+            async for line in _lines(answer):
                 yield WatchEvent(*answers.an_event(answers.decoded(line, call.about), call.about))
 
     async def server_version(self) -> tuple[int, int]:
@@ -327,8 +319,8 @@ class Kube:
         NotFound, Rejected or Unreachable, also while reading.
         """
         call, read, rest = _Call("GET", path, f"GET {path}", "get", None, query, {"Accept": "*/*"}), 0, b""
-        async with self._answer(call) as response:
-            async for chunk in response.content.iter_any():
+        async with self._answer(call) as answer:
+            async for chunk in answer.chunks():
                 *complete, rest = (rest + chunk[: most_bytes - read]).split(b"\n")
                 read += len(chunk)
                 for line in complete:
@@ -366,31 +358,25 @@ class Kube:
             with_more = replace(call, headers={**call.headers, **more}) if more else call
             if call.method != "GET":
                 self._may_write()
-            async with self._answer(with_more) as response:
-                return await response.read()
+            async with self._answer(with_more) as answer:
+                return await answer.read()
 
     @asynccontextmanager
-    async def _answer(self, call: _Call, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answer(self, call: _Call, silent_s: float | None = None) -> AsyncIterator[HttpAnswer]:
         """The answer to a call. Raises what the server's refusal means, or Unreachable, also while it is read."""
-        if self._session is None:
+        if self._http is None:
             raise RuntimeError("Kube is used outside its `async with` block")
+        headers = {**self._authorization(), **call.headers}
+        request = HttpRequest(call.method, call.path, call.query, headers, call.body)
+        # For each request, so that connections with a replaced certificate are not reused.
+        context = self._endpoint.context()
         try:
-            async with self._session.request(
-                call.method,
-                call.path.lstrip("/"),
-                params=call.query,
-                data=call.data,
-                headers={**self._authorization(), **call.headers},
-                # For each request, so that connections with a replaced certificate are not reused.
-                ssl=self._endpoint.context() or True,
-                server_hostname=self._endpoint.server_name,
-                **options,
-            ) as response:
-                self._answered(call.verb, call.resource, response.status)
-                if response.status >= 300:
-                    raise answers.error_of(response, await response.read(), call.about)
-                yield response
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            async with self._http.request(request, context, within_s=_REQUEST_TIMEOUT_S, silent_s=silent_s) as answer:
+                self._answered(call.verb, call.resource, answer.status)
+                if answer.status >= 300:
+                    raise answers.error_of(answer.status, answer.headers, await answer.read(), call.about)
+                yield answer
+        except (HttpError, ConnectError, OSError) as error:
             self._answered(call.verb, call.resource, None)
             raise answers.unreachable(error, call.about) from error
 
@@ -401,20 +387,10 @@ class Kube:
         return {} if token is None else {"Authorization": token}
 
 
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    family, kind, protocol, _, _ = address
-    connection = socket.socket(family, kind, protocol)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return connection
-
-
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length; aiohttp's own iterator refuses long lines."""
+async def _lines(answer: HttpAnswer) -> AsyncIterator[bytes]:
+    """Lines of any length."""
     rest = bytearray()
-    async for chunk in stream.iter_any():
+    async for chunk in answer.chunks():
         rest += chunk
         if b"\n" in chunk:
             *complete, last = bytes(rest).split(b"\n")

@@ -1,8 +1,7 @@
 """The supervisor of an IMEX daemon, in a pod of its own: settings, the domain's status, nvidia-imex, orderly stop."""
 
 # isort: off
-import dra_driver.runtime.lean  # before anything imports structlog
-import dra_driver.runtime.lean_http  # noqa: F401 - before anything imports aiohttp
+import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 
 # isort: on
 import asyncio

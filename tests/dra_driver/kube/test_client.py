@@ -3,16 +3,15 @@
 import asyncio
 import errno
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.client_reqrep import ConnectionKey
 from support.objects import claim, node
 from support.rows import rows
 
@@ -20,6 +19,7 @@ from dra_driver.api.meta import CONFIG_MAPS, NODES, RESOURCE_CLAIMS
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, InvalidInput, NotFound, Rejected, Unreachable
 from dra_driver.kube.answers import unreachable
 from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.http_client import ConnectError, HttpError
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 
@@ -257,8 +257,7 @@ async def test_no_server_is_worth_another_attempt() -> None:
 
 
 def test_an_unknown_host_is_named_without_python_objects() -> None:
-    key = ConnectionKey("nosuch.invalid", 6443, True, ssl.create_default_context(), None, None, None)
-    cause = aiohttp.ClientConnectorDNSError(key, OSError(None, "Name or service not known"))
+    cause = ConnectError("nosuch.invalid:6443", socket.gaierror(-2, "Name or service not known"))
     assert unreachable(cause, "GET /version").message == (
         "cannot reach the API server: nosuch.invalid:6443: Name or service not known"
     )
@@ -267,11 +266,12 @@ def test_an_unknown_host_is_named_without_python_objects() -> None:
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (aiohttp.ClientPayloadError("Response payload is not completed"), "the connection ended before the answer did"),
-        (aiohttp.ServerDisconnectedError(), "the connection ended before the answer did"),
-        (aiohttp.ClientOSError(errno.ECONNRESET, "Cannot write"), "Connection reset by peer"),
-        (aiohttp.ConnectionTimeoutError("Connection timeout to host"), "no answer in time"),
-        (aiohttp.ClientConnectionError("Connector is closed."), "Connector is closed."),
+        (HttpError("the connection ended before the answer did"), "the connection ended before the answer did"),
+        (OSError(errno.ECONNRESET, "Cannot write"), "Connection reset by peer"),
+        (TimeoutError(), "no answer in time"),
+        (TimeoutError(errno.ETIMEDOUT, "in a library"), "Connection timed out"),
+        (ConnectError("api:6443", TimeoutError()), "api:6443: no answer in time"),
+        (ConnectError("api:6443", OSError("unusual")), "api:6443: unusual"),
     ],
 )
 def test_a_connection_that_fails_gives_its_reason_without_the_librarys_own_words(error: Exception, reason: str) -> None:

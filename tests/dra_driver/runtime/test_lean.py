@@ -14,31 +14,43 @@ SERVICES = (
 
 NEW_KEY = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 
-LEAN = """
-import os, ssl, sys
+LOADED = """
+import sys
 from importlib import import_module
-before = os.environ.get("SSL_CERT_FILE")
 import_module(sys.argv[1])
+print(*{"rich", "aiohttp", "grpc", "kubernetes", "typer"} & sys.modules.keys())
+"""
+
+CONTEXTS = """
+import os, ssl
+before = os.environ.get("SSL_CERT_FILE")
+import controller.webhook.worker
 import aiohttp.connector
 assert os.environ.get("SSL_CERT_FILE") == before
-assert "rich" not in sys.modules
 contexts = [value for value in vars(aiohttp.connector).values() if isinstance(value, ssl.SSLContext)]
 print(len(contexts), sum(context.cert_store_stats()["x509_ca"] for context in contexts))
 print(ssl.create_default_context().cert_store_stats()["x509_ca"])
 """
 
 
+def run(*arguments: str, **variables: str) -> str:
+    command = [sys.executable, "-c", *arguments]
+    environment = {"PYTHONPATH": ":".join(sys.path)} | variables
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 @pytest.mark.parametrize("service", SERVICES)
+def test_a_service_loads_no_library_that_only_others_need(service: str) -> None:
+    assert run(LOADED, service).split() == (["aiohttp"] if service == "controller.webhook.worker" else [])
+
+
 @pytest.mark.parametrize("named", [True, False])
-def test_services_keep_the_authorities_of_the_system_out_of_memory_and_can_still_read_them(
-    service: str, named: bool, tmp_path: Path
+def test_the_webhook_keeps_the_authorities_of_the_system_out_of_memory_and_can_still_read_them(
+    named: bool, tmp_path: Path
 ) -> None:
     authorities = tmp_path / "ca.crt"
     new = f"openssl {NEW_KEY} -subj /CN=authority -keyout {tmp_path}/key -out {authorities}"
     subprocess.run(shlex.split(new), check=True, capture_output=True)
-    variables = {"PYTHONPATH": ":".join(sys.path)} | ({"SSL_CERT_FILE": str(authorities)} if named else {})
-    command = [sys.executable, "-c", LEAN, service]
-    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)
-    of_library, of_others = done.stdout.splitlines()
+    of_library, of_others = run(CONTEXTS, **({"SSL_CERT_FILE": str(authorities)} if named else {})).splitlines()
     assert of_library == "2 0", "aiohttp makes its contexts in another way now; see dra_driver.runtime.lean_http"
     assert not named or of_others == "1"
