@@ -214,7 +214,7 @@ class JournalFile:
         Lines that cannot be trusted go to the side file first, then out of the journal; a crash between repeats.
         """
         damage = journal.damage if journal.unfinished is None else (*journal.damage, journal.unfinished)
-        if self._compared and not damage and self.exists:
+        if self._compared and not damage and self._seen is not None and self._seen.signature is not None:
             return journal, ()
         logged, bad = self._log.read()
         stored = journal.holds if self.exists else {}
