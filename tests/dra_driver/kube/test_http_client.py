@@ -274,9 +274,7 @@ async def test_an_answer_that_is_read_slowly_does_not_fill_the_memory() -> None:
 
 async def test_a_request_has_its_own_headers_a_quoted_path_and_the_length_of_its_body() -> None:
     async with client_of(sending(OK), path="/k8s/clusters/c-1/") as (client, server):
-        request = HttpRequest(
-            "PUT", "/api/a b\r\nX: 1", {"a": "b=c d&"}, {"Accept": "text/plain", "X": "ü"}, b"body"
-        )
+        request = HttpRequest("PUT", "/api/a b\r\nX: 1", {"a": "b=c d&"}, {"Accept": "text/plain", "X": "ü"}, b"body")
         async with client.request(request, None, within_s=LONG_S) as answer:
             await answer.read()
         first, *lines = server.requests[0].rstrip().split("\r\n")
