@@ -114,17 +114,17 @@ class _MetadataFiles:
                 read_if_present(self._file(claim_uid, request)) or b"",
                 read_if_present(self._spec(claim_uid, request)) or b"",
             )
-            for _, request in self._there(claim_uid)
+            for _, request in self._there(self._folder, "", claim_uid)
         )
 
     def drop(self, claim_uid: str, *, but: Collection[str]) -> None:
-        for _, request in self._there(claim_uid):
-            if request not in but:
-                remove(self._spec(claim_uid, request))
-                remove(self._file(claim_uid, request))
+        for folder, prefix in ((self._cdi, f"{self._driver}_metadata_"), (self._folder, "")):
+            for uid, request in self._there(folder, prefix, claim_uid):
+                if request not in but:
+                    remove(folder / f"{prefix}{uid}_{request}{_ENDING}")
 
     def claims(self) -> frozenset[str]:
-        return frozenset(uid for uid, _ in self._there())
+        return frozenset(uid for uid, _ in self._there(self._folder, ""))
 
     def remove_leftovers(self) -> tuple[Path, ...]:
         prefix = f"{self._driver}_metadata_"
@@ -136,12 +136,13 @@ class _MetadataFiles:
     def _spec(self, claim_uid: str, request: str) -> Path:
         return self._cdi / spec_name(self._driver, claim_uid, request)
 
-    def _there(self, claim_uid: str = "") -> Iterator[tuple[str, str]]:
-        """UID and request of the metadata files, sorted; of one claim, or of all."""
-        for name in names(self._folder):
-            if name.startswith(claim_uid) and name.endswith(_ENDING) and (self._folder / name).is_file():
-                uid, _, request = name.removesuffix(_ENDING).rpartition("_")
-                if uid and claim_uid in ("", uid):
+    def _there(self, folder: Path, prefix: str, claim_uid: str | None = None) -> Iterator[tuple[str, str]]:
+        """UID and request of the files whose names begin with `prefix`, sorted; of one claim, or of all."""
+        beginning = prefix if claim_uid is None else f"{prefix}{claim_uid}_"
+        for name in names(folder):
+            if name.startswith(beginning) and name.endswith(_ENDING) and (folder / name).is_file():
+                uid, _, request = name.removeprefix(prefix).removesuffix(_ENDING).rpartition("_")
+                if uid and claim_uid in (None, uid):
                     yield uid, request
 
 
