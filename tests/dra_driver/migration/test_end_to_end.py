@@ -134,6 +134,10 @@ def applied(folder: Path) -> Iterator[JsonObject]:
     )
 
 
+def _is_watcher(obj: JsonObject) -> bool:
+    return bool(obj["metadata"]["name"] == "gpu-watch")
+
+
 async def run(folder: Path, place: Path) -> tuple[ContainerResult, ...]:
     nodes = [
         SimulatedNode("dgx-h100-1", "dgx-h100", 0, (*H100.items(), ("nvidia.com/gpu.present", "true"))),
@@ -143,7 +147,11 @@ async def run(folder: Path, place: Path) -> tuple[ContainerResult, ...]:
     order = {kind: place for place, kind in enumerate(("Namespace", "DeviceClass", "ResourceClaimTemplate"))}
     documents = sorted(applied(folder), key=lambda obj: order.get(obj["kind"], len(order)))
     scenario = Scenario("migrated", tuple(documents))
+    # Counters apply to its admin access, too, so it must come before the pods whose MIG devices are made on demand.
+    watcher = Scenario("exporter", tuple(obj for obj in documents if obj["kind"] in order or _is_watcher(obj)))
     async with SimulatedCluster.running(place, nodes, installed=installed) as cluster:
+        await scenarios.apply(cluster.kube, watcher)
+        await scenarios.wait_running(cluster, watcher, 60.0)
         await scenarios.apply(cluster.kube, scenario)
         pods = await scenarios.wait_running(cluster, scenario, 60.0)
         slices = [ResourceSlice.of(item) for item in (await cluster.kube.list(RESOURCE_SLICES)).items]
