@@ -114,6 +114,11 @@ def an_event(answer: Any, about: str) -> tuple[str, JsonObject]:
 
 
 def error_of(code: int, headers: Mapping[str, str], content: bytes, about: str) -> ClusterError:
+    """The error for an answer that is no success."""
+    if code < 400:
+        place = headers.get("location", "nowhere")
+        message = f"the answer redirects to {place}, which is not an API server's; name the server's own address"
+        return Unreachable(message, about=about, status=code)
     try:
         if headers.get("content-type", "").startswith(PROTOBUF):
             from dra_driver.kube import envelope

@@ -137,6 +137,13 @@ async def test_an_overloaded_server_is_asked_again_when_it_says(
     assert (caught.value.retry_after_s, caught.value.message) == (wait_s, "<html>busy</html>")
 
 
+async def test_a_redirect_is_not_followed_and_named() -> None:
+    async with talking_to(answering(302, "", Location="https://login.example.com/")) as client:
+        with pytest.raises(Unreachable, match=r"redirects to https://login\.example\.com/") as caught:
+            await client.list(NODES)
+    assert caught.value.status == 302
+
+
 async def test_an_answer_that_is_not_json_is_tried_again() -> None:
     async with talking_to(answering(200, "<html>login</html>")) as client:
         with pytest.raises(Unreachable, match="not JSON"):

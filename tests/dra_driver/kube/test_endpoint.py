@@ -384,7 +384,9 @@ async def test_the_proxy_of_a_kubeconfig_is_used(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def a_tunnel(port: int, requests: list[str], status: str = "200 OK") -> AsyncIterator[int]:
+async def a_tunnel(
+    port: int, requests: list[str], status: str = "200 OK", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
     """A proxy that takes CONNECT alone and leads to `port` here; its own port. `requests` are the heads that it got."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -402,11 +404,38 @@ async def a_tunnel(port: int, requests: list[str], status: str = "200 OK") -> As
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer), return_exceptions=True)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+
+
+async def test_a_proxy_with_tls_is_trusted_by_its_own_name_and_the_server_behind_it_by_another(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl program to make a certificate")
+    a_certificate(tmp_path, "api", "DNS:api.invalid")
+    tunnels = {}
+    for name, of in (("proxy", "IP:127.0.0.1"), ("other", "DNS:other.invalid")):
+        a_certificate(tmp_path, name, of)
+        tunnels[name] = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tunnels[name].load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+    (tmp_path / "ca.crt").write_text("".join((tmp_path / f"{name}.crt").read_text() for name in ("api", *tunnels)))
+    requests: list[str] = []
+
+    async def version(port: int) -> tuple[int, int]:
+        cluster = {"certificate-authority": "ca.crt", "proxy-url": f"https://127.0.0.1:{port}"}
+        config = kubeconfig(tmp_path, {"token": "t"}, server="https://api.invalid:6443", **cluster)
+        async with Kube(endpoint_from(config)) as kube:
+            return await kube.server_version()
+
+    async with a_server(tmp_path, "api") as server:
+        async with a_tunnel(server, requests, tls=tunnels["proxy"]) as port:
+            assert await version(port) == (1, 36)
+        async with a_tunnel(server, requests, tls=tunnels["other"]) as port:
+            with pytest.raises(Unreachable, match=r"cannot trust the API server: 127\.0\.0\.1"):
+                await version(port)
+    assert [head.split("\r\n")[0] for head in requests] == ["CONNECT api.invalid:6443 HTTP/1.1"]
 
 
 async def test_https_goes_through_a_proxy_that_sees_nothing_of_it(tmp_path: Path) -> None:
