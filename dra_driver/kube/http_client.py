@@ -96,9 +96,10 @@ class HttpClient:
         self._name = server_name or self._server.host
         self._prefix = urlsplit(server).path.rstrip("/")
         self._headers = [("Host", self._server.authority), ("Accept-Encoding", "gzip"), *headers]
+        self._headers += self._server.login("Authorization")
         if self._proxy is not None and not self._server.tls:
             self._prefix = f"http://{self._server.authority}{self._prefix}"
-            self._headers += self._proxy.login
+            self._headers += self._proxy.login("Proxy-Authorization")
         self._idle: list[_Connection] = []
         """The last used one is the last."""
         self._places = asyncio.Semaphore(_CONNECTIONS)
@@ -180,7 +181,7 @@ class HttpClient:
     async def _open_tunnel(self, connection: "_Connection", context: ssl.SSLContext | None) -> None:
         assert self._proxy is not None
         to = self._server.address
-        head = _head(f"CONNECT {to}", [("Host", to), *self._proxy.login])
+        head = _head(f"CONNECT {to}", [("Host", to), *self._proxy.login("Proxy-Authorization")])
         await connection.ask(head, asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S)
         if connection.status != 200:
             connection.abort()
@@ -207,17 +208,18 @@ class _Origin:
     tls: bool
     authority: str
     """Host and, if the URL has it, port."""
-    login: tuple[tuple[str, str], ...]
-    """The header of a proxy's user and password."""
+    user: str
+    """`USER:PASSWORD`, or empty."""
 
     @classmethod
     def of(cls, url: str) -> Self:
         parts = urlsplit(url)
         host, tls = (parts.hostname or "").rstrip("."), parts.scheme == "https"
-        user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        basic = b64encode(f"{user}:{password}".encode()).decode()
-        login = (("Proxy-Authorization", f"Basic {basic}"),) if user or password else ()
-        return cls(host, parts.port or (443 if tls else 80), tls, parts.netloc.rpartition("@")[2], login)
+        user, _, authority = parts.netloc.rpartition("@")
+        return cls(host, parts.port or (443 if tls else 80), tls, authority, unquote(user))
+
+    def login(self, header: str) -> list[tuple[str, str]]:
+        return [(header, f"Basic {b64encode(self.user.encode()).decode()}")] if self.user else []
 
     @property
     def address(self) -> str:
@@ -253,7 +255,7 @@ class _Connection(asyncio.Protocol):
         self.is_complete = True
         """Nothing more of the answer will arrive."""
         self._keeps_alive = False
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser
         self._transport: asyncio.Transport
         self._end: Exception | None = None
         """Why the connection ended."""
@@ -315,7 +317,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser, self.is_complete = httptools.HttpResponseParser(self), True
         if (connected := transport.get_extra_info("socket")) is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:

@@ -3,6 +3,7 @@ whole API servers, TLS and proxies."""
 
 import asyncio
 import gzip
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
@@ -46,13 +47,13 @@ class Server:
 
 @asynccontextmanager
 async def client_of(
-    serve: Callable[[Server, Reader, Writer], Awaitable[None]], path: str = ""
+    serve: Callable[[Server, Reader, Writer], Awaitable[None]], path: str = "", user: str = ""
 ) -> AsyncIterator[tuple[HttpClient, Server]]:
     server = Server(serve)
     listening = await asyncio.start_server(server.accept, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     client = HttpClient(
-        f"http://127.0.0.1:{port}{path}", proxy=None, server_name=None, headers=[("Accept", "application/json")]
+        f"http://{user}127.0.0.1:{port}{path}", proxy=None, server_name=None, headers=[("Accept", "application/json")]
     )
     try:
         yield client, server
@@ -283,6 +284,18 @@ async def test_a_request_has_its_own_headers_a_quoted_path_and_the_length_of_its
         assert sorted(lines) == sorted(
             [host, "Accept-Encoding: gzip", "Accept: text/plain", "X: ü", "Content-Length: 4"]
         )
+
+
+async def test_the_user_of_the_url_is_sent_unless_the_request_has_credentials() -> None:
+    async with client_of(sending(OK), user="me:p%40ss@") as (client, server):
+        await read(client)
+        async with client.request(
+            HttpRequest("GET", "/a", None, {"Authorization": "Bearer token"}, b""), None, within_s=LONG_S
+        ) as answer:
+            await answer.read()
+    basic, bearer = [[line for line in head.split("\r\n") if "Authorization" in line] for head in server.requests]
+    assert basic == [f"Authorization: Basic {b64encode(b'me:p@ss').decode()}"]
+    assert bearer == ["Authorization: Bearer token"]
 
 
 async def test_no_server_is_named_with_its_address() -> None:
