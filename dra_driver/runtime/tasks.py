@@ -68,6 +68,13 @@ async def until(event: asyncio.Event, at_most_s: float | None) -> bool:
     return False
 
 
+def to_next(interval_s: float) -> float:
+    """Seconds to the next multiple of `interval_s`, by the clock of the event loop: what is done at intervals wakes a
+    process that is at rest together. A moment that is near is left out, because a timer may be a little early."""
+    left_s = interval_s - asyncio.get_running_loop().time() % interval_s
+    return left_s if left_s > interval_s / 10 else left_s + interval_s
+
+
 async def forever(name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> NoReturn:
     """Runs a part of the service that must never end by itself; if it ends, that is a defect and its name is reported.
     The coroutine is created here, so that a service that fails early leaves no coroutine that was never awaited.

@@ -19,6 +19,7 @@ import structlog
 from dra_driver.api.inventory import HealthCondition
 from dra_driver.api.meta import wire_time
 from dra_driver.errors import DriverError
+from dra_driver.runtime.tasks import to_next
 from kubelet_plugin.effects.mps import MpsDaemons, Sight, left_alone
 from kubelet_plugin.hardware.host_programs import MarkedProcess
 from kubelet_plugin.prepare.holds import HoldRecord, HoldState, MpsDaemon, Records
@@ -124,7 +125,7 @@ class MpsWatch:
                 await self.look()
             except DriverError as error:
                 _log.warning("MPS daemons cannot be checked", error=str(error))
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(to_next(self._interval_s))
 
     async def look(self) -> None:
         """Look at each existing daemon, and carry out the remedy for it."""

@@ -29,7 +29,7 @@ from dra_driver.api.meta import wire_time
 from dra_driver.devices.health import Severity, judged, worst, xid_condition
 from dra_driver.errors import NodeNotReady
 from dra_driver.runtime.files import read_if_present, write_durably
-from dra_driver.runtime.tasks import until
+from dra_driver.runtime.tasks import to_next, until
 from kubelet_plugin.facts.hardware import DRIVER_INCOMPLETE, RELEASED, NodeFacts
 from kubelet_plugin.facts.validation import Command, fault_of
 from kubelet_plugin.facts.watcher import Coverage, GpuEvent
@@ -209,7 +209,7 @@ class HealthMonitor:
             self._update()
             await self._check_gpus()
             await self._save()
-            if await until(self._news, TICK_S):
+            if await until(self._news, to_next(TICK_S)):
                 self._news.clear()
 
     def heard(self, event: GpuEvent) -> None:

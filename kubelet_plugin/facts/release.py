@@ -30,7 +30,7 @@ from dra_driver.errors import DriverError, HardwareError, InvalidInput
 from dra_driver.names import RELEASE_GPUS as KEY
 from dra_driver.runtime.files import read_if_present, remove, write_durably
 from dra_driver.runtime.inotify import replacements
-from dra_driver.runtime.tasks import until
+from dra_driver.runtime.tasks import to_next, until
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts
 from kubelet_plugin.facts.own_node import OwnNode
@@ -216,7 +216,7 @@ class GpuRelease:
     def _pause_s(self) -> float:
         """Until the next look; a release ends at its time."""
         if self._current is None or self._current.until is None:
-            return _LOOK_S
+            return to_next(_LOOK_S)
         return min(_LOOK_S, (self._current.until - self._now()).total_seconds())
 
     def _wanted(self) -> Release | None:

@@ -28,7 +28,7 @@ from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api import DRA_V1
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
 from dra_driver.names import ClaimRef
-from dra_driver.runtime.tasks import until
+from dra_driver.runtime.tasks import to_next, until
 from kubelet_plugin.rpc import messages
 from kubelet_plugin.rpc.grpc_server import CallFailed, GrpcServer, GrpcStatus, Metadata, Methods, Streaming, Unary
 
@@ -198,7 +198,7 @@ class DraServer:
             # Started first, so that no change in between is missed.
             changed = self._health.health_changed()
             yield messages.health_response(version, self._health.device_health(), HEALTH_TIMEOUT_S)
-            await _first(changed, self._stopping.wait(), timeout_s=_HEALTH_REPEAT_S)
+            await _first(changed, self._stopping.wait(), timeout_s=to_next(_HEALTH_REPEAT_S))
 
 
 async def _answered[T](
@@ -263,7 +263,7 @@ class RegistrationServer:
         resolves by itself: a restarted process creates its sockets again.
         """
         while True:
-            if await until(self._refusal, look_every_s):
+            if await until(self._refusal, to_next(look_every_s)):
                 raise NodeNotReady(f"kubelet refused the registration: {self._reason}", about=f"driver {self._driver}")
             # Already stopped: this process removed it, and running calls may still take some time.
             paths = (self._sockets.dra, self._sockets.registration) if self._is_serving else ()

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.runtime.tasks import forever, run_service, until_signal
+from dra_driver.runtime.tasks import forever, run_service, to_next, until_signal
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -119,3 +119,17 @@ exit_after(0.05)
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0
     assert "some of its work hangs" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("interval_s", [0.02, 0.05])
+async def test_what_is_done_at_intervals_is_done_at_the_same_moments(interval_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    before = -1.0
+    for _ in range(5):
+        left_s = to_next(interval_s)
+        assert interval_s / 10 < left_s <= 1.1 * interval_s
+        moment = (loop.time() + left_s) / interval_s
+        assert abs(moment - round(moment)) < 0.1
+        assert round(moment) != before, "not twice at one moment"
+        before = round(moment)
+        await asyncio.sleep(left_s)
