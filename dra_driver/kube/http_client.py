@@ -111,7 +111,7 @@ class HttpClient:
         """The answer, of any status, which must be complete `within_s`. With `silent_s`, only the time without any part
         of it is limited. A connection with another `context` is not reused. Raises HttpError, ConnectError, OSError and
         TimeoutError, also while the answer is read."""
-        deadline = asyncio.get_running_loop().time() + within_s
+        deadline = asyncio.get_running_loop().time() + (within_s if silent_s is None else silent_s)
         async with asyncio.timeout_at(deadline):
             await self._places.acquire()
         try:
@@ -136,7 +136,7 @@ class HttpClient:
             try:
                 return await connection.ask(message, deadline)
             except (HttpError, ConnectionError):
-                if request.method not in _REPEATABLE or connection.status:
+                if request.method not in _REPEATABLE:
                     raise
         connection = await self._connected(context)
         return await connection.ask(message, deadline)
@@ -185,9 +185,7 @@ class HttpClient:
         await connection.ask(head, asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S)
         if connection.status != 200:
             connection.abort()
-            raise HttpError(
-                f"the proxy {self._proxy.authority} refuses the connection: HTTP status {connection.status}"
-            )
+            raise HttpError(f"the proxy {self._proxy.address} refuses the tunnel: HTTP status {connection.status}")
         try:
             await connection.start_tls(self._name)
         except OSError as error:
