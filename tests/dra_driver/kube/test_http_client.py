@@ -47,14 +47,14 @@ class Server:
 
 @asynccontextmanager
 async def client_of(
-    serve: Callable[[Server, Reader, Writer], Awaitable[None]], path: str = "", user: str = ""
+    serve: Callable[[Server, Reader, Writer], Awaitable[None]], path: str = "", user: str = "", behind: str = ""
 ) -> AsyncIterator[tuple[HttpClient, Server]]:
+    """`behind` is the URL of another server, for which this one is the proxy."""
     server = Server(serve)
     listening = await asyncio.start_server(server.accept, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    client = HttpClient(
-        f"http://{user}127.0.0.1:{port}{path}", proxy=None, server_name=None, headers=[("Accept", "application/json")]
-    )
+    url = f"http://{user}127.0.0.1:{listening.sockets[0].getsockname()[1]}{path}"
+    headers = [("Accept", "application/json")]
+    client = HttpClient(behind or url, proxy=url if behind else None, server_name=None, headers=headers)
     try:
         yield client, server
     finally:
@@ -193,6 +193,13 @@ async def test_a_connection_that_the_server_has_closed_or_that_was_idle_for_long
         await asyncio.wait_for(server.ended.wait(), LONG_S)
 
 
+async def test_a_client_that_is_closed_keeps_no_connection() -> None:
+    async with client_of(sending(OK)) as (client, server):
+        await read(client)
+        await client.close()
+        await asyncio.wait_for(server.ended.wait(), LONG_S)
+
+
 async def test_an_answer_that_is_not_read_to_its_end_ends_its_connection() -> None:
     async with client_of(sending(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok")) as (client, server):
         async with client.request(HttpRequest("GET", "/a", None, {}, b""), None, within_s=LONG_S) as answer:
@@ -296,6 +303,15 @@ async def test_the_user_of_the_url_is_sent_unless_the_request_has_credentials() 
     basic, bearer = [[line for line in head.split("\r\n") if "Authorization" in line] for head in server.requests]
     assert basic == [f"Authorization: Basic {b64encode(b'me:p@ss').decode()}"]
     assert bearer == ["Authorization: Bearer token"]
+
+
+async def test_a_proxy_gets_the_whole_url_and_its_own_credentials() -> None:
+    async with client_of(sending(OK), user="me:secret@", behind="http://api.invalid:8080/k8s") as (client, server):
+        assert await read(client) == (200, b"ok")
+    first, *headers = server.requests[0].rstrip().split("\r\n")
+    assert first == "GET http://api.invalid:8080/k8s/a HTTP/1.1"
+    basic = b64encode(b"me:secret").decode()
+    assert {"Host: api.invalid:8080", f"Proxy-Authorization: Basic {basic}"} < set(headers)
 
 
 async def test_no_server_is_named_with_its_address() -> None:
