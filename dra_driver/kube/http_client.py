@@ -297,8 +297,7 @@ class _Connection(asyncio.Protocol):
     def taken(self) -> bytes:
         """What has arrived of the body and was not taken before."""
         arrived, self._body = self._body, []
-        if arrived and self.is_open and not self._transport.is_reading():
-            self._transport.resume_reading()
+        self._transport.resume_reading()
         return b"".join(arrived)
 
     async def start_tls(self, name: str) -> None:
@@ -316,11 +315,11 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._parser, self.is_complete = httptools.HttpResponseParser(self), True
-        if (connected := transport.get_extra_info("socket")) is not None:
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEPALIVE:
-                if hasattr(socket, option):
-                    connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            if hasattr(socket, option):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
     def data_received(self, data: bytes) -> None:
         if self.is_complete:
@@ -332,7 +331,7 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._end = HttpError(f"the answer is not HTTP: {error}")
             self.abort()
-        if sum(map(len, self._body)) > _MOST_WAITING_BYTES and self.is_open:
+        if sum(map(len, self._body)) > _MOST_WAITING_BYTES:
             self._transport.pause_reading()
         self._wake()
 

@@ -3,6 +3,9 @@ whole API servers, TLS and proxies."""
 
 import asyncio
 import gzip
+import socket
+import ssl
+import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +22,7 @@ type Writer = asyncio.StreamWriter
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LONG_S = 10.0
+GET = HttpRequest("GET", "/a", None, {}, b"")
 
 
 class Server:
@@ -112,7 +116,7 @@ def test_an_answer_is_the_same_however_it_is_framed_and_cut(
     async def twice() -> None:
         async with client_of(sending(*cut(data, at), then_closes=framing == "end")) as (client, server):
             for _ in range(2):
-                async with client.request(HttpRequest("GET", "/a", None, {}, b""), None, within_s=LONG_S) as answer:
+                async with client.request(GET, None, within_s=LONG_S) as answer:
                     assert (answer.status, answer.headers["x-name"]) == (201, "value")
                     assert await answer.read() == body
             assert server.connections == (2 if framing == "end" else 1)
@@ -151,6 +155,35 @@ async def test_what_comes_after_an_answer_is_not_taken_for_the_next_one(more: by
             await asyncio.wait_for(server.ended.wait(), LONG_S)
             server.ended.clear()
             assert server.connections == number
+
+
+async def test_what_arrives_on_an_idle_connection_ends_it() -> None:
+    idle = asyncio.Event()
+
+    async def serve(server: Server, reader: Reader, writer: Writer) -> None:
+        await server.request(reader)
+        writer.write(OK)
+        await idle.wait()
+        writer.write(OK)
+        await server.request(reader)
+
+    async with client_of(serve) as (client, server):
+        assert await read(client) == (200, b"ok")
+        idle.set()
+        await asyncio.wait_for(server.ended.wait(), LONG_S)
+
+
+async def test_a_connection_is_kept_for_its_tls_context_alone_and_a_lost_peer_is_detected() -> None:
+    async with client_of(sending(OK)) as (client, server):
+        await read(client)
+        connected = client._idle[0]._transport.get_extra_info("socket")
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if sys.platform == "linux":
+            assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        async with client.request(GET, ssl.create_default_context(), within_s=LONG_S) as answer:
+            assert await answer.read() == b"ok"
+        await asyncio.wait_for(server.ended.wait(), LONG_S)
+        assert server.connections == 2
 
 
 async def one_answer(server: Server, reader: Reader, writer: Writer) -> None:
@@ -202,7 +235,7 @@ async def test_a_client_that_is_closed_keeps_no_connection() -> None:
 
 async def test_an_answer_that_is_not_read_to_its_end_ends_its_connection() -> None:
     async with client_of(sending(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok")) as (client, server):
-        async with client.request(HttpRequest("GET", "/a", None, {}, b""), None, within_s=LONG_S) as answer:
+        async with client.request(GET, None, within_s=LONG_S) as answer:
             assert await anext(answer.chunks()) == b"ok"
         await asyncio.wait_for(server.ended.wait(), LONG_S)
 
@@ -230,9 +263,11 @@ async def test_so_many_connections_and_no_more() -> None:
 
 
 async def test_a_silent_server_is_waited_for_as_long_as_asked() -> None:
-    async with client_of(sending(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok")) as (client, _):
-        with pytest.raises(TimeoutError):
-            await read(client, within_s=0.05)
+    for begun in (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok", b"HTTP/1.1 200"):
+        async with client_of(sending(begun)) as (client, server):
+            with pytest.raises(TimeoutError):
+                await read(client, within_s=0.05)
+            await asyncio.wait_for(server.ended.wait(), LONG_S)
 
     async def drip(server: Server, reader: Reader, writer: Writer) -> None:
         await server.request(reader)
@@ -242,13 +277,12 @@ async def test_a_silent_server_is_waited_for_as_long_as_asked() -> None:
             await asyncio.sleep(0.02)
         await server.request(reader)
 
-    request = HttpRequest("GET", "/a", None, {}, b"")
     async with client_of(drip) as (client, _):
         with pytest.raises(TimeoutError):
             await read(client, within_s=0.1)
     async with (
         client_of(drip) as (client, _),
-        client.request(request, None, within_s=0.1, silent_s=0.15) as answer,
+        client.request(GET, None, within_s=0.1, silent_s=0.15) as answer,
     ):
         arrived = b""
         with pytest.raises(TimeoutError):
@@ -270,8 +304,7 @@ async def test_an_answer_that_is_read_slowly_does_not_fill_the_memory() -> None:
             await writer.drain()
             written += len(part)
 
-    request = HttpRequest("GET", "/a", None, {}, b"")
-    async with client_of(serve) as (client, _), client.request(request, None, within_s=LONG_S) as answer:
+    async with client_of(serve) as (client, _), client.request(GET, None, within_s=LONG_S) as answer:
         before = -1
         while before != written:
             before = written
@@ -312,6 +345,14 @@ async def test_a_proxy_gets_the_whole_url_and_its_own_credentials() -> None:
     assert first == "GET http://api.invalid:8080/k8s/a HTTP/1.1"
     basic = b64encode(b"me:secret").decode()
     assert {"Host: api.invalid:8080", f"Proxy-Authorization: Basic {basic}"} < set(headers)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [("http://api", "api:80"), ("https://api./", "api:443"), ("https://[::1]:6443/x", "[::1]:6443")],
+)
+def test_the_port_of_a_scheme_need_not_be_in_the_url(url: str, address: str) -> None:
+    assert http_client._Origin.of(url).address == address
 
 
 async def test_no_server_is_named_with_its_address() -> None:
