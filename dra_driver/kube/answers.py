@@ -114,10 +114,10 @@ def an_event(answer: Any, about: str) -> tuple[str, JsonObject]:
 
 
 def error_of(code: int, headers: Mapping[str, str], content: bytes, about: str) -> ClusterError:
-    """The error for an answer that is no success."""
+    """The error for an unsuccessful answer; an API server never redirects."""
     if code < 400:
-        place = headers.get("location", "nowhere")
-        message = f"the answer redirects to {place}, which is not an API server's; name the server's own address"
+        place = headers.get("location", "no address")
+        message = f"the server redirects to {place}; set the API server's own address in the kubeconfig"
         return Unreachable(message, about=about, status=code)
     try:
         if headers.get("content-type", "").startswith(PROTOBUF):

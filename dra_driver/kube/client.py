@@ -1,7 +1,7 @@
 """Client of the API server: reads and writes JSON objects, and raises errors of this project.
 
-Objects are plain dicts exactly as the server sent them, so nothing is lost
-between a read and a write; callers decode what they use. Every error names the affected object.
+Objects are plain dicts exactly as the server sent them, so nothing is lost between a read and a write; callers decode
+what they use. Every error names the affected object.
 
 An `Endpoint` has the server and the credentials: from a pod's service account, or from a kubeconfig through the
 official `kubernetes` package. That package costs 15 MB of memory, so it is imported only for a kubeconfig.

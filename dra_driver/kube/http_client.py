@@ -1,8 +1,8 @@
 """HTTP/1.1 client of one server, for `dra_driver.kube.client`: kept connections, TLS, HTTP proxies, gzip, and answers
 that are read while they arrive. httptools (llhttp, the parser of Node.js) reads the answers.
 
-It exists because of its weight: aiohttp takes 11 MiB more of each process, and twice the processor time of a request.
-It follows no redirect, because an API server sends none.
+It exists because aiohttp takes 11 MiB more memory in each process, and twice the processor time for a request. It does
+not follow redirects, because an API server sends none.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class HttpClient:
             except (HttpError, ConnectionError):
                 if request.method not in _REPEATABLE:
                     raise
-        connection = await self._connected(context)
+        connection = await self._connected(context, deadline)
         return await connection.ask(message, deadline)
 
     def _message(self, request: HttpRequest) -> bytes:
@@ -169,20 +169,21 @@ class HttpClient:
         else:
             connection.abort()
 
-    async def _connected(self, context: ssl.SSLContext | None) -> "_Connection":
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+    async def _connected(self, context: ssl.SSLContext | None, deadline: float) -> "_Connection":
+        deadline = min(deadline, asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S)
+        async with asyncio.timeout_at(deadline):
             if self._proxy is None:
                 return await self._server.connected(context, self._name)
             connection = await self._proxy.connected(context, self._proxy.host)
             if self._server.tls:
-                await self._open_tunnel(connection, context)
+                await self._open_tunnel(connection, deadline)
             return connection
 
-    async def _open_tunnel(self, connection: "_Connection", context: ssl.SSLContext | None) -> None:
+    async def _open_tunnel(self, connection: "_Connection", deadline: float) -> None:
         assert self._proxy is not None
         to = self._server.address
         head = _head(f"CONNECT {to}", [("Host", to), *self._proxy.login("Proxy-Authorization")])
-        await connection.ask(head, asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S)
+        await connection.ask(head, deadline)
         if connection.status != 200:
             connection.abort()
             raise HttpError(f"the proxy {self._proxy.address} refuses the tunnel: HTTP status {connection.status}")

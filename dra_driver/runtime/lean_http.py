@@ -1,7 +1,7 @@
 """Keeps the system's certificate authorities out of the memory of the webhook's process, whose entry point imports this
 before anything imports aiohttp. aiohttp makes two TLS contexts with all of them when it is imported: 2 MB and 40 ms of
-the start. A server needs none. This module imports aiohttp while OpenSSL's variable names an empty file, which must be
-before threads start.
+the start. A server needs none. This module imports aiohttp while OpenSSL's variable names an empty file. It must be
+imported before threads start.
 """
 
 import os

@@ -69,8 +69,8 @@ async def until(event: asyncio.Event, at_most_s: float | None) -> bool:
 
 
 def to_next(interval_s: float) -> float:
-    """Seconds to the next multiple of `interval_s`, by the clock of the event loop: what is done at intervals wakes a
-    process that is at rest together. A moment that is near is left out, because a timer may be a little early."""
+    """Seconds to the next multiple of `interval_s` on the event loop's clock, so that all periodic work wakes an idle
+    process at the same moments. Skips a moment that is very near, because a timer may fire slightly early."""
     left_s = interval_s - asyncio.get_running_loop().time() % interval_s
     return left_s if left_s > interval_s / 10 else left_s + interval_s
 

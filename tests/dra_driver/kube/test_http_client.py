@@ -355,6 +355,17 @@ def test_the_port_of_a_scheme_need_not_be_in_the_url(url: str, address: str) -> 
     assert http_client._Origin.of(url).address == address
 
 
+async def test_connecting_ends_with_the_time_for_the_answer() -> None:
+    """The server accepts the connection and never answers the TLS handshake."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        client = HttpClient(url, proxy=None, server_name=None, headers=[])
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(TimeoutError):
+            await read(client, within_s=0.1)
+        assert asyncio.get_running_loop().time() - began < http_client._CONNECT_TIMEOUT_S / 2
+
+
 async def test_no_server_is_named_with_its_address() -> None:
     client = HttpClient("http://localhost:1", proxy=None, server_name=None, headers=[])
     with pytest.raises(ConnectError) as caught:
