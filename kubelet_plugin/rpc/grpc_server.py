@@ -91,17 +91,20 @@ class GrpcServer:
         self._listener: tuple[asyncio.Server, Path] | None = None
 
     async def listen(self, path: Path) -> None:
-        """Serves on a socket that only root can open; removes the socket of an earlier process first. Raises
-        NodeNotReady if the folder or the socket cannot be created.
+        """Serves on a socket that only root can open, in place of that of an earlier process. Raises NodeNotReady if
+        the folder or the socket cannot be created.
         """
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        # The kubelet calls a socket when it appears, and another plugin process removes one on which no process
+        # listens: it gets its name when it listens. The kubelet ignores names that begin with a dot.
+        hidden = path.with_name(f".{path.name}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            listening.bind(str(path))
-            path.chmod(0o600)
-            # At once: another plugin process removes sockets on which no process listens.
+            hidden.unlink(missing_ok=True)
+            listening.bind(str(hidden))
+            hidden.chmod(0o600)
             listening.listen()
+            hidden.replace(path)
         except OSError as error:
             listening.close()
             raise NodeNotReady(f"cannot listen: {error}", about=f"socket {path}") from error

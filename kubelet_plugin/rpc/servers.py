@@ -34,8 +34,8 @@ from kubelet_plugin.rpc.grpc_server import CallFailed, GrpcServer, GrpcStatus, M
 
 _log = structlog.get_logger(__name__)
 
-_LONGEST_PATH = 107
-"""sun_path holds 108 bytes with the terminating zero. Source: unix(7)."""
+_LONGEST_PATH = 106
+"""sun_path holds 108 bytes with the terminating zero (unix(7)), and a socket begins with a dot before its name."""
 _LOOK_AT_SOCKETS_S = 5.0
 HEALTH_TIMEOUT_S = 30
 """How long the kubelet may rely on a health message."""
@@ -83,8 +83,8 @@ def _digest(text: str, size: int) -> str:
 
 def remove_dead(own: Sockets, driver: str) -> tuple[Path, ...]:
     """Removes and returns sockets of killed plugin processes. Raises OSError. Their pods had other UIDs, so no process
-    creates these names again, and the kubelet would call them forever. A starting process listens as soon as its socket
-    exists; if its socket is removed nevertheless, it notices.
+    creates these names again, and the kubelet would call them forever. A starting process listens before its socket has
+    its name.
     """
     candidates = (*own.dra.parent.glob("dra*.sock"), *own.registration.parent.glob(f"{driver}*-reg.sock"))
     dead = tuple(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from socket import socket as Socket
 from typing import Any
 
 import grpc
@@ -231,3 +232,24 @@ async def test_who_speaks_no_http2_is_disconnected_and_others_are_served() -> No
         assert b"\x00\x00\x08\x07" in await asyncio.wait_for(reader.read(), 10)
         writer.close()
         assert (await method(channel, "Echo")(Info(name="x"), timeout=20)).name == "x"
+
+
+async def test_a_socket_has_its_name_only_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet calls a socket when it appears, and does not look at names that begin with a dot."""
+    before: list[list[str]] = []
+    listen = Socket.listen
+
+    def watched(self: Socket, *backlog: int) -> None:
+        before.append([path.name for path in Path(self.getsockname()).parent.iterdir()])
+        listen(self, *backlog)
+
+    monkeypatch.setattr(Socket, "listen", watched)
+    with short_folder() as folder:
+        server = Echo().server
+        await server.listen(folder / "dra.sock")
+        assert before[0] == [".dra.sock"]
+        assert [path.name for path in folder.iterdir()] == ["dra.sock"]
+        async with channel_to(folder / "dra.sock") as channel:
+            assert (await method(channel, "Echo")(Info(name="x"), timeout=20)).name == "x"
+        await server.stop(0)
+        assert [*folder.iterdir()] == []

@@ -59,7 +59,7 @@ def test_names_always_fit_or_are_refused_with_advice(length: int, pod_uid: str |
         assert "shorter" in str(error)
         assert length > 50
     else:
-        assert max(len(str(path)) for path in (sockets.dra, sockets.registration)) <= 107
+        assert max(len(str(path)) for path in (sockets.dra, sockets.registration)) <= 106
 
 
 def test_two_pods_never_share_a_socket_however_short_the_names_are() -> None:
