@@ -9,6 +9,7 @@ import base64
 import gzip
 import json
 import os
+import pickle
 import shutil
 import tempfile
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,13 @@ def _written(chart: Mapping[str, Any], folder: Path) -> Path:
 
 
 def _documents(text: str) -> tuple[Object, ...]:
-    return tuple(document for document in yaml.load_all(text, _LOADER) if document)
+    return tuple(obj for part in f"\n{text}".split("\n---\n") if (obj := pickle.loads(_parsed(part))))
+
+
+@lru_cache(1 << 10)
+def _parsed(document: str) -> bytes:
+    """Pickled, so that each test gets an object of its own: most documents of a chart are alike in all its releases."""
+    return pickle.dumps(yaml.load(document, _LOADER))
 
 
 class Cluster:
