@@ -9,12 +9,12 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from dra_driver.errors import NodeNotReady
+
+type AnyPath = Path | str
+"""Text where each call counts: what a Path costs is more than what the kernel does with it."""
 
 TEMPORARY_SUFFIX = ".tmp"
 """Container runtimes and the driver's own listings ignore such names. Source: CDI, only `.json` and `.yaml` are
@@ -38,16 +38,16 @@ class StagedFile:
     is locked, so that it does not count as abandoned.
     """
 
-    def __init__(self, path: Path, temporary: Path, fd: int) -> None:
+    def __init__(self, path: AnyPath, temporary: str, fd: int) -> None:
         self.path = path
         self._temporary = temporary
         self._fd: int | None = fd
 
     def publish(self) -> None:
         """Moves the content into place atomically. A power failure may take it back. Raises NodeNotReady."""
-        with _translated(self.path, "cannot be written"):
+        with _Translated(self.path, "cannot be written"):
             try:
-                self._temporary.replace(self.path)
+                os.replace(self._temporary, self.path)
             except OSError:
                 self.discard()
                 raise
@@ -57,7 +57,7 @@ class StagedFile:
         """Drops the content; has no effect after `publish`."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
-                self._temporary.unlink()
+                os.unlink(self._temporary)
             self._close()
 
     def _close(self) -> None:
@@ -66,11 +66,11 @@ class StagedFile:
             os.close(fd)
 
 
-def stage(path: Path, content: bytes, *, mode: int = 0o644, flushed: bool = True) -> StagedFile:
+def stage(path: AnyPath, content: bytes, *, mode: int = 0o644, flushed: bool = True) -> StagedFile:
     """Writes exactly `content` with `mode` (regardless of the umask) to disk beside `path`. Raises NodeNotReady. If not
     `flushed`, any content may be there after a power failure: for files that every boot writes again.
     """
-    with _translated(path, "cannot be written"):
+    with _Translated(path, "cannot be written"):
         temporary, fd = _locked_temporary(path)
         staged = StagedFile(path, temporary, fd)
         try:
@@ -92,14 +92,14 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     content is visible but may be lost in a power failure, so callers should write it again.
     """
     stage(path, content, mode=mode).publish()
-    with _translated(path.parent, "cannot be flushed"):
+    with _Translated(path.parent, "cannot be flushed"):
         _flush_folder(path.parent)
 
 
-def append_durably(path: Path, content: bytes, *, mode: int = 0o644, create: bool = True) -> None:
+def append_durably(path: AnyPath, content: bytes, *, mode: int = 0o644, create: bool = True) -> None:
     """Appends `content` to the file on a new line, with one flush; if the file is missing, creates it with `mode`, or
     raises. Raises NodeNotReady; then the file is as before, unless the disk refuses that, too."""
-    with _translated(path, "cannot be written"):
+    with _Translated(path, "cannot be written"):
         fd = os.open(path, os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0) | os.O_CLOEXEC, mode)
         try:
             size = os.fstat(fd).st_size
@@ -116,31 +116,31 @@ def append_durably(path: Path, content: bytes, *, mode: int = 0o644, create: boo
         finally:
             os.close(fd)
         if not size:
-            _flush_folder(path.parent)
+            _flush_folder(Path(path).parent)
 
 
-def remove(path: Path) -> bool:
+def remove(path: AnyPath) -> bool:
     """Removes the file `path`; False if it does not exist. A power failure may restore it. Raises NodeNotReady."""
-    with _translated(path, "cannot be removed"):
+    with _Translated(path, "cannot be removed"):
         try:
-            path.unlink()
+            os.unlink(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
 
-def read_if_present(path: Path) -> bytes | None:
+def read_if_present(path: AnyPath) -> bytes | None:
     """The content of `path`; None if the file does not exist. Raises NodeNotReady if it cannot be read."""
-    with _translated(path, "cannot be read"):
+    with _Translated(path, "cannot be read"):
         try:
-            return path.read_bytes()
+            return Path(path).read_bytes()
         except FileNotFoundError:
             return None
 
 
 def is_there(path: Path) -> bool:
     """Raises NodeNotReady if the folder cannot be read, where `Path.exists` would raise or return False."""
-    with _translated(path, "cannot be read"):
+    with _Translated(path, "cannot be read"):
         try:
             path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -148,21 +148,21 @@ def is_there(path: Path) -> bool:
         return True
 
 
-def names(folder: Path) -> tuple[str, ...]:
+def names(folder: AnyPath) -> tuple[str, ...]:
     """The names in `folder`, sorted; a missing folder is empty. Raises NodeNotReady, where `glob` would ignore the
     error."""
-    with _translated(folder, "cannot be listed"):
+    with _Translated(folder, "cannot be listed"):
         try:
-            return tuple(sorted(os.listdir(folder)))  # noqa: PTH208 - for each claim; a Path for each file costs more
+            return tuple(sorted(os.listdir(folder)))
         except (FileNotFoundError, NotADirectoryError):
             return ()
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: AnyPath) -> None:
     """Creates the folder with its parents if it is missing. Raises NodeNotReady."""
-    with _translated(folder, "cannot be created"):
-        if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
+    with _Translated(folder, "cannot be created"):
+        if not os.path.isdir(folder):
+            Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def remove_temporaries(folder: Path, prefix: str) -> tuple[Path, ...]:
@@ -171,16 +171,17 @@ def remove_temporaries(folder: Path, prefix: str) -> tuple[Path, ...]:
     process. Raises NodeNotReady.
     """
     removed = []
-    with _translated(folder, "cannot be cleaned up"):
+    with _Translated(folder, "cannot be cleaned up"):
         for temporary in sorted(folder.glob(f".{prefix}*{TEMPORARY_SUFFIX}")):
             if _remove_if_abandoned(temporary):
                 removed.append(temporary)
     return tuple(removed)
 
 
-def _locked_temporary(path: Path) -> tuple[Path, int]:
+def _locked_temporary(path: AnyPath) -> tuple[str, int]:
+    folder, slash, name = str(path).rpartition("/")
     while True:
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+        temporary = f"{folder}{slash}.{name}.{os.urandom(6).hex()}{TEMPORARY_SUFFIX}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,7 +190,8 @@ def _locked_temporary(path: Path) -> tuple[Path, int]:
             continue
         except OSError:
             os.close(fd)
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
             raise
         if os.fstat(fd).st_nlink:
             return temporary, fd
@@ -220,10 +222,19 @@ def _flush_folder(folder: Path) -> None:
         os.close(fd)
 
 
-@contextmanager
-def _translated(path: Path, failure: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
-        raise NodeNotReady(f"{failure}: {reason}", about=f"file {path}") from error
+class _Translated:
+    """Of an OSError in the block, a NodeNotReady that says what to do. A generator would cost more than the block."""
+
+    __slots__ = ("_failure", "_path")
+
+    def __init__(self, path: AnyPath, failure: str) -> None:
+        self._path = path
+        self._failure = failure
+
+    def __enter__(self) -> None:
+        """Nothing to begin."""
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError):
+            reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
+            raise NodeNotReady(f"{self._failure}: {reason}", about=f"file {self._path}") from error

@@ -10,6 +10,7 @@ written again before it is used, because no claim of an earlier boot counts as p
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from os.path import isdir, isfile
 from pathlib import Path
 
 from dra_driver.cdi.edits import claim_kind
@@ -87,8 +88,8 @@ class _MetadataFiles:
     """
 
     def __init__(self, folder: Path, cdi: Path, driver: str) -> None:
-        self._folder = folder
-        self._cdi = cdi
+        self._folder = str(folder)
+        self._cdi = str(cdi)
         self._driver = driver
 
     def stage(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
@@ -121,26 +122,26 @@ class _MetadataFiles:
         for folder, prefix in ((self._cdi, f"{self._driver}_metadata_"), (self._folder, "")):
             for uid, request in self._there(folder, prefix, claim_uid):
                 if request not in but:
-                    remove(folder / f"{prefix}{uid}_{request}{_ENDING}")
+                    remove(f"{folder}/{prefix}{uid}_{request}{_ENDING}")
 
     def claims(self) -> frozenset[str]:
         return frozenset(uid for uid, _ in self._there(self._folder, ""))
 
     def remove_leftovers(self) -> tuple[Path, ...]:
         prefix = f"{self._driver}_metadata_"
-        return (*remove_temporaries(self._folder, ""), *remove_temporaries(self._cdi, prefix))
+        return (*remove_temporaries(Path(self._folder), ""), *remove_temporaries(Path(self._cdi), prefix))
 
-    def _file(self, claim_uid: str, request: str) -> Path:
-        return self._folder / host_name(claim_uid, request)
+    def _file(self, claim_uid: str, request: str) -> str:
+        return f"{self._folder}/{host_name(claim_uid, request)}"
 
-    def _spec(self, claim_uid: str, request: str) -> Path:
-        return self._cdi / spec_name(self._driver, claim_uid, request)
+    def _spec(self, claim_uid: str, request: str) -> str:
+        return f"{self._cdi}/{spec_name(self._driver, claim_uid, request)}"
 
-    def _there(self, folder: Path, prefix: str, claim_uid: str | None = None) -> Iterator[tuple[str, str]]:
+    def _there(self, folder: str, prefix: str, claim_uid: str | None = None) -> Iterator[tuple[str, str]]:
         """UID and request of the files whose names begin with `prefix`, sorted; of one claim, or of all."""
         beginning = prefix if claim_uid is None else f"{prefix}{claim_uid}_"
         for name in names(folder):
-            if name.startswith(beginning) and name.endswith(_ENDING) and (folder / name).is_file():
+            if name.startswith(beginning) and name.endswith(_ENDING) and isfile(f"{folder}/{name}"):
                 uid, _, request = name.removeprefix(prefix).removesuffix(_ENDING).rpartition("_")
                 if uid and claim_uid in (None, uid):
                     yield uid, request
@@ -154,15 +155,22 @@ class CdiFiles:
     """
 
     def __init__(self, folder: Path, driver: str, metadata: Path | None = None) -> None:
-        self.folder = folder
+        self._folder = str(folder)
         self._prefix = f"{claim_kind(driver).replace('/', '-')}_"
         self._metadata = None if metadata is None else _MetadataFiles(metadata, folder, driver)
 
+    @property
+    def folder(self) -> Path:
+        return Path(self._folder)
+
     def path(self, claim_uid: str) -> Path:
         """Where the claim's file is. Raises InvalidInput for a UID that would lead out of the folder."""
+        return Path(self._file(claim_uid, _ENDING))
+
+    def _file(self, claim_uid: str, ending: str) -> str:
         if "/" in claim_uid or "\0" in claim_uid:
             raise InvalidInput("cannot be the UID of a Kubernetes object", about=f"claim UID {claim_uid!r}")
-        return self.folder / f"{self._prefix}{claim_uid}{_ENDING}"
+        return f"{self._folder}/{self._prefix}{claim_uid}{ending}"
 
     def write(self, claim_uid: str, content: bytes) -> None:
         """Make the claim's file have this content, or leave it as it was. Raises NodeNotReady."""
@@ -171,7 +179,7 @@ class CdiFiles:
     def stage(self, claim_uid: str, content: bytes) -> StagedFile:
         """Put the content beside its place, where no runtime reads it. Raises NodeNotReady."""
         self._make_folder()
-        return stage(self.path(claim_uid), content, flushed=False)
+        return stage(self._file(claim_uid, _ENDING), content, flushed=False)
 
     def stage_metadata(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
         """The same for device metadata: first what containers get, then the CDI files that mount it. All or nothing."""
@@ -192,7 +200,7 @@ class CdiFiles:
 
     def read(self, claim_uid: str) -> bytes | None:
         """None when the claim has no file. Raises NodeNotReady when it cannot be read."""
-        return read_if_present(self.path(claim_uid))
+        return read_if_present(self._file(claim_uid, _ENDING))
 
     def metadata(self, claim_uid: str) -> tuple[RequestMetadata, ...]:
         """The claim's device metadata; what of a request is missing is empty. Raises NodeNotReady."""
@@ -205,9 +213,8 @@ class CdiFiles:
         NVIDIA's own driver prepared before it was uninstalled end here, too: nothing else removes their file, and the
         file keeps their GPUs in use.
         """
-        path = self.path(claim_uid)
-        remove(path)
-        remove(path.with_suffix(_OF_BEFORE))
+        remove(self._file(claim_uid, _ENDING))
+        remove(self._file(claim_uid, _OF_BEFORE))
         self.drop_metadata(claim_uid, but=())
 
     def drop_metadata(self, claim_uid: str, *, but: Collection[str]) -> None:
@@ -242,18 +249,19 @@ class CdiFiles:
 
         A missing parent means that the host's folder is not mounted, and no runtime would see a folder made here.
         """
-        if self.folder.is_dir():
+        if isdir(self._folder):
             return
+        folder = self.folder
         try:
-            self.folder.mkdir()
-            self.folder.chmod(0o755)  # regardless of the umask
+            folder.mkdir()
+            folder.chmod(0o755)  # regardless of the umask
         except FileExistsError:
             pass
         except FileNotFoundError as error:
             raise NodeNotReady(
-                f"does not exist, and neither does {self.folder.parent}: is the host's folder mounted into the plugin's"
+                f"does not exist, and neither does {folder.parent}: is the host's folder mounted into the plugin's"
                 " pod, and is this the folder that the container runtime reads?",
-                about=f"folder {self.folder}",
+                about=f"folder {folder}",
             ) from error
         except OSError as error:
-            raise NodeNotReady(f"cannot be created: {error.strerror}", about=f"folder {self.folder}") from error
+            raise NodeNotReady(f"cannot be created: {error.strerror}", about=f"folder {folder}") from error

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
+from types import NoneType
 from typing import Any, Literal, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -367,13 +368,18 @@ def _domain_claim(obj: Mapping[str, Any]) -> DomainClaim:
     return claim
 
 
+_AS_THEY_ARE = (str, int, bool, NoneType)
+
+
 def _plain(value: Any) -> Any:
     """A dataclass of this journal as JSON has it, in camelCase and without what is at its default."""
+    if type(value) in _AS_THEY_ARE:
+        return value
     match value:
-        case Enum():
-            return value.value
         case tuple():
             return [_plain(item) for item in value]
+        case Enum():
+            return value.value
         case Made():
             return dict(value.facts)
         case UnknownHold():

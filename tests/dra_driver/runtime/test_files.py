@@ -67,18 +67,18 @@ def test_content_is_flushed_before_it_gets_its_name_and_the_name_after(
 ) -> None:
     """Only in this order does a power cut leave the old file or the new one."""
     log: list[str] = []
-    real_fsync, real_replace = os.fsync, Path.replace
+    real_fsync, real_replace = os.fsync, os.replace
 
     def fsync(fd: int) -> None:
         log.append(f"flush {'folder' if Path(f'/proc/self/fd/{fd}').is_dir() else 'content'}")
         real_fsync(fd)
 
-    def replace(self: Path, target: Path) -> Path:
+    def replace(source: str, target: Path) -> None:
         log.append("rename")
-        return real_replace(self, target)
+        real_replace(source, target)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(os, "replace", replace)
     write_durably(tmp_path / "a", b"x")
     assert log == ["flush content", "rename", "flush folder"]
 
@@ -215,7 +215,7 @@ def test_removing_says_whether_there_was_a_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "unlink", failing(errno.EROFS))
+    monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
     with pytest.raises(NodeNotReady, match="cannot be removed: the file system is read-only"):
         remove(tmp_path / "a")
 

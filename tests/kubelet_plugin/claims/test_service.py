@@ -604,11 +604,11 @@ class TestDisk:
     async def test_a_missing_cdi_folder_is_named(self, bench: Bench) -> None:
         ref = bench.api.put(a_claim(a_ref(), a_result(0)))
         async with bench.plugin() as service:
-            bench.cdi.folder = bench.root / "not" / "mounted"
+            bench.cdi._folder = str(bench.root / "not" / "mounted")
             with pytest.raises(NodeNotReady, match=r"not/mounted.*does not exist.*mounted"):
                 await prepare_one(service, ref)
             assert service.held == {}
-            bench.cdi.folder = bench.root / "cdi"
+            bench.cdi._folder = str(bench.root / "cdi")
 
             await prepare_one(service, ref)
 

@@ -251,7 +251,7 @@ async def test_a_full_disk_refuses_the_change_and_the_next_try_succeeds(
         monkeypatch.setattr(store_module, "_LINES_TO_SPARE", -2)
 
     with monkeypatch.context() as full:
-        full.setattr(Path if call == "replace" else os, call, refusing(errno.ENOSPC))
+        full.setattr(os, call, refusing(errno.ENOSPC))
         with pytest.raises(NodeNotReady, match=r"claims\.journal.*full"):
             await store.commit(entering(entry))
         assert list(store.current.held) == ["uid-of-one"]
