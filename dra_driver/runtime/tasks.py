@@ -68,6 +68,30 @@ async def until(event: asyncio.Event, at_most_s: float | None) -> bool:
     return False
 
 
+class Begun[T]:
+    """Work that ends although those who wait for it may be canceled. It runs at once, until it first waits."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+        self.task = asyncio.eager_task_factory(asyncio.get_running_loop(), self._run(work))
+
+    async def ended(self) -> None:
+        """Returns when the work has ended, however it did."""
+        if not self.task.done():
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await work
+        finally:
+            # Callbacks of the task would come a turn of the event loop later; it has ended when these waiters go on.
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
 def to_next(interval_s: float) -> float:
     """Seconds to the next multiple of `interval_s` on the event loop's clock, so that all periodic work wakes an idle
     process at the same moments. Skips a moment that is very near, because a timer may fire slightly early."""

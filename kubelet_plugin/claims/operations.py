@@ -15,6 +15,7 @@ import structlog
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.names import ClaimRef
+from dra_driver.runtime.tasks import Begun
 from kubelet_plugin.prepare.listener import AllocatedTo, Call, ClaimListener, Operation
 
 _log = structlog.get_logger(__name__)
@@ -83,27 +84,27 @@ class Operations:
     ) -> dict[str, T | DriverError]:
         """The answer for each claim, or why there is none, by claim UID. `ahead`: the kubelet has not asked."""
         notes = {claim: ClaimNotes(ahead=ahead) for claim in {claim.uid: claim for claim in claims}.values()}
-        tasks = [self.begin(self._run(call, claim, act, notes[claim])) for claim in notes]
+        begun = [self.begin(self._run(call, claim, act, notes[claim])) for claim in notes]
         try:
-            if tasks:
-                await asyncio.wait(tasks)  # which cancels none of them
+            for work in begun:
+                await work.ended()
         except asyncio.CancelledError:
             for each in notes.values():
                 each.give_up()
             raise
-        return dict(task.result() for task in tasks)
+        return dict(work.task.result() for work in begun)
 
     async def ahead[T](self, claim: ClaimRef, act: Act[T]) -> DriverError | None:
         """Prepare a claim whose pod waits for binding conditions, as the kubelet will ask. None when it is prepared."""
         answer = (await self.each("prepare", [claim], act, ahead=True))[claim.uid]
         return answer if isinstance(answer, DriverError) else None
 
-    def begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
-        """Start work that is finished even if its caller gives up. It runs at once, until it first waits."""
-        task = asyncio.eager_task_factory(asyncio.get_running_loop(), work)
-        self._begun.add(task)
-        task.add_done_callback(self._begun.discard)
-        return task
+    def begin[T](self, work: Coroutine[None, None, T]) -> Begun[T]:
+        """Start work that `close` waits for."""
+        begun = Begun(work)
+        self._begun.add(begun.task)
+        begun.task.add_done_callback(self._begun.discard)
+        return begun
 
     async def close(self) -> None:
         """Finish what was begun. Called after the last call was accepted."""

@@ -209,7 +209,7 @@ class ClaimService:
 
         Slow repairs, as of hardware, continue while other claims are served: each claim is repaired in its turn.
         """
-        repair = self._operations.begin(self._healer.start())
+        repair = self._operations.begin(self._healer.start()).task
         done, _ = await asyncio.wait({repair}, timeout=self._patience.start_s)
         if done:
             return self._note_report(repair.result())

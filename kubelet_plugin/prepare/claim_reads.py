@@ -15,6 +15,7 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import ClusterError, Conflict, Gone, NotFound, Unreachable
 from dra_driver.kube.client import Listing
 from dra_driver.names import ClaimRef
+from dra_driver.runtime.tasks import Begun
 
 _SCHEDULING = "scheduling.k8s.io"
 _FIRST_DELAY_S = 0.1
@@ -143,7 +144,7 @@ class _Releases:
 class ClaimRead:
     """What the API server answers about one claim."""
 
-    def __init__(self, releases: _Releases, asking: asyncio.Task[ResourceClaim | None]) -> None:
+    def __init__(self, releases: _Releases, asking: Begun[ResourceClaim | None]) -> None:
         self._releases = releases
         self._released_before = releases.count
         self.asking = asking
@@ -155,12 +156,12 @@ class ClaimRead:
 
     async def ended(self) -> "ClaimRead":
         """Returns when there is an answer, or an error. To cancel this does not end the question."""
-        await asyncio.wait([self.asking])
+        await self.asking.ended()
         return self
 
     def claim(self) -> ResourceClaim | None:
         """None when there is none. Raises what asking raised."""
-        return self.asking.result()
+        return self.asking.task.result()
 
 
 class ClaimReads:
@@ -176,10 +177,9 @@ class ClaimReads:
         releases = self._of_claims.setdefault(ref.uid, _Releases())
         if releases.asked is not None:
             claim, patient_s, read = releases.asked
-            if (claim, patient_s) == (ref, patience_s) and not read.asking.done() and not read.outdated:
+            if (claim, patient_s) == (ref, patience_s) and not read.asking.task.done() and not read.outdated:
                 return read
-        asking = self._claims.read(ref, patience_s=patience_s)
-        read = ClaimRead(releases, asyncio.eager_task_factory(asyncio.get_running_loop(), asking))
+        read = ClaimRead(releases, Begun(self._claims.read(ref, patience_s=patience_s)))
         releases.asked = ref, patience_s, read
         return read
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.runtime.tasks import forever, run_service, to_next, until_signal
+from dra_driver.runtime.tasks import Begun, forever, run_service, to_next, until_signal
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -112,7 +112,7 @@ def test_a_service_that_fails_before_its_parts_had_a_turn_leaves_nothing_behind(
 def test_a_thread_that_hangs_does_not_keep_the_process_from_ending() -> None:
     script = """
 import threading
-from dra_driver.runtime.tasks import exit_after
+from dra_driver.runtime.tasks import Begun, exit_after
 threading.Thread(target=threading.Event().wait).start()
 exit_after(0.05)
 """
@@ -133,3 +133,44 @@ async def test_what_is_done_at_intervals_is_done_at_the_same_moments(interval_s:
         assert round(moment) != before, "not twice at one moment"
         before = round(moment)
         await asyncio.sleep(left_s)
+
+
+async def test_begun_work_ends_although_its_waiters_are_canceled() -> None:
+    go_on = asyncio.Event()
+
+    async def work() -> int:
+        await go_on.wait()
+        return 3
+
+    begun = Begun(work())
+    patient, impatient = asyncio.create_task(begun.ended()), asyncio.create_task(begun.ended())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.wait([impatient])
+    assert not begun.task.done() and not patient.done()
+    go_on.set()
+    await patient
+    assert begun.task.result() == 3
+    await begun.ended()  # at once
+
+
+@pytest.mark.parametrize("error", [NodeNotReady("no", about="it"), asyncio.CancelledError()])
+async def test_begun_work_has_ended_when_its_waiters_go_on_however_it_ends(error: BaseException) -> None:
+    go_on = asyncio.Event()
+
+    async def work() -> None:
+        await go_on.wait()
+        raise error
+
+    begun = Begun(work())
+    asyncio.get_running_loop().call_soon(go_on.set)
+    await begun.ended()
+    with pytest.raises(type(error)):
+        begun.task.result()
+
+
+async def test_begun_work_that_waits_for_nothing_has_ended_at_once() -> None:
+    async def work() -> int:
+        return 3
+
+    assert Begun(work()).task.result() == 3

@@ -95,7 +95,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 
 async def test_closing_ends_when_the_last_work_has_ended_at_that_moment() -> None:
     operations = Operations(GPU_DRIVER, ClaimListener())
-    assert operations.begin(_nothing()).done()
+    assert operations.begin(_nothing()).task.done()
     with interrupted_after(5.0):
         await operations.close()
 

@@ -574,9 +574,9 @@ async def test_a_disk_that_refuses_a_record_is_the_administrators_move(
     node.ready("d")
     ref = node.claim("one", "d")
     plugin = node.plugin()
-    for name in ("mkdir", "replace"):
+    for holder, name in ((Path, "mkdir"), (os, "replace")):
         with monkeypatch.context() as patch:
-            patch.setattr(Path, name, refuse)
+            patch.setattr(holder, name, refuse)
             answer = await prepared(plugin, ref)
             refused(answer, NodeNotReady)
             assert "internal error" not in str(answer)
