@@ -20,7 +20,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from dra_driver.errors import ClusterError, DriverError, NodeNotReady, UnknownDe
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from dra_driver.runtime.tasks import until
+from dra_driver.runtime.threads import SerialThread
 from kubelet_plugin.claims.operations import ClaimNotes, Operations
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import MonitoredFacts
@@ -54,7 +55,7 @@ from kubelet_plugin.prepare.lifecycle import (
     standing_of,
     state_of,
 )
-from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, timed
+from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Timed
 from kubelet_plugin.prepare.metadata import answer_of
 from kubelet_plugin.prepare.plan import Plan, plan_for
 from kubelet_plugin.prepare.repair import RepairReport
@@ -110,6 +111,7 @@ class NodeSources:
     gates: Gates = Gates.DEFAULT
     metadata_folder: Path | None = None
     """Of device metadata, the same on the host and here; None: claims have none."""
+    thread: SerialThread = field(default_factory=lambda: SerialThread("container files"))
 
     def node(self) -> KnownNode:
         return self._known(self.facts.facts)
@@ -139,7 +141,7 @@ class NodeSources:
 
     def files(self) -> asyncio.Future[ContainerFiles]:
         """Of the node as it is known now."""
-        return asyncio.get_running_loop().run_in_executor(None, self.container_files, self.facts.facts)
+        return self.thread.run(partial(self.container_files, self.facts.facts))
 
     def _offers(self, facts: NodeFacts) -> Mapping[str, Offer] | NodeNotReady:
         try:
@@ -330,14 +332,14 @@ class ClaimService:
             stands = entry is not None and standing_of(entry, claim, node.driver, node.boot_id) is ClaimStanding.STANDS
             if prepared and entry is not None and stands:
                 return await self._repeated(entry, notes)
-            with timed(self._listener.step_ended, "look_at_node"):
+            with Timed(self._listener.step_ended, "look_at_node"):
                 plan = await self._plan(ref, claim, node, files, ahead=notes.ahead)
             self._view.check_not_released()
             return answer_of((await self._carry_out(plan)).entry, self._driver)
 
     async def _asked(self, ref: ClaimRef, patience_s: float, files: "_Once[ContainerFiles] | None") -> ClaimRead:
         """`files`: what to begin while the API server is asked, which takes longer."""
-        with suppress(DriverError), timed(self._listener.step_ended, "read_claim"):
+        with suppress(DriverError), Timed(self._listener.step_ended, "read_claim"):
             answer = self._reads.begin(ref, patience_s=patience_s)
             if files is not None:
                 with suppress(NodeNotReady):  # a claim that needs them gets the reason

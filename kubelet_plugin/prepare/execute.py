@@ -79,7 +79,7 @@ from kubelet_plugin.prepare.holds import (
     in_order,
 )
 from kubelet_plugin.prepare.lifecycle import Entry, FileDigests, digest_of, left_behind, needed
-from kubelet_plugin.prepare.listener import ClaimListener, timed
+from kubelet_plugin.prepare.listener import ClaimListener, Timed
 from kubelet_plugin.prepare.metadata import metadata_digest
 from kubelet_plugin.prepare.plan import Plan, check_releasable
 from kubelet_plugin.prepare.repair import RepairReport
@@ -397,8 +397,8 @@ class Executor:
         """Over all instances of the plugin; raises NodeNotReady when another one keeps its turn for too long."""
         return self._hold_turns.of(repr(hold), about=described(hold))
 
-    def _timed(self, step: str) -> AbstractContextManager[None]:
-        return timed(self._step_ended, step)
+    def _timed(self, step: str) -> Timed:
+        return Timed(self._step_ended, step)
 
     def _effect(self, hold: Hold) -> Effect[Any]:
         effect = self._effects.get(type(hold))

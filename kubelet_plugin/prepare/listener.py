@@ -5,8 +5,7 @@ debug page listen. Listeners are called in the event loop, during the kubelet's 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,14 +85,19 @@ class Listeners(ClaimListener):
             listener.ended(operation)
 
 
-@contextmanager
-def timed(tell: Callable[[str, str, float], None], step: str) -> Iterator[None]:
-    """Tell how long the block took, and the kind of error that ended it."""
-    outcome, started = "ok", time.perf_counter()
-    try:
-        yield
-    except BaseException as error:
-        outcome = type(error).__name__
-        raise
-    finally:
-        tell(step, outcome, time.perf_counter() - started)
+class Timed:
+    """Reports to `tell` how long the block took, and the kind of error that ended it."""
+
+    __slots__ = ("_started", "_step", "_tell")
+
+    def __init__(self, tell: Callable[[str, str, float], None], step: str) -> None:
+        self._tell = tell
+        self._step = step
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        outcome = "ok" if error is None else error.__name__
+        self._tell(self._step, outcome, time.perf_counter() - self._started)

@@ -20,14 +20,15 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.runtime.files import append_durably, is_there, read_if_present, remove_temporaries, write_durably
+from dra_driver.runtime.threads import SerialThread
 from kubelet_plugin.prepare.holds import Hold, HoldRecord, HoldState, Records, described
 from kubelet_plugin.prepare.journal import (
     Damage,
@@ -328,7 +329,7 @@ class JournalStore:
         self.folder = folder
         self._file = JournalFile(folder)
         # A thread of its own: a hung NVML call in the common pool must not hold up the journal.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._thread = SerialThread("journal")
         self._waiting: deque[_Waiting] = deque()
         """The loop's thread adds, the journal's takes: what comes until it runs shares its write."""
         self._idle = asyncio.Event()
@@ -367,11 +368,11 @@ class JournalStore:
         """Move what cannot be read to the side file, and take from the log of holds what the journal lost; the answer
         says what and why. Called at start. What killed processes were writing is removed.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._file.settle)
+        return await self._thread.run(self._file.settle)
 
     async def remove_leftovers(self) -> None:
         """Remove temporary files of processes that were killed, of all files in the folder. Raises NodeNotReady."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.remove_leftovers)
+        await self._thread.run(self._file.remove_leftovers)
 
     async def written(self) -> None:
         """Wait for the writes that were begun."""
@@ -380,11 +381,11 @@ class JournalStore:
     async def close(self) -> None:
         """When no driver on the node needs it any longer."""
         await self.written()
-        self._thread.shutdown()
+        self._thread.close()
 
     def _write_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            self._thread.submit(self._write, loop)
+            self._thread.call(partial(self._write, loop))
         except RuntimeError as error:  # The journal is closed.
             batch = self._taken()
             self._written(batch, [error] * len(batch), loop)
@@ -400,7 +401,8 @@ class JournalStore:
         """In the journal's thread."""
         batch = self._taken()
         outcomes = _transacted(self._file, batch)
-        loop.call_soon_threadsafe(self._written, batch, outcomes, loop)
+        with suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(self._written, batch, outcomes, loop)
 
     def _written(
         self, batch: Sequence["_Waiting"], outcomes: Sequence[Journal | Exception], loop: asyncio.AbstractEventLoop
