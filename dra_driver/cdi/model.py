@@ -212,8 +212,8 @@ def encode(spec: CdiSpec) -> bytes:
         lines.append(f' "annotations": {_dumps(json_of(spec.annotations))}')
     devices = ",\n  ".join(_dumps(json_of(device)) for device in spec.devices)
     lines.append(f' "devices": [\n  {devices}\n ]')
-    if spec.container_edits != ContainerEdits():
-        lines.append(f' "containerEdits": {spec.container_edits.text}')
+    if (edits := spec.container_edits.text) != "{}":
+        lines.append(f' "containerEdits": {edits}')
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
@@ -232,6 +232,9 @@ _JSON_FIELDS = {kind: _json_fields(kind) for kind in (DeviceNode, Hook, Mount, C
 """Attribute, JSON name and default of each field; MISSING for those that are always written."""
 
 
+_PLAIN = (str, int)
+
+
 def json_of(value: Any) -> Any:
     """The JSON of a value of this module, or of a tuple of them: the spec's names, without default values."""
     if isinstance(value, tuple):
@@ -239,12 +242,12 @@ def json_of(value: Any) -> Any:
     table = _JSON_FIELDS.get(type(value))
     if table is None:
         return dict(sorted(value.items())) if isinstance(value, Mapping) else value
-    own = ((json_name, getattr(value, name), default) for name, json_name, default in table)
-    return {
-        json_name: item if isinstance(item, str | int) else json_of(item)
-        for json_name, item, default in own
-        if item != default
-    }
+    written = {}
+    for name, json_name, default in table:
+        item = getattr(value, name)
+        if item != default:
+            written[json_name] = item if isinstance(item, _PLAIN) else json_of(item)
+    return written
 
 
 def _dumps(value: object) -> str:

@@ -386,8 +386,11 @@ def _plain(value: Any) -> Any:
             return json.loads(value.text)
     if not is_dataclass(value):
         return value
-    own = ((json_name, getattr(value, name), default) for name, json_name, default in _written_fields(value.__class__))
-    plain = {json_name: _plain(content) for json_name, content, default in own if content != default}
+    plain = {}
+    for name, json_name, default in _written_fields(value.__class__):
+        content = getattr(value, name)
+        if content != default:
+            plain[json_name] = _plain(content)
     if type(value) in _NAMES:
         plain[_KIND] = _NAMES[type(value)]
     extra = getattr(value, "extra", "")

@@ -71,12 +71,12 @@ def finished_plan(entry: Entry, records: Records, node: KnownNode, files: Contai
     """The plan of an entry whose holds are made, with its files. Raises NodeNotReady when something is not there."""
     spec = claim_spec(node.driver, entry.claim.uid, _claim_devices(entry, records, node, files), files.driver)
     content = encode(fitted(spec, files.readable))
-    done = replace(entry, cdi_digest=digest_of(content))
+    digest = digest_of(content)
     if entry.metadata is None or node.metadata is None:
-        return Plan(replace(done, metadata=None), content)
+        return Plan(replace(entry, cdi_digest=digest, metadata=None), content)
     metadata = metadata_files(entry, node, node.metadata, _made_mig_devices(entry, records))
-    digest = metadata_digest(metadata)
-    return Plan(replace(done, metadata=replace(entry.metadata, digest=digest)), content, metadata=metadata)
+    known = replace(entry.metadata, digest=metadata_digest(metadata))
+    return Plan(replace(entry, cdi_digest=digest, metadata=known), content, metadata=metadata)
 
 
 def check_releasable(entry: Entry) -> None:
