@@ -112,7 +112,7 @@ class HttpClient:
         of it is limited. A connection with another `context` is not reused. Raises HttpError, ConnectError, OSError and
         TimeoutError, also while the answer is read."""
         deadline = asyncio.get_running_loop().time() + (within_s if silent_s is None else silent_s)
-        async with asyncio.timeout_at(deadline):
+        async with asyncio.timeout_at(deadline if self._places.locked() else None):
             await self._places.acquire()
         try:
             connection = await self._answering(request, context, deadline)

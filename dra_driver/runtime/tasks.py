@@ -69,10 +69,14 @@ async def until(event: asyncio.Event, at_most_s: float | None) -> bool:
 
 
 class Begun[T]:
-    """Work that ends although those who wait for it may be canceled. It runs at once, until it first waits."""
+    """Work that ends although those who wait for it may be canceled. It runs at once, until it first waits; `among` has
+    it until it ends.
+    """
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], among: "set[Begun[Any]] | None" = None) -> None:
         self._waiting: list[asyncio.Future[None]] = []
+        self._among = set() if among is None else among
+        self._among.add(self)
         self.task = asyncio.eager_task_factory(asyncio.get_running_loop(), self._run(work))
 
     async def ended(self) -> None:
@@ -86,6 +90,7 @@ class Begun[T]:
         try:
             return await work
         finally:
+            self._among.discard(self)
             # Callbacks of the task would come a turn of the event loop later; it has ended when these waiters go on.
             for waiter in self._waiting:
                 if not waiter.done():

@@ -73,3 +73,4 @@ def _settle(future: asyncio.Future[Any], result: Any, failure: Exception | None)
         future.set_result(result)
     else:
         future.set_exception(failure)
+        future.exception()  # Its caller may be canceled before it looks.

@@ -77,7 +77,7 @@ class Operations:
     def __init__(self, driver: str, listener: ClaimListener) -> None:
         self._driver = driver
         self._listener = listener
-        self._begun: set[asyncio.Task[object]] = set()
+        self._begun: set[Begun[Any]] = set()
 
     async def each[T](
         self, call: Call, claims: Sequence[ClaimRef], act: Act[T], *, ahead: bool = False
@@ -101,16 +101,12 @@ class Operations:
 
     def begin[T](self, work: Coroutine[None, None, T]) -> Begun[T]:
         """Start work that `close` waits for."""
-        begun = Begun(work)
-        self._begun.add(begun.task)
-        begun.task.add_done_callback(self._begun.discard)
-        return begun
+        return Begun(work, self._begun)
 
     async def close(self) -> None:
         """Finish what was begun. Called after the last call was accepted."""
         while self._begun:
-            # Unlike `gather`, it lets the loop run also if all have ended: only then do they leave the set.
-            await asyncio.wait(self._begun)
+            await next(iter(self._begun)).ended()
 
     async def _run[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: ClaimNotes) -> tuple[str, T | DriverError]:
         """The claim's UID and its answer; also the only place that logs and reports how an operation ended."""

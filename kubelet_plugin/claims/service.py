@@ -424,8 +424,6 @@ class _Once[T]:
     def begin(self) -> asyncio.Future[T]:
         if self._future is None:
             self._future = self._work()
-            # In case no caller awaits it: asyncio would complain.
-            self._future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return self._future
 
 

@@ -217,7 +217,6 @@ class _Connection(asyncio.BufferedProtocol):
             call = asyncio.Task(self._call(event), loop=self._loop, eager_start=True)
             if not call.done():
                 self._calls[event.stream] = call
-                call.add_done_callback(lambda _: self._calls.pop(event.stream, None))
         elif (running := self._calls.get(event.stream)) is not None:
             running.cancel()
 
@@ -235,6 +234,8 @@ class _Connection(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001 - the client must get an answer in every case
             _log.exception("a call failed unexpectedly", method=request.headers.get(b":path", b"").decode())
             trailers = _failure(GrpcStatus.UNKNOWN, f"{type(error).__name__}: {error}")
+        finally:
+            self._calls.pop(stream, None)
         self._end(stream, trailers)
 
     def _end(self, stream: int, trailers: bytes) -> None:
