@@ -45,7 +45,7 @@ from kubelet_plugin.claims.node_effects import (
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.facts.container_files import container_files_of, incomplete, lacking
+from kubelet_plugin.facts.container_files import container_files_of, incomplete, known_container_files, lacking
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric_answers import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
@@ -379,13 +379,12 @@ def _claims(
     listener: ClaimListener,
 ) -> ClaimService:
     others = OtherClaims(settings.cdi_root, [settings.driver_name])
-    files = partial(container_files_of, node.driver, others=others, readable=node.own.readable_cdi)
-    metadata = settings.state_dir / METADATA_FOLDER
+    look = partial(container_files_of, node.driver, others=others, readable=node.own.readable_cdi)
+    known = partial(known_container_files, node.driver, others=others, readable=node.own.readable_cdi)
+    metadata, gates = settings.state_dir / METADATA_FOLDER, settings.feature_gates
     return ClaimService(
         reader,
-        NodeSources(
-            settings.driver_name, settings.node_name, watch.facts, files, offers, settings.feature_gates, metadata
-        ),
+        NodeSources(settings.driver_name, settings.node_name, watch.facts, look, offers, gates, metadata, known),
         executor,
         listener,
         ServicePatience(sweep_s=settings.cleanup_interval_s),

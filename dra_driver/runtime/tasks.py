@@ -91,7 +91,7 @@ class Begun[T]:
             return await work
         finally:
             self._among.discard(self)
-            # Callbacks of the task would come a turn of the event loop later; it has ended when these waiters go on.
+            # Callbacks of the task would come a turn of the event loop later; it has ended when these waiters continue.
             for waiter in self._waiting:
                 if not waiter.done():
                     waiter.set_result(None)

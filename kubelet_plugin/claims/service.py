@@ -20,7 +20,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from dra_driver.errors import ClusterError, DriverError, NodeNotReady, UnknownDe
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from dra_driver.runtime.tasks import until
-from dra_driver.runtime.threads import SerialThread
 from kubelet_plugin.claims.operations import ClaimNotes, Operations
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import MonitoredFacts
@@ -111,7 +110,8 @@ class NodeSources:
     gates: Gates = Gates.DEFAULT
     metadata_folder: Path | None = None
     """Of device metadata, the same on the host and here; None: claims have none."""
-    thread: SerialThread = field(default_factory=lambda: SerialThread("container files"))
+    known_files: Callable[[NodeFacts], ContainerFiles | None] = lambda _: None
+    """What `container_files` would return, if that is known without blocking."""
 
     def node(self) -> KnownNode:
         return self._known(self.facts.facts)
@@ -140,8 +140,19 @@ class NodeSources:
             return self.node()
 
     def files(self) -> asyncio.Future[ContainerFiles]:
-        """Of the node as it is known now."""
-        return self.thread.run(partial(self.container_files, self.facts.facts))
+        """Of the node as it is known now. A thread costs more than to look at what has not changed."""
+        facts, loop = self.facts.facts, asyncio.get_running_loop()
+        known = None
+        with suppress(NodeNotReady):  # `container_files` raises it, too
+            known = self.known_files(facts)
+        if known is not None:
+            future = loop.create_future()
+            future.set_result(known)
+            return future
+        looking = loop.run_in_executor(None, self.container_files, facts)
+        # In case no caller awaits it: asyncio would complain.
+        looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return looking
 
     def _offers(self, facts: NodeFacts) -> Mapping[str, Offer] | NodeNotReady:
         try:

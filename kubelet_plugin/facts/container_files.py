@@ -1,6 +1,6 @@
 """What containers need to use this node's GPUs, files and device nodes, and what they lack.
 
-`kubelet_plugin.main` gives `container_files_of` to the claim service; it blocks, in any thread.
+`kubelet_plugin.main` gives both functions to the claim service. `container_files_of` blocks, in any thread.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import DRIVER_INCOMPLETE, NodeFacts
 from kubelet_plugin.facts.own_node import OwnNode
-from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.driver_root import CompleteDriver, DriverInstallation
 from kubelet_plugin.hardware.hook_program import hook_warning
 from kubelet_plugin.prepare.cdi_files import OtherClaims
 from kubelet_plugin.prepare.known_node import ContainerFiles
@@ -52,7 +52,25 @@ def container_files_of(
     if facts.driver is None:
         reasons = "; ".join(problem.message for problem in facts.problems if problem.subject == "driver")
         raise NodeNotReady(reasons or "no NVIDIA driver answers", about="driver")
-    driver = installation.for_containers(facts.driver.version)
+    return _files_of(installation.for_containers(facts.driver.version), installation, facts, others, readable)
+
+
+def known_container_files(
+    installation: DriverInstallation, facts: NodeFacts, *, others: OtherClaims, readable: Callable[[], str | None]
+) -> ContainerFiles | None:
+    """What `container_files_of` returns if its last look still holds, else None. Costs some dozen stat calls, and waits
+    for no other thread."""
+    driver = None if facts.driver is None else installation.known_for_containers(facts.driver.version)
+    return None if driver is None else _files_of(driver, installation, facts, others, readable)
+
+
+def _files_of(
+    driver: CompleteDriver,
+    installation: DriverInstallation,
+    facts: NodeFacts,
+    others: OtherClaims | None,
+    readable: Callable[[], str | None],
+) -> ContainerFiles:
     gpus = {gpu.uuid: gpu for gpu in facts.gpus}
 
     @cache  # a claim's GPU is asked for several times

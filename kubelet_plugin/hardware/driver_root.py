@@ -143,6 +143,16 @@ class DriverInstallation:
                     self._complete = current
             return current
 
+    def known_for_containers(self, version: str) -> "CompleteDriver | None":
+        """What `for_containers` returned last, if nothing changed; None also while another thread looks."""
+        if not self._looking.acquire(blocking=False):
+            return None
+        try:
+            known = self._complete
+            return known if known is not None and known.files.version == version and known.seen.unchanged() else None
+        finally:
+            self._looking.release()
+
     def mig_nodes(self, gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
         """What a container needs of a MIG device besides the driver's files: the node of its GPU, `minor` being that of
         now, and those of GPU instance `gi` and compute instance `ci`. No other node of the GPU: they lead to all of it.

@@ -39,12 +39,16 @@ from dra_driver.errors import (
     UnknownDevice,
     Unreachable,
 )
-from dra_driver.names import CONFIG_API_VERSION, ClaimRef
+from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from dra_driver.runtime.files import TEMPORARY_SUFFIX, StagedFile
 from kubelet_plugin.claims import service as claims_service
+from kubelet_plugin.claims.service import NodeSources
+from kubelet_plugin.facts.hardware import NodeFacts
+from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.cdi_files import CdiFiles
 from kubelet_plugin.prepare.claim_reads import PodsOfClaims
 from kubelet_plugin.prepare.journal import decode
+from kubelet_plugin.prepare.known_node import ContainerFiles
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
 
@@ -1321,3 +1325,23 @@ class TestDamage:
             await unprepare_one(service, a_ref("claim-0"))
 
         assert bench.claims_with_file == {"uid-of-claim-1"}
+
+
+async def test_files_that_are_known_need_no_thread(bench: Bench) -> None:
+    looks: list[str] = []
+
+    def look(facts: NodeFacts) -> ContainerFiles:
+        looks.append(threading.current_thread().name)
+        return bench.container_files(facts)
+
+    def unknown(_: NodeFacts) -> ContainerFiles | None:
+        raise NodeNotReady("not known yet", about="node")
+
+    sources = NodeSources(GPU_DRIVER, NODE, bench.facts, look, NodeOffers(NodeRules(bench.policy), NODE))
+    files = await sources.files()
+    assert len(looks) == 1 and looks[0] != threading.current_thread().name
+    assert await replace(sources, known_files=lambda _: files).files() is files
+    assert len(looks) == 1
+    for known_files in (lambda _: None, unknown):
+        await replace(sources, known_files=known_files).files()
+    assert len(looks) == 3

@@ -13,11 +13,13 @@ from dra_driver.api.meta import NODES
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange
-from kubelet_plugin.facts.container_files import container_files_of, lacking
+from dra_driver.names import GPU_DRIVER
+from kubelet_plugin.facts.container_files import container_files_of, known_container_files, lacking
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import HookChoice, HookMode, hook_warning
+from kubelet_plugin.prepare.cdi_files import OtherClaims
 from kubelet_plugin.reporting.reporter import wanted_spec
 
 NODE = "node-1"
@@ -73,6 +75,22 @@ def test_no_file_is_written_for_a_runtime_that_nobody_knows(tmp_path: Path) -> N
         files(facts)
     own.runtime = "containerd://1.7.12"
     assert files(facts).readable == "0.6.0"
+
+
+def test_what_is_known_is_the_same_and_needs_no_look(tmp_path: Path) -> None:
+    tree = DriverTree(tmp_path)
+    tree.complete()
+    tree.settle()
+    others = OtherClaims(tmp_path / "cdi", [GPU_DRIVER])
+    installation, own = DriverInstallation(tree.host), known("containerd://1.7.12")
+    facts = NodeFacts("boot", DRIVER_FACTS.model_copy(update={"version": "580.82.07"}), (), ())
+    options = {"others": others, "readable": own.readable_cdi}
+    assert known_container_files(installation, facts, **options) is None
+    looked = container_files_of(installation, facts, **options)
+    remembered = known_container_files(installation, facts, **options)
+    assert remembered is not None
+    assert remembered.driver is looked.driver and (remembered.readable, remembered.taken) == ("0.6.0", {})
+    assert known_container_files(installation, NodeFacts("boot", None, (), ()), **options) is None
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,21 @@ def test_a_complete_driver_that_breaks_is_not_given_out_any_more(tree: DriverTre
     assert installation.for_containers(VERSION).files.control_nodes[1].major == 511
 
 
+def test_what_was_found_is_known_without_a_look_until_something_changes(tree: DriverTree) -> None:
+    tree.complete()
+    tree.settle()
+    installation = files_of(tree)
+    assert installation.known_for_containers(VERSION) is None
+    complete = installation.for_containers(VERSION)
+    assert installation.known_for_containers(VERSION) is complete
+    assert installation.known_for_containers("550.54.14") is None
+    with installation._looking:  # as another thread has it while it looks
+        assert installation.known_for_containers(VERSION) is None
+    assert installation.known_for_containers(VERSION) is complete
+    tree.remove("/dev/nvidia-uvm")
+    assert installation.known_for_containers(VERSION) is None
+
+
 def test_what_was_found_is_kept_only_when_a_change_would_be_noticed(tree: DriverTree) -> None:
     tree.complete()
     tree.keep_changing("/dev")
