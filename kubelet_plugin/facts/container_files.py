@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache
 
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
 from dra_driver.cdi.model import DeviceNode
@@ -73,11 +72,14 @@ def _files_of(
 ) -> ContainerFiles:
     gpus = {gpu.uuid: gpu for gpu in facts.gpus}
 
-    @cache  # a claim's GPU is asked for several times
+    nodes: dict[str, tuple[DeviceNode, ...]] = {}
+
     def gpu_nodes(uuid: str) -> tuple[DeviceNode, ...]:
-        if uuid not in gpus:
-            raise NodeNotReady("has no device node now", about=f"GPU {uuid}")
-        return driver.nodes_of(gpus[uuid])
+        if uuid not in nodes:  # a claim's GPU is asked for several times
+            if uuid not in gpus:
+                raise NodeNotReady("has no device node now", about=f"GPU {uuid}")
+            nodes[uuid] = driver.nodes_of(gpus[uuid])
+        return nodes[uuid]
 
     taken = {} if others is None else others.gpus([gpu.minor for gpu in facts.gpus])
     return ContainerFiles(

@@ -50,9 +50,9 @@ A claim with holds (`kubelet_plugin.prepare.holds`) takes a longer way: hardware
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -154,6 +154,23 @@ class _ClaimFiles:
             file.discard()
 
 
+class _Removal:
+    """Removes the files of a claim before its entry. Even without a digest: a journal that lost its end may have the
+    entry as it was before the file. Raises NodeNotReady when the entry must stay.
+    """
+
+    def __init__(self, cdi: CdiFiles, entry: Entry) -> None:
+        check_releasable(entry)
+        self._cdi = cdi
+        self._claim_uid = entry.claim.uid
+
+    def __enter__(self) -> None:
+        self._cdi.remove(self._claim_uid)
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left to do."""
+
+
 class Executor:
     """Runs plans of different claims at once; the caller sees to it that each claim has one at a time."""
 
@@ -192,7 +209,7 @@ class Executor:
             async with self._turn_with_holds(entry):
                 return await self._release(entry.claim.uid, boot_id)
         with self._timed("remove"):
-            await self._journal.commit(transitions.released(entry.claim.uid), around=self._removal(entry))
+            await self._journal.commit(transitions.released(entry.claim.uid), around=_Removal(self._cdi, entry))
         return None
 
     async def reassert(self, entry: Entry) -> None:
@@ -274,17 +291,6 @@ class Executor:
         except DriverError as error:
             _log.warning("a claim stays unfinished until it is tried again", claim=uid, error=str(error))
 
-    def _removal(self, entry: Entry) -> AbstractContextManager[None]:
-        check_releasable(entry)
-
-        @contextmanager
-        def removed() -> Iterator[None]:
-            # Even without a digest: a journal that lost its end may have the entry as it was before the file.
-            self._cdi.remove(entry.claim.uid)
-            yield
-
-        return removed()
-
     # Holds.
 
     async def _carry_out_with_holds(self, plan: Plan, finish: Finish) -> Plan:
@@ -358,7 +364,7 @@ class Executor:
         entry = self._journal.current.held.get(uid)
         if entry is None:
             return
-        journal = await self._journal.commit(transitions.releasing(uid), around=self._removal(entry))
+        journal = await self._journal.commit(transitions.releasing(uid), around=_Removal(self._cdi, entry))
         undone: set[Hold] = set()
         out_of_reach: set[Hold] = set()
         while uid in journal.held:

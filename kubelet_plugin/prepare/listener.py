@@ -70,19 +70,25 @@ class Listeners(ClaimListener):
     """Passes on to several."""
 
     def __init__(self, listeners: Sequence[ClaimListener]) -> None:
-        self._listeners = tuple(listeners)
+        self._began = [item.began for item in listeners if _hears(item, ClaimListener.began)]
+        self._step_ended = [item.step_ended for item in listeners if _hears(item, ClaimListener.step_ended)]
+        self._ended = [item.ended for item in listeners if _hears(item, ClaimListener.ended)]
 
     def began(self, call: Call, claim: ClaimRef) -> None:
-        for listener in self._listeners:
-            listener.began(call, claim)
+        for began in self._began:
+            began(call, claim)
 
     def step_ended(self, step: str, outcome: str, seconds: float) -> None:
-        for listener in self._listeners:
-            listener.step_ended(step, outcome, seconds)
+        for step_ended in self._step_ended:
+            step_ended(step, outcome, seconds)
 
     def ended(self, operation: Operation) -> None:
-        for listener in self._listeners:
-            listener.ended(operation)
+        for ended in self._ended:
+            ended(operation)
+
+
+def _hears(listener: ClaimListener, method: Callable[..., None]) -> bool:
+    return getattr(type(listener), method.__name__) is not method
 
 
 class Timed:
