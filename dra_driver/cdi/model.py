@@ -250,8 +250,11 @@ def json_of(value: Any) -> Any:
     return written
 
 
+_encoded = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def _dumps(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = _encoded(value)
     return _NOT_THE_SAME_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -32,7 +32,7 @@ UNFINISHED. `releasing` marks an entry that is being released: then it is no lon
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
@@ -131,9 +131,9 @@ class HeldDevice:
             sharing.settings if sharing.shared else None,
         )
 
-    @property
-    def answer(self) -> PreparedDevice:
-        return PreparedDevice(self.request_names, self.pool, self.device, self.cdi_ids, self.share_id)
+    def answer(self, more_cdi_ids: Iterable[str] = ()) -> PreparedDevice:
+        cdi_ids = (*self.cdi_ids, *more_cdi_ids)
+        return PreparedDevice(self.request_names, self.pool, self.device, cdi_ids, self.share_id)
 
 
 @dataclass(frozen=True, slots=True)

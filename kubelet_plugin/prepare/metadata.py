@@ -104,14 +104,13 @@ def answer_of(entry: Entry, driver: str) -> tuple[PreparedDevice, ...]:
     """The kubelet's answer. The first device of each request brings the request's metadata, after its own CDI ids: the
     kubelet names a device by the first."""
     if entry.metadata is None:
-        return tuple(device.answer for device in entry.devices)
+        return tuple(device.answer() for device in entry.devices)
     brought: set[str] = set()
     answer = []
     for device in entry.devices:
         new = [request for request in device.request_names if request not in brought]
         brought.update(new)
-        ids = (*device.cdi_ids, *(_cdi_id(driver, entry.claim.uid, request) for request in new))
-        answer.append(replace(device.answer, cdi_ids=ids))
+        answer.append(device.answer(_cdi_id(driver, entry.claim.uid, request) for request in new))
     return tuple(answer)
 
 

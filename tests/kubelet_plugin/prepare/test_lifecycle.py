@@ -289,5 +289,5 @@ def test_only_what_the_api_said_makes_a_claim_stale() -> None:
 def test_the_answer_is_what_kubelet_needs_and_no_more() -> None:
     device = a_held_device(2, request_names=("train",), share_id="share")
 
-    assert device.answer == PreparedDevice(("train",), NODE, device_name(2), device.cdi_ids, "share")
-    assert uuid_of(2) not in repr(device.answer)
+    assert device.answer() == PreparedDevice(("train",), NODE, device_name(2), device.cdi_ids, "share")
+    assert uuid_of(2) not in repr(device.answer())
