@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
-from dra_driver.kube.http_client import ConnectError
+from dra_driver.kube.http_client import PROXY_LOGIN, ConnectError
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
@@ -145,6 +145,8 @@ def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) 
     message = str(status.get("message") or f"the API server answered {code}")
     if message == "Unauthorized":
         message = f"{message}: the API server does not accept the credentials; they may have expired"
+    if code == 407:
+        message = PROXY_LOGIN
     if code == 404:
         return NotFound(message, about=about, status=code)
     if code == 409:

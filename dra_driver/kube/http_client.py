@@ -29,6 +29,7 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _ADDRESSES: dict[str, Any] = {"happy_eyeballs_delay": 0.25, "all_errors": True}
 """If a name has several: the next one is tried after this time, too (RFC 8305), and the error of each is raised."""
 _GZIP = 16 + zlib.MAX_WBITS
+PROXY_LOGIN = "the proxy asks for a login: give its URL as http://USER:PASSWORD@HOST:PORT"
 _REPEATABLE = ("GET", "PUT", "DELETE")
 """May be sent again if a kept connection turns out to be closed. Source: RFC 9110, section 9.2.2."""
 _IN_PATH = "/%:@!$&'()*+,;=~"
@@ -186,7 +187,10 @@ class HttpClient:
         await connection.ask(head, deadline)
         if connection.status != 200:
             connection.abort()
-            raise HttpError(f"the proxy {self._proxy.address} refuses the tunnel: HTTP status {connection.status}")
+            advice = f"; {PROXY_LOGIN}" if connection.status == 407 else ""
+            raise HttpError(
+                f"the proxy {self._proxy.address} refuses the tunnel: HTTP status {connection.status}{advice}"
+            )
         try:
             await connection.start_tls(self._name)
         except OSError as error:

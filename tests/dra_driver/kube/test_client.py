@@ -108,6 +108,12 @@ async def test_credentials_that_are_refused_are_named() -> None:
             await client.server_version()
 
 
+async def test_a_proxy_that_asks_for_a_login_is_named() -> None:
+    async with talking_to(answering(407, {})) as client:
+        with pytest.raises(Rejected, match=r"the proxy asks for a login: give its URL as http://USER:PASSWORD@"):
+            await client.server_version()
+
+
 @rows("status", [400, 401, 403, 405, 413, 415, 422])
 async def test_a_request_that_can_never_succeed_is_not_worth_another_attempt(status: int) -> None:
     async with talking_to(answering(status, {"kind": "Status", "message": "no"})) as client:

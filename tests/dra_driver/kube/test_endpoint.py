@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from support.rows import rows
 
 from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable, UnreadableFile
 from dra_driver.kube import endpoint
@@ -479,12 +480,19 @@ def test_the_certificates_of_a_proxy_are_checked_also_if_the_server_has_none(
     assert context is None or (context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname)
 
 
-async def test_a_proxy_that_refuses_is_named(tmp_path: Path) -> None:
-    async with a_tunnel(1, [], "403 Forbidden") as tunnel:
+@rows(
+    "status, reason",
+    [
+        ("403 Forbidden", "refuses the tunnel: HTTP status 403$"),
+        ("407 Login", "HTTP status 407; the proxy asks for a login: give its URL as http://USER:PASSWORD@HOST:PORT"),
+    ],
+)
+async def test_a_proxy_that_refuses_is_named(tmp_path: Path, status: str, reason: str) -> None:
+    async with a_tunnel(1, [], status) as tunnel:
         proxy = {"proxy-url": f"http://127.0.0.1:{tunnel}"}
         config = kubeconfig(tmp_path, {}, server="https://api.invalid:6443", **proxy)
         async with Kube(endpoint_from(config)) as kube:
-            with pytest.raises(Unreachable, match="403"):
+            with pytest.raises(Unreachable, match=reason):
                 await kube.server_version()
 
 
