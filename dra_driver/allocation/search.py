@@ -109,7 +109,7 @@ def allocate(
 
 _STEPS_BEFORE_SHORTCUTS = 24
 """Shortcuts cost as much as some steps, and most searches that turn back end after a few more."""
-_ADVICE = "kube-scheduler may not decide in time either: make the claim simpler, or raise the limit"
+_ADVICE = "kube-scheduler may not decide in time either: make the claim simpler"
 
 
 class _TooMany(Exception):
@@ -307,7 +307,10 @@ class _Search:
         if self._steps > self._limit.steps:
             raise _LimitReached(f"not decided: the search was ended after {self._limit.steps} steps; {_ADVICE}")
         if self._steps % _STEPS_BETWEEN == 0 and self._limit.enough():
-            raise _LimitReached(f"not decided: the search ran out of time after {self._steps} steps; {_ADVICE}")
+            raise _LimitReached(
+                f"not decided: the search ran out of time after {self._steps} steps; {_ADVICE}, or raise --timeout of"
+                " dractl"
+            )
 
     def _undo(self, claim: int, wanted: Wanted) -> None:
         candidate = self.chosen[claim].pop().candidate

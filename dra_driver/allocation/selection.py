@@ -147,7 +147,9 @@ class OutOfTime(Exception):
     """Selectors took too long, so it is not known which devices they select."""
 
     def __init__(self) -> None:
-        super().__init__("not decided: evaluating the selectors ran out of time; make them simpler, or raise the limit")
+        super().__init__(
+            "not decided: evaluating the selectors ran out of time; make them simpler, or raise --timeout of dractl"
+        )
 
 
 def never() -> bool:

@@ -88,7 +88,7 @@ def test_nodes_that_share_answers_have_those_that_each_of_them_would_give(
 
 def test_what_is_not_decided_is_not_said_to_be_too_large() -> None:
     largest = Headroom(H100.node, used([]), GPU_DRIVER, Limit(steps=1)).largest
-    assert largest.undecided is not None and "limit" in largest.undecided
+    assert largest.undecided is not None and "not decided" in largest.undecided
     assert Headroom(H100.node, used([]), GPU_DRIVER).largest.undecided is None
 
 
