@@ -308,8 +308,8 @@ class _Search:
             raise _LimitReached(f"not decided: the search was ended after {self._limit.steps} steps; {_ADVICE}")
         if self._steps % _STEPS_BETWEEN == 0 and self._limit.enough():
             raise _LimitReached(
-                f"not decided: the search ran out of time after {self._steps} steps; {_ADVICE}, or raise --timeout of"
-                " dractl"
+                f"not decided: the search ran out of time after {self._steps} steps; {_ADVICE}, or raise dractl's"
+                " --timeout"
             )
 
     def _undo(self, claim: int, wanted: Wanted) -> None:

@@ -148,7 +148,7 @@ class OutOfTime(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "not decided: evaluating the selectors ran out of time; make them simpler, or raise --timeout of dractl"
+            "not decided: evaluating the selectors ran out of time; make them simpler, or raise dractl's --timeout"
         )
 
 

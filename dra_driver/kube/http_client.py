@@ -29,7 +29,10 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _ADDRESSES: dict[str, Any] = {"happy_eyeballs_delay": 0.25, "all_errors": True}
 """If a name has several: the next one is tried after this time, too (RFC 8305), and the error of each is raised."""
 _GZIP = 16 + zlib.MAX_WBITS
-PROXY_LOGIN = "the proxy asks for a login: give its URL as http://USER:PASSWORD@HOST:PORT"
+PROXY_LOGIN = (
+    "the proxy requires authentication; set its URL to http://USER:PASSWORD@HOST:PORT, in proxy-url of the kubeconfig"
+    " or in HTTPS_PROXY"
+)
 _REPEATABLE = ("GET", "PUT", "DELETE")
 """May be sent again if a kept connection turns out to be closed. Source: RFC 9110, section 9.2.2."""
 _IN_PATH = "/%:@!$&'()*+,;=~"

@@ -14,7 +14,7 @@ from pathlib import Path
 from dra_driver.errors import NodeNotReady
 
 type AnyPath = Path | str
-"""Text where each call counts: what a Path costs is more than what the kernel does with it."""
+"""Text where speed matters: to build a Path takes longer than the system call."""
 
 TEMPORARY_SUFFIX = ".tmp"
 """Container runtimes and the driver's own listings ignore such names. Source: CDI, only `.json` and `.yaml` are
@@ -96,7 +96,7 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         _flush_folder(path.parent)
 
 
-def append_durably(path: AnyPath, content: bytes, *, mode: int = 0o644, create: bool = True) -> None:
+def append_durably(path: Path, content: bytes, *, mode: int = 0o644, create: bool = True) -> None:
     """Appends `content` to the file on a new line, with one flush; if the file is missing, creates it with `mode`, or
     raises. Raises NodeNotReady; then the file is as before, unless the disk refuses that, too."""
     with _Translated(path, "cannot be written"):
@@ -116,7 +116,7 @@ def append_durably(path: AnyPath, content: bytes, *, mode: int = 0o644, create: 
         finally:
             os.close(fd)
         if not size:
-            _flush_folder(Path(path).parent)
+            _flush_folder(path.parent)
 
 
 def remove(path: AnyPath) -> bool:

@@ -57,8 +57,8 @@ def container_files_of(
 def known_container_files(
     installation: DriverInstallation, facts: NodeFacts, *, others: OtherClaims, readable: Callable[[], str | None]
 ) -> ContainerFiles | None:
-    """What `container_files_of` returns if its last look still holds, else None. Costs some dozen stat calls, and waits
-    for no other thread."""
+    """What `container_files_of` returns if the driver's files have not changed since its last look, else None. Never
+    waits for another thread. Calls stat some dozen times, and reads the CDI files of other drivers' claims."""
     driver = None if facts.driver is None else installation.known_for_containers(facts.driver.version)
     return None if driver is None else _files_of(driver, installation, facts, others, readable)
 

@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import eq
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -344,10 +345,7 @@ class Seen:
         return resolved
 
     def unchanged(self) -> bool:
-        for path, state in self._states.items():  # noqa: SIM110 - 25 of them for each claim, which a generator doubles
-            if _state(path) != state:
-                return False
-        return True
+        return all(map(eq, map(_state, self._states), self._states.values()))
 
     def settled(self) -> bool:
         """Whether a change from now on would be noticed: nothing had changed just before it was looked at."""

@@ -146,9 +146,7 @@ class JournalFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._path = folder / JOURNAL
-        self._name = str(self._path)
-        """For each look: a Path costs several times as much as what the kernel does."""
-        self._lock = str(folder / LOCK)
+        self._lock = folder / LOCK
         self._seen: _Seen | None = None
         self._known: Journal | None = None
         """As it was in the file when there was one last."""
@@ -253,7 +251,7 @@ class JournalFile:
             self._replace(after)
             return
         self._has_failed = True
-        append_durably(self._name, change, create=False)
+        append_durably(self._path, change, create=False)
         self._now_has(after, lines)
 
     def _replace(self, journal: Journal) -> None:
@@ -299,7 +297,7 @@ class JournalFile:
 
     def _signature(self) -> tuple[int, int, int] | None:
         try:
-            status = os.stat(self._name)
+            status = self._path.stat()
         except OSError:
             return None  # not there, or for `read_if_present` to explain
         return (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -460,7 +458,7 @@ def _settle(future: asyncio.Future[Journal], outcome: Journal | Exception) -> No
         future.exception()  # its waiter may be cancelled before it looks
 
 
-def _wait_for_lock(descriptor: int, path: str, patience_s: float) -> None:
+def _wait_for_lock(descriptor: int, path: Path, patience_s: float) -> None:
     deadline = time.monotonic() + patience_s
     while True:
         try:

@@ -110,7 +110,7 @@ async def test_credentials_that_are_refused_are_named() -> None:
 
 async def test_a_proxy_that_asks_for_a_login_is_named() -> None:
     async with talking_to(answering(407, {})) as client:
-        with pytest.raises(Rejected, match=r"the proxy asks for a login: give its URL as http://USER:PASSWORD@"):
+        with pytest.raises(Rejected, match=r"the proxy requires authentication; set its URL to http://USER:PASSWORD@"):
             await client.server_version()
 
 

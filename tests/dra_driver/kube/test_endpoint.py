@@ -484,7 +484,10 @@ def test_the_certificates_of_a_proxy_are_checked_also_if_the_server_has_none(
     "status, reason",
     [
         ("403 Forbidden", "refuses the tunnel: HTTP status 403$"),
-        ("407 Login", "HTTP status 407; the proxy asks for a login: give its URL as http://USER:PASSWORD@HOST:PORT"),
+        (
+            "407 Login",
+            "HTTP status 407; the proxy requires authentication; set its URL to http://USER:PASSWORD@HOST:PORT",
+        ),
     ],
 )
 async def test_a_proxy_that_refuses_is_named(tmp_path: Path, status: str, reason: str) -> None:
