@@ -135,7 +135,9 @@ class MigGpu:
         """Whether the driver would tell root what profiles there are, and did not tell us."""
         self.odd_profiles: tuple[str, ...] = ()
         """Profiles that are beyond what any GPU has had so far, each with what is odd. They are not offered."""
-        self._profiles: tuple[_Profile, ...] = ()
+        self._profiles: tuple[_Profile, ...] | None = None
+        """None: to be read. Empty where the driver has none, at least in this mode."""
+        self._mode_seen: Mode | None = None
         self._compute_profiles: dict[str, tuple[_ComputeProfile, ...]] = {}
 
     def facts(self) -> MigFacts | None:
@@ -144,8 +146,8 @@ class MigGpu:
         if mode is None:
             return None
         self._looks += 1
-        if self._looks % _LOOKS_PER_TABLE == 0:
-            self._profiles, self._compute_profiles = (), {}
+        if self._looks % _LOOKS_PER_TABLE == 0 or mode != self._mode_seen:
+            self._profiles, self._compute_profiles, self._mode_seen = None, {}, mode
         profiles = [] if self._is_guest() else [profile.facts for profile in self._read_profiles() if profile.offered]
         instances = self.instances() if mode.on else ()
         return MigFacts(
@@ -221,7 +223,7 @@ class MigGpu:
             return None
         profile = next((item for item in self._read_profiles(needed=True) if item.facts.id == profile_id), None)
         if profile is None:
-            self._profiles = ()
+            self._profiles = None
             raise self._unanswered(f"GPU instance profile {profile_id}")
         for handle in self._listed(profile, sure=True):
             info = self._call(self._library.nvmlGpuInstanceGetInfo, handle)
@@ -297,7 +299,7 @@ class MigGpu:
     def _read_profiles(self, *, needed: bool = False) -> tuple[_Profile, ...]:
         """The table of this GPU; empty when the driver does not tell, or not to us. Raises HardwareError; when the
         table is `needed`, also for a lack of permission."""
-        if not self._profiles:
+        if self._profiles is None or (needed and not self._profiles):
             try:
                 self._profiles = tuple(self._all_profiles())
                 self.denied = False
@@ -305,7 +307,7 @@ class MigGpu:
                 if needed or error.code != NvmlCode.NO_PERMISSION:
                     raise
                 self.denied = True
-        return self._profiles
+        return self._profiles or ()
 
     def _all_profiles(self) -> Iterator[_Profile]:
         memory = self._supported(self._library.nvmlDeviceGetMemoryInfo, self._handle)

@@ -242,6 +242,7 @@ def claimed(number: int, device: Device) -> Step:
     return Step("claim", args)
 
 
+@pytest.mark.slow
 async def test_a_few_sequences_hold_and_planted_violations_are_caught() -> None:
     """With real processes. `make campaign` runs as many as there is time for."""
     async with World.running("hopper", random.Random(0)) as world:

@@ -407,6 +407,7 @@ def test_objects_whose_names_the_chart_cannot_know_need_no_names() -> None:
     assert faults([Grant("get", "", "nodes")], nodes, names={"lease"}, namespace=NAMESPACE) == []
 
 
+@pytest.mark.slow
 async def test_helm_test_runs_a_claim_through() -> None:
     """The pod of the test gets a device, and its own program says so."""
     nothing = PublishingPolicy()

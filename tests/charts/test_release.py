@@ -448,6 +448,7 @@ def test_definitions_and_classes_of_others_are_taken_over_on_request_alone(serve
     assert not server.objects(*kind) and not server.objects("resource.k8s.io/v1", "DeviceClass")
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_changes_nothing_changes_nothing(server: ServerThread) -> None:
     helm = Helm(server.kubeconfig)
     objects = helm.install(VARIANTS["policy"]).objects

@@ -53,6 +53,7 @@ def test_upgrades_that_keep_the_names_are_let_through(variant: str, server: Serv
     helm.upgrade({**VARIANTS[variant], "logLevel": "debug"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "controller"))
 def test_who_publishes_can_be_changed_with_the_same_names(publisher: str, server: ServerThread, helm: Helm) -> None:
     helm.install({"publisher": publisher, **VARIANTS["names"]})

@@ -95,6 +95,7 @@ class Unprivileged(SimulatedCluster):
         return process
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="only root can give rights away")
 async def test_simulated_hardware_works_without_any_capability() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:

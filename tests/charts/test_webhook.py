@@ -153,6 +153,7 @@ def webhooks(server: ServerThread) -> list[Object]:
     return [webhook for configuration in configurations for webhook in configuration.get("webhooks") or ()]
 
 
+@pytest.mark.slow
 def test_upgrades_leave_what_the_controller_filled_in_and_switching_off_takes_it_away_at_once(
     server: ServerThread, helm: Helm
 ) -> None:

@@ -17,8 +17,8 @@ from support.world import World
 
 type Call = Callable[[Plugin], Awaitable[object]]
 
-STRIDES = slow_but([1, 5], 5)
-"""After every fifth operation in `make test`, after every one in `make test-all`."""
+STRIDES = slow_but([1, 9], 9)
+"""After every ninth operation in `make test`, after every one in `make test-all`."""
 
 
 @dataclass

@@ -104,6 +104,7 @@ def test_the_tour_shows_each_command_and_runs_it_after_enter(folder: Path) -> No
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_leaves_nothing_and_without_kubectl_it_applies_files_itself(folder: Path) -> None:
     programs, place = folder / "bin", folder / "place"
     programs.mkdir()

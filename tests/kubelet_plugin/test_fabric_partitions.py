@@ -139,6 +139,7 @@ async def test_gpus_that_form_no_partition_are_refused_before_anything_is_change
         assert active_partitions(node.host) == [3]
 
 
+@pytest.mark.slow
 async def test_two_claims_that_share_a_gpu_share_its_partition_and_another_partition_of_it_waits(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.alike import INVALID, TAINT, VALID, slice_of, slices
+from support.rows import examples
 
 from dra_driver.allocation.alike import AlikeSlice
 from dra_driver.allocation.loading import Loaded, world_of
@@ -14,7 +15,7 @@ from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(slices(*VALID, *INVALID))
 def test_slices_that_are_read_together_are_what_each_is_alone(objects: list[JsonObject]) -> None:
     together, alone = world_of(objects), [world_of([obj]) for obj in objects]
@@ -28,7 +29,7 @@ def test_slices_that_are_read_together_are_what_each_is_alone(objects: list[Json
             assert getattr(slice_, answer) == getattr(single, answer), answer
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(slices(*VALID, *INVALID), st.sampled_from([None, 4]))
 def test_slices_of_a_file_are_what_they_are_as_objects(objects: list[JsonObject], indent: int | None) -> None:
     """Those whose texts are alike are made from one that was parsed."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.objects import allocation, claim, pod, result
+from support.rows import examples
 
 from dra_driver.allocation.world import World, claim_key
 from dra_driver.api.core import Pod
@@ -42,7 +43,7 @@ def pods() -> st.SearchStrategy[Pod]:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(claims(), max_size=3), st.lists(st.one_of(claims(), pods(), st.sampled_from(NAMES)), max_size=5))
 def test_it_knows_what_a_new_one_finds_out(
     first: list[ResourceClaim], changes: list[ResourceClaim | Pod | str]

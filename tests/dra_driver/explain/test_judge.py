@@ -8,6 +8,7 @@ from support.alike import TAINT, VALID, slice_of, slices
 from support.allocation import DRIVER, alternative, cel, claim, exactly, first_of
 from support.objects import allocation, result
 from support.objects import claim as claim_object
+from support.rows import examples
 
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.loading import world_of
@@ -91,7 +92,7 @@ def waiting_pod(count: int) -> Pod:
     return Pod.of({"metadata": {"name": "waits"}, "spec": {"containers": [{"name": "main", "resources": limits}]}})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(clusters(), claims(), st.sampled_from((0, 0, 1, 4)))
 def test_nodes_together_get_the_verdicts_that_each_gets_alone(world: World, wanted: ResourceClaim, more: int) -> None:
     """`more` is what the pod asks for as an extended resource."""

@@ -274,7 +274,7 @@ async def test_a_silent_server_is_waited_for_as_long_as_asked() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(10):
             writer.write(b"2\r\nok\r\n")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
         await server.request(reader)
 
     async with client_of(drip) as (client, _):
@@ -282,7 +282,7 @@ async def test_a_silent_server_is_waited_for_as_long_as_asked() -> None:
             await read(client, within_s=0.1)
     async with (
         client_of(drip) as (client, _),
-        client.request(GET, None, within_s=0.1, silent_s=0.15) as answer,
+        client.request(GET, None, within_s=0.1, silent_s=0.4) as answer,
     ):
         arrived = b""
         with pytest.raises(TimeoutError):

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 from support.background import background
 
 from dra_driver.errors import ClusterError, NotFound, Unreachable
@@ -214,12 +215,21 @@ async def test_a_pause_does_not_delay_what_is_due() -> None:
     assert handler.seen == ["c", "a", "b", "c"]
 
 
-async def test_pauses_end_with_the_work() -> None:
+async def test_pauses_end_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     queue, handler = WorkQueue(), Handler()
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_later = loop.call_later
+
+    def seen_call_later(delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        timers.append(call_later(delay_s, callback))
+        return timers[-1]
+
     async with working(queue, handler):
         await settled()
-        queue.add_after("a", 0.01)
-    await asyncio.sleep(0.02)
+        with monkeypatch.context() as patched:
+            patched.setattr(loop, "call_later", seen_call_later)
+            queue.add_after("a", 60.0)
+    assert [timer.cancelled() for timer in timers] == [True]
     assert (len(queue), handler.seen) == (0, [])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jsonschema
 import kubernetes_validate
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rows import examples, rows
@@ -66,6 +67,7 @@ def test_there_are_manifests_of_all_kinds() -> None:
 # -- twice is as good as once
 
 
+@pytest.mark.slow
 @rows("file", FILES)
 def test_a_second_run_changes_nothing(file: str) -> None:
     for options in USUAL:

@@ -113,6 +113,7 @@ def test_what_containers_write_into_the_pipe_folder_is_limited_and_not_on_the_no
     assert list(machine.folder.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [False], indirect=True)
 def test_on_a_host_whose_mounts_do_not_appear_in_containers_the_pipe_folder_is_on_the_disk(machine: Machine) -> None:
     made = machine.done("make")
@@ -123,6 +124,7 @@ def test_on_a_host_whose_mounts_do_not_appear_in_containers_the_pipe_folder_is_o
     assert list(machine.folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_pipe_folder_that_an_earlier_release_made_on_the_disk_stays(machine: Machine) -> None:
     """Containers have it mounted, and would not find the socket of a new daemon in another folder."""
     made = machine.done("make")

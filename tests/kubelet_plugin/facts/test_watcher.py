@@ -118,7 +118,7 @@ async def test_a_gpu_that_could_not_be_registered_is_tried_again(
         fail_call(listener.host, index, function, pynvml.NVML_ERROR_UNKNOWN, times=1)
     async with listener.listening(again_s=0.1):
         await until(lambda: bool(listener.coverage))
-        assert len(listener.monitored) == 8 - failing
+        assert len(listener.coverage[0].monitored) == 8 - failing
         await until(lambda: len(listener.monitored) == 8)
         assert await at_rest(lambda: len(listener.libraries)) == 2
 

@@ -147,6 +147,28 @@ class TestProfiles:
         library.answers["nvmlDeviceGetGpuInstanceProfileInfo"] = refusing(13)
         assert the_mig(session(library)).profiles == []
 
+    def test_a_driver_without_profiles_is_asked_again_when_the_mode_changes_or_they_are_needed(
+        self, library: Library
+    ) -> None:
+        asking, nvml = "nvmlDeviceGetGpuInstanceProfileInfo", session(library)
+        right = names(the_mig(session(library)))
+        library.answers[asking] = refusing(3)
+        assert the_mig(nvml).profiles == []
+        library.calls.clear()
+        assert the_mig(nvml).profiles == []
+        assert asking not in library.calls
+        library.answers.clear()
+        assert the_mig(nvml).profiles == []
+        gpu = nvml.mig(the_gpu(nvml).uuid)
+        gpu.set_mode(True)
+        assert names(the_mig(nvml)) == right
+        library.answers[asking] = refusing(3)
+        gpu.set_mode(False)
+        assert the_mig(nvml).profiles == []
+        library.calls.clear()
+        gpu.instances()
+        assert asking in library.calls, "what is there is not read with a table that may be old"
+
     @pytest.mark.parametrize(
         ("library_name", "name"), [(b"MIG 3g.48gb+new", "3g.48gb+new"), (b"5g.60gb", "5g.60gb"), (b"?", None)]
     )

@@ -366,6 +366,7 @@ def test_a_runtime_that_cannot_read_our_files_fails(verdicts: list[Verdict], out
     assert readable_cdi([_finding("node-runtime", verdict) for verdict in verdicts]).outcome is outcome
 
 
+@pytest.mark.slow
 def test_without_a_kubeconfig_only_the_proofs_in_pods_are_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
