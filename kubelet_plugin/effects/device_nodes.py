@@ -85,7 +85,8 @@ class DeviceNodes:
         if version is None:  # then there is nothing that nodes could lead to
             return None
         try:
-            dev_root = find_dev_root(self._host, self._driver.root().path, Seen())
+            known = self._driver.known_for_containers(version)
+            dev_root = known.dev_root if known else find_dev_root(self._host, self._driver.root().path, Seen())
             attempt = (self._host.boot_id(), version, missing_nodes(self._host, dev_root))
         except NodeNotReady:  # of the driver or the kernel; the look that follows reports it
             return None

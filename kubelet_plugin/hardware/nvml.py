@@ -139,6 +139,9 @@ class Nvml(Calls):
         self._handles: dict[str, Any] = {}
         self._known: dict[str, _Identity] = {}
         self._mig_gpus: dict[str, MigGpu] = {}
+        self._links: dict[tuple[str, int], _Link] = {}
+        """By GPU and number, as long as each is active: three of four questions about an active one are about what
+        does not change meanwhile."""
 
     def start(self) -> None:
         """Initialise NVML, also on a node whose GPUs are all bound to another driver. Raises HardwareError."""
@@ -150,6 +153,7 @@ class Nvml(Calls):
         self._handles.clear()
         self._known.clear()
         self._mig_gpus.clear()
+        self._links.clear()
         try:
             self.call("driver", self.library.nvmlShutdown)
         except HardwareError:
@@ -430,8 +434,13 @@ class Nvml(Calls):
                 if session_over(error) or error.code in GPU_GONE:
                     raise
                 continue
-            if state == 1:
-                yield self._link(about, handle, link)
+            if state != 1:
+                self._links.pop((about, link), None)
+                continue
+            active = self._links.get((about, link)) or self._link(about, handle, link)
+            if active.is_known:
+                self._links[about, link] = active
+            yield active
 
     def _link(self, about: str, handle: Any, link: int) -> "_Link":
         remote_type = self.described(about, self.library.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
@@ -504,6 +513,11 @@ class _Link:
     version: str | None
     to_switch: bool
     remote: str | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the driver has said all of it."""
+        return self.version is not None and (self.to_switch or self.remote is not None)
 
 
 @dataclass(frozen=True, slots=True)

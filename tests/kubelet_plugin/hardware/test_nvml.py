@@ -471,6 +471,28 @@ class TestNvlink:
         started(library).gpus()
         assert library.calls.count("nvmlDeviceGetNvLinkState") == 4 * (18 + 1)
 
+    @pytest.mark.parametrize(("down", "asked"), [([], 0), ([3, 5], 4 * 2)])
+    def test_what_is_known_of_a_link_is_not_asked_for_until_it_was_down(
+        self, library: Library, down: list[int], asked: int
+    ) -> None:
+        nvml, real = started(library), library.real("nvmlDeviceGetNvLinkState")
+        first = nvml.gpus()
+        library.answers["nvmlDeviceGetNvLinkState"] = lambda handle, link: 0 if link in down else real(handle, link)
+        links = [gpu.nvlink.links for gpu in nvml.gpus().gpus if gpu.nvlink is not None]
+        assert links == [18 - len(down)] * 4
+        library.answers.clear()
+        library.calls.clear()
+        assert nvml.gpus() == first
+        assert library.calls.count("nvmlDeviceGetNvLinkRemoteDeviceType") == asked
+
+    def test_what_a_driver_did_not_say_of_a_link_is_asked_for_again(self, library: Library) -> None:
+        nvml = started(library)
+        library.answers["nvmlDeviceGetNvLinkVersion"] = lambda handle, link: 0
+        nvml.gpus()
+        library.answers.clear()
+        nvlink = nvml.gpus().gpus[0].nvlink
+        assert nvlink is not None and nvlink.version == "4.0"
+
     def test_a_gpu_without_active_links_is_nobodys_peer(self, library: Library) -> None:
         nvml = started(library)
         nvml.gpus()
