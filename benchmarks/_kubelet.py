@@ -17,6 +17,8 @@ from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 
 _POLL_S = 0.005
 _REGISTERS_S = 60.0
+_DEADLINE_S = 45.0
+"""Of each call, as a kubelet sets it. Source: pkg/kubelet/cm/dra/plugin, defaultClientCallTimeout."""
 
 
 class Kubelet:
@@ -104,7 +106,7 @@ class Kubelet:
         )
         remote = self._method(self._channel, kubelet_api.DRA_V1, method, getattr(dra_v1_pb2, f"{method}Response"))
         start = time.perf_counter()
-        response = remote(request)
+        response = remote(request, timeout=_DEADLINE_S)
         seconds = time.perf_counter() - start
         errors = [entry.error for entry in response.claims.values() if entry.error]
         if errors or len(response.claims) != len(claims):

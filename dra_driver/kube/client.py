@@ -9,7 +9,7 @@ official `kubernetes` package. That package costs 15 MB of memory, so it is impo
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Literal, Self
@@ -293,10 +293,12 @@ class Kube:
             "timeoutSeconds": str(_WATCH_TIMEOUT_S),
         }
         call = _Call("GET", resource.path(namespace), _about(resource, None, namespace), "watch", resource, query)
-        async with self._answer(call, silent_s=_WATCH_TIMEOUT_S + _REQUEST_TIMEOUT_S) as answer:
-            accepted()
-            async for line in _lines(answer):
-                yield WatchEvent(*answers.an_event(answers.decoded(line, call.about), call.about))
+        with _Calling(self._answered, call):
+            async with self._sent(call, silent_s=_WATCH_TIMEOUT_S + _REQUEST_TIMEOUT_S) as answer:
+                await self._accepted(call, answer)
+                accepted()
+                async for line in _lines(answer):
+                    yield WatchEvent(*answers.an_event(answers.decoded(line, call.about), call.about))
 
     async def server_version(self) -> tuple[int, int]:
         """Major and minor version of the server: `(1, 36)`."""
@@ -319,16 +321,18 @@ class Kube:
         NotFound, Rejected or Unreachable, also while reading.
         """
         call, read, rest = _Call("GET", path, f"GET {path}", "get", None, query, {"Accept": "*/*"}), 0, b""
-        async with self._answer(call) as answer:
-            async for chunk in answer.chunks():
-                *complete, rest = (rest + chunk[: most_bytes - read]).split(b"\n")
-                read += len(chunk)
-                for line in complete:
-                    yield line
-                if read >= most_bytes:
-                    break
-            if rest:
-                yield rest
+        with _Calling(self._answered, call):
+            async with self._sent(call) as answer:
+                await self._accepted(call, answer)
+                async for chunk in answer.chunks():
+                    *complete, rest = (rest + chunk[: most_bytes - read]).split(b"\n")
+                    read += len(chunk)
+                    for line in complete:
+                        yield line
+                    if read >= most_bytes:
+                        break
+                if rest:
+                    yield rest
 
     async def _request(
         self,
@@ -358,33 +362,49 @@ class Kube:
             with_more = replace(call, headers={**call.headers, **more}) if more else call
             if call.method != "GET":
                 self._may_write()
-            async with self._answer(with_more) as answer:
-                return await answer.read()
+            with _Calling(self._answered, call):
+                async with self._sent(with_more) as answer:
+                    await self._accepted(call, answer)
+                    return await answer.read()
 
-    @asynccontextmanager
-    async def _answer(self, call: _Call, silent_s: float | None = None) -> AsyncIterator[HttpAnswer]:
-        """The answer to a call. Raises what the server's refusal means, or Unreachable, also while it is read."""
+    def _sent(self, call: _Call, silent_s: float | None = None) -> HttpAnswer:
         if self._http is None:
             raise RuntimeError("Kube is used outside its `async with` block")
         headers = {**self._authorization(), **call.headers}
         request = HttpRequest(call.method, call.path, call.query, headers, call.body)
         # For each request, so that connections with a replaced certificate are not reused.
         context = self._endpoint.context()
-        try:
-            async with self._http.request(request, context, within_s=_REQUEST_TIMEOUT_S, silent_s=silent_s) as answer:
-                self._answered(call.verb, call.resource, answer.status)
-                if answer.status >= 300:
-                    raise answers.error_of(answer.status, answer.headers, await answer.read(), call.about)
-                yield answer
-        except (HttpError, ConnectError, OSError) as error:
-            self._answered(call.verb, call.resource, None)
-            raise answers.unreachable(error, call.about) from error
+        return self._http.request(request, context, within_s=_REQUEST_TIMEOUT_S, silent_s=silent_s)
+
+    async def _accepted(self, call: _Call, answer: HttpAnswer) -> None:
+        """Raises what the server's refusal means."""
+        self._answered(call.verb, call.resource, answer.status)
+        if answer.status >= 300:
+            raise answers.error_of(answer.status, answer.headers, await answer.read(), call.about)
 
     def _authorization(self) -> dict[str, str]:
         token = self._endpoint.token()
         if token is not None and not token.isprintable():
             raise Unreachable("the token has a line break or another control character", about="API server")
         return {} if token is None else {"Authorization": token}
+
+
+class _Calling:
+    """A failure of the connection in the block becomes Unreachable. A generator would cost more than the block."""
+
+    __slots__ = ("_answered", "_call")
+
+    def __init__(self, answered: Answered, call: _Call) -> None:
+        self._answered = answered
+        self._call = call
+
+    def __enter__(self) -> None:
+        """Nothing to begin."""
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, HttpError | ConnectError | OSError):
+            self._answered(self._call.verb, self._call.resource, None)
+            raise answers.unreachable(error, self._call.about) from error
 
 
 async def _lines(answer: HttpAnswer) -> AsyncIterator[bytes]:

@@ -10,8 +10,7 @@ import socket
 import ssl
 import zlib
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -62,30 +61,59 @@ class HttpRequest:
 
 
 class HttpAnswer:
-    """Status and headers (names in lower case) of an answer; its body follows."""
+    """The answer to a request, which `async with` sends; see `HttpClient.request`. Its body follows.
 
-    def __init__(self, connection: "_Connection", deadline: float, silent_s: float | None) -> None:
-        self.status = connection.status
-        self.headers = connection.headers
-        self._connection = connection
-        self._deadline = deadline
+    A class, because a generator as context manager costs more than all else that it does.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+
+    def __init__(
+        self,
+        client: "HttpClient",
+        request: HttpRequest,
+        context: ssl.SSLContext | None,
+        within_s: float,
+        silent_s: float | None,
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._context = context
+        self._deadline = asyncio.get_running_loop().time() + (within_s if silent_s is None else silent_s)
         self._silent_s = silent_s
+        self._connection: _Connection
+
+    async def __aenter__(self) -> Self:
+        self._connection = await self._client.answering(self._request, self._context, self._deadline)
+        self.status, self.headers = self._connection.status, self._connection.headers
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._client.release(self._connection)
 
     async def read(self) -> bytes:
-        """The whole body. Raises as `chunks` does."""
-        return b"".join([chunk async for chunk in self.chunks()])
+        """The whole body. Raises HttpError, OSError and TimeoutError."""
+        parts = [self._connection.taken()]
+        while not self._connection.is_complete:
+            await self._progress()
+            parts.append(self._connection.taken())
+        return b"".join(parts)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body as it arrives. Raises HttpError, OSError and TimeoutError."""
-        loop = asyncio.get_running_loop()
+        """The body as it arrives. Raises as `read` does."""
         while True:
             if chunk := self._connection.taken():
                 yield chunk
             elif self._connection.is_complete:
                 return
             else:
-                silent_until = loop.time() + self._silent_s if self._silent_s is not None else self._deadline
-                await self._connection.progress(silent_until)
+                await self._progress()
+
+    async def _progress(self) -> None:
+        loop, silent_s = asyncio.get_running_loop(), self._silent_s
+        await self._connection.progress(self._deadline if silent_s is None else loop.time() + silent_s)
 
 
 class HttpClient:
@@ -108,24 +136,13 @@ class HttpClient:
         """The last used one is the last."""
         self._places = asyncio.Semaphore(_CONNECTIONS)
 
-    @asynccontextmanager
-    async def request(
+    def request(
         self, request: HttpRequest, context: ssl.SSLContext | None, *, within_s: float, silent_s: float | None = None
-    ) -> AsyncIterator[HttpAnswer]:
-        """The answer, of any status, which must be complete `within_s`. With `silent_s`, only the time without any part
-        of it is limited. A connection with another `context` is not reused. Raises HttpError, ConnectError, OSError and
-        TimeoutError, also while the answer is read."""
-        deadline = asyncio.get_running_loop().time() + (within_s if silent_s is None else silent_s)
-        async with asyncio.timeout_at(deadline if self._places.locked() else None):
-            await self._places.acquire()
-        try:
-            connection = await self._answering(request, context, deadline)
-            try:
-                yield HttpAnswer(connection, deadline, silent_s)
-            finally:
-                self._release(connection)
-        finally:
-            self._places.release()
+    ) -> HttpAnswer:
+        """For `async with`: the answer, of any status, which must be complete `within_s`. With `silent_s`, only the
+        time without any part of it is limited. A connection with another `context` is not reused. Raises HttpError,
+        ConnectError, OSError and TimeoutError, also while the answer is read."""
+        return HttpAnswer(self, request, context, within_s, silent_s)
 
     async def close(self) -> None:
         for connection in self._idle:
@@ -133,8 +150,29 @@ class HttpClient:
         # Their sockets are closed in the next turn of the event loop.
         await asyncio.sleep(0)
 
-    async def _answering(self, request: HttpRequest, context: ssl.SSLContext | None, deadline: float) -> "_Connection":
-        """A connection that has received status and headers of the answer."""
+    async def answering(self, request: HttpRequest, context: ssl.SSLContext | None, deadline: float) -> "_Connection":
+        """A connection that has received status and headers of the answer, until `release`."""
+        if self._places.locked():
+            async with asyncio.timeout_at(deadline):
+                await self._places.acquire()
+        else:
+            await self._places.acquire()
+        try:
+            return await self._asked(request, context, deadline)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def release(self, connection: "_Connection") -> None:
+        """The answer was read, or is no longer wanted."""
+        if connection.is_reusable:
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(connection)
+        else:
+            connection.abort()
+        self._places.release()
+
+    async def _asked(self, request: HttpRequest, context: ssl.SSLContext | None, deadline: float) -> "_Connection":
         message = self._message(request)
         if (connection := self._reused(context)) is not None:
             try:
@@ -165,13 +203,6 @@ class HttpClient:
                 return connection
             connection.abort()
         return None
-
-    def _release(self, connection: "_Connection") -> None:
-        if connection.is_reusable:
-            connection.idle_since = asyncio.get_running_loop().time()
-            self._idle.append(connection)
-        else:
-            connection.abort()
 
     async def _connected(self, context: ssl.SSLContext | None, deadline: float) -> "_Connection":
         deadline = min(deadline, asyncio.get_running_loop().time() + _CONNECT_TIMEOUT_S)
