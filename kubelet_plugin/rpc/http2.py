@@ -26,8 +26,12 @@ _LARGEST_WINDOW = (1 << 31) - 1
 _LARGEST_FRAME = 16_384
 """Of those that are received; SETTINGS leaves it at the default, which is also the least that a client must accept."""
 _LARGEST_HEADERS = 1 << 16
-_NO_TABLE = b"\x20"
-"""HPACK: this encoder keeps no dynamic table. Sent once, at the start of the first block."""
+_TABLE_SIZE = 0x20
+"""HPACK, RFC 7541, section 6.3: begins a change of the dynamic table's size."""
+_NO_TABLE = bytes([_TABLE_SIZE])
+"""This encoder keeps no dynamic table. Sent once, at the start of the first block."""
+_INDEXED = bytes(range(0x81, 0xFF))
+"""HPACK: a whole field that is in the tables, if its number fits in the byte."""
 
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 
@@ -288,11 +292,23 @@ class Http2Connection:
         self._block = None
         try:
             # Of refused streams, too: each block changes the table of the connection.
-            headers = dict(self._decoder.decode(bytes(block), raw=True))
+            headers = self._decoded(bytes(block))
         except HPACKError as error:
             raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, str(error)) from error
         state = self._opened(stream, headers)
         return self._ended(stream, state) if state is not None and first_flags & _END_STREAM else None
+
+    def _decoded(self, block: bytes) -> dict[bytes, bytes]:
+        """Raises HPACKError. Fields that are in the tables whole come first in a call of gRPC; each is one byte, for
+        which the package takes fifteen calls."""
+        headers, fields = {}, self._decoder.header_table
+        rest = block.lstrip(_INDEXED)
+        for byte in block[: len(block) - len(rest)]:
+            name, value = fields.get_by_index(byte & 0x7F)
+            headers[name] = value
+        if headers and rest and rest[0] & 0xE0 == _TABLE_SIZE:
+            raise HPACKError("the size of the table changes after a field")
+        return {**headers, **dict(self._decoder.decode(rest, raw=True))} if rest else headers
 
     def _opened(self, stream: int, headers: Mapping[bytes, bytes]) -> _Stream | None:
         """The stream of these headers, which may be its trailers; None if it is over or not accepted."""

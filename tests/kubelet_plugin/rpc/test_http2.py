@@ -103,6 +103,30 @@ def test_requests_and_answers_of_any_size_arrive_whole_in_any_pieces_through_any
         assert [type(event) for event in pair.events[-2:]] == [TrailersReceived, StreamEnded]
 
 
+FIELDS = st.one_of(
+    st.sampled_from([(":method", "GET"), (":status", "200"), ("te", "trailers"), ("grpc-timeout", "45S"), ("a", "")]),
+    st.tuples(st.sampled_from(["grpc-timeout", "x-a", "x-b"]), st.text("abc", max_size=3)),
+)
+
+
+@given(st.lists(st.lists(FIELDS, max_size=9), min_size=1, max_size=80), st.sampled_from([4096, 100, 0]))
+def test_headers_are_what_was_sent_however_they_are_in_the_tables(
+    blocks: list[list[tuple[str, str]]], size: int
+) -> None:
+    """More blocks than the table has places for, which grows and loses fields meanwhile."""
+    server, encoder = a_server(), Encoder()
+    encoder.header_table_size = size
+    server.receive(PREFACE)
+    for number, fields in enumerate(blocks):
+        sent = encoder.encode([*ASKING, *fields] if number % 2 else fields)
+        (request,) = server.receive(frame(HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, sent))
+        assert isinstance(request, Request)
+        expected = dict([*ASKING, *fields] if number % 2 else fields)
+        assert {name.decode(): value.decode() for name, value in request.headers.items()} == expected
+        server.send_headers(request.stream, START)
+        server.send_trailers(request.stream, END)
+
+
 def test_answers_wait_for_the_window_of_the_client_and_end_after_their_data() -> None:
     pair = Pair(window=10)
     pair.ask()
@@ -198,6 +222,11 @@ WRONG = {
         ErrorCode.ENHANCE_YOUR_CALM,
     ),
     "headers that cannot be decoded": (PREFACE + frame(HEADERS, END_HEADERS, 1, b"\xff"), ErrorCode.COMPRESSION_ERROR),
+    "a table that changes after a field": (
+        PREFACE + frame(HEADERS, END_HEADERS, 1, b"\x82\x20"),
+        ErrorCode.COMPRESSION_ERROR,
+    ),
+    "a field that no table has": (PREFACE + frame(HEADERS, END_HEADERS, 1, b"\xfe"), ErrorCode.COMPRESSION_ERROR),
     "an unknown stream is reset": (PREFACE + frame(RST_STREAM, 0, 1, bytes(4)), ErrorCode.PROTOCOL_ERROR),
     "a short reset": (PREFACE + OPEN + frame(RST_STREAM, 0, 1, bytes(3)), ErrorCode.FRAME_SIZE_ERROR),
     "a push": (PREFACE + frame(PUSH_PROMISE, 0, 1), ErrorCode.PROTOCOL_ERROR),
