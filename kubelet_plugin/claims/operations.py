@@ -78,6 +78,10 @@ class Operations:
         self._driver = driver
         self._listener = listener
         self._begun: set[Begun[Any]] = set()
+        self._unreported = 0
+        self._reported = asyncio.Event()
+        """Set while every operation that ended is reported."""
+        self._reported.set()
 
     async def each[T](
         self, call: Call, claims: Sequence[ClaimRef], act: Act[T], *, ahead: bool = False
@@ -107,9 +111,10 @@ class Operations:
         """Finish what was begun. Called after the last call was accepted."""
         while self._begun:
             await next(iter(self._begun)).ended()
+        await self._reported.wait()
 
     async def _run[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: ClaimNotes) -> tuple[str, T | DriverError]:
-        """The claim's UID and its answer; also the only place that logs and reports how an operation ended."""
+        """The claim's UID and its answer. How it ended is logged and reported when the caller has its answer."""
         self._listener.began(call, claim)
         started = time.perf_counter()
         answer: T | DriverError
@@ -131,9 +136,20 @@ class Operations:
             ahead=notes.ahead,
             error=answer if isinstance(answer, DriverError) else None,
         )
-        _log_line(operation)
-        self._listener.ended(operation)
+        self._unreported += 1
+        self._reported.clear()
+        # By a timer, because those are due after the callbacks that take the answer to the kubelet.
+        asyncio.get_running_loop().call_later(0, self._report, operation)
         return claim.uid, answer
+
+    def _report(self, operation: Operation) -> None:
+        try:
+            _log_line(operation)
+            self._listener.ended(operation)
+        finally:
+            self._unreported -= 1
+            if not self._unreported:
+                self._reported.set()
 
 
 def _log_line(operation: Operation) -> None:

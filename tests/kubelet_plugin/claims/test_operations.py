@@ -4,13 +4,14 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import pytest
 
 from dra_driver.errors import NodeNotReady
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.claims.operations import ClaimNotes, Operations
-from kubelet_plugin.prepare.listener import ClaimListener
+from kubelet_plugin.prepare.listener import ClaimListener, Operation
 
 CLAIM = ClaimRef("default", "gpu", "uid-gpu")
 
@@ -98,6 +99,34 @@ async def test_closing_ends_when_the_last_work_has_ended_at_that_moment() -> Non
     assert operations.begin(_nothing()).task.done()
     with interrupted_after(5.0):
         await operations.close()
+
+
+class Heard(ClaimListener):
+    """`operations` that ended, each with what the context of its task had."""
+
+    def __init__(self) -> None:
+        self.operations: list[tuple[str, str]] = []
+
+    def ended(self, operation: Operation) -> None:
+        self.operations.append((operation.claim.name, OF_TASK.get()))
+
+
+OF_TASK = ContextVar("of_task", default="")
+
+
+async def test_how_it_ended_is_reported_after_the_answer_in_its_own_context_and_before_the_end() -> None:
+    heard = Heard()
+    operations = Operations(GPU_DRIVER, heard)
+    claims = [ClaimRef("default", name, f"uid-{name}") for name in "ab"]
+
+    async def act(claim: ClaimRef, notes: ClaimNotes) -> str:
+        OF_TASK.set(claim.name)
+        return claim.name.upper()
+
+    assert await operations.each("prepare", claims, act) == {"uid-a": "A", "uid-b": "B"}
+    assert heard.operations == []
+    await operations.close()
+    assert heard.operations == [("a", "a"), ("b", "b")]
 
 
 async def _nothing() -> None:

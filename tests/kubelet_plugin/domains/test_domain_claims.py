@@ -635,6 +635,7 @@ async def test_each_operation_is_told_with_the_driver_its_devices_and_how_it_end
     await plugin.prepare([late])
     await plugin.unprepare([good])
     await plugin.unprepare([good])
+    await eventually(lambda: len(node.heard.operations) == 5)
     operations = [
         (operation.call, operation.claim.name, operation.outcome, operation.repeated)
         for operation in node.heard.operations
