@@ -318,16 +318,19 @@ class ClaimService:
         for sentence in (await self._healer.complete()).done:
             _log.warning("repaired", what=sentence)
             self._left.set()
-        held = self._journal.current.held.get(ref.uid)
-        sure = held is not None and _is_final(held) and await self._is_prepared(held, self._view.node())
-        patience_s = 0.0 if sure else self._patience.api_s
+        before = self._journal.current
+        held = before.held.get(ref.uid)
+        prepared = held is not None and await self._is_prepared(held, self._view.node())
+        patience_s = 0.0 if held is not None and prepared and _is_final(held) else self._patience.api_s
         answer = await notes.while_wanted(ref, lambda: self._asked(ref, patience_s, files if held is None else None))
         await reads.ended()
         async with self._executor.turn(ref.uid):
             notes.wanted(ref)
             node = self._view.node()
-            entry = self._journal.current.held.get(ref.uid)
-            prepared = entry is not None and await self._is_prepared(entry, node)
+            now = self._journal.current
+            entry = now.held.get(ref.uid)
+            if now is not before:
+                prepared = entry is not None and await self._is_prepared(entry, node)
             # Kubelet, or a sweep, released it since the API server was asked.
             released = answer.outdated or (held is not None and entry is None)
             try:
