@@ -63,7 +63,7 @@ class HttpRequest:
 class HttpAnswer:
     """The answer to a request, which `async with` sends; see `HttpClient.request`. Its body follows.
 
-    A class, because a generator as context manager costs more than all else that it does.
+    A class, because a generator would cost more than all that it does.
     """
 
     status: int
