@@ -1,4 +1,4 @@
-"""The kubelet's calls, claim by claim: each claim gets its own answer, and its result is logged and reported.
+"""The kubelet's calls, claim by claim: each claim gets its own answer, then its result is logged and reported.
 
 Both drivers of the plugin's process enter here with what they do for a claim. Every operation ends with one line in
 the log and a call of the `listener`. When the kubelet gives up a call, an operation that only waits is dropped
@@ -114,7 +114,7 @@ class Operations:
         await self._reported.wait()
 
     async def _run[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: ClaimNotes) -> tuple[str, T | DriverError]:
-        """The claim's UID and its answer. How it ended is logged and reported when the caller has its answer."""
+        """The claim's UID and its answer. The operation is logged and reported after the caller has its answer."""
         self._listener.began(call, claim)
         started = time.perf_counter()
         answer: T | DriverError
@@ -138,7 +138,7 @@ class Operations:
         )
         self._unreported += 1
         self._reported.clear()
-        # By a timer, because those are due after the callbacks that take the answer to the kubelet.
+        # The event loop runs a timer after the callbacks that send the answer to the kubelet.
         asyncio.get_running_loop().call_later(0, self._report, operation)
         return claim.uid, answer
 

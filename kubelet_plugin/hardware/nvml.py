@@ -140,8 +140,7 @@ class Nvml(Calls):
         self._known: dict[str, _Identity] = {}
         self._mig_gpus: dict[str, MigGpu] = {}
         self._links: dict[tuple[str, int], _Link] = {}
-        """By GPU and number, as long as each is active: three of four questions about an active one are about what
-        does not change meanwhile."""
+        """Active links, by GPU and number. What the driver said of a link does not change while it is active."""
 
     def start(self) -> None:
         """Initialise NVML, also on a node whose GPUs are all bound to another driver. Raises HardwareError."""

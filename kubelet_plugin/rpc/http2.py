@@ -299,8 +299,8 @@ class Http2Connection:
         return self._ended(stream, state) if state is not None and first_flags & _END_STREAM else None
 
     def _decoded(self, block: bytes) -> dict[bytes, bytes]:
-        """Raises HPACKError. Fields that are in the tables whole come first in a call of gRPC; each is one byte, for
-        which the package takes fifteen calls."""
+        """Raises HPACKError. A call of gRPC begins with fields that are in the tables whole, one byte each. They are
+        looked up here, because the package makes about fifteen calls for each."""
         headers, fields = {}, self._decoder.header_table
         rest = block.lstrip(_INDEXED)
         for byte in block[: len(block) - len(rest)]:

@@ -113,7 +113,7 @@ FIELDS = st.one_of(
 def test_headers_are_what_was_sent_however_they_are_in_the_tables(
     blocks: list[list[tuple[str, str]]], size: int
 ) -> None:
-    """More blocks than the table has places for, which grows and loses fields meanwhile."""
+    """Enough blocks to fill the dynamic table, which then drops fields."""
     server, encoder = a_server(), Encoder()
     encoder.header_table_size = size
     server.receive(PREFACE)
