@@ -1,7 +1,7 @@
 """Entry point of the controller, `gpu-dra-controller`: settings, policy, leader election, publishing, orderly stop."""
 
 # isort: off
-import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
+import dra_driver.runtime.lean_service  # noqa: F401 - before anything else imports libraries
 
 # isort: on
 import asyncio

@@ -5,7 +5,7 @@ with that reason, and can release existing claims.
 """
 
 # isort: off
-import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
+import dra_driver.runtime.lean_service  # noqa: F401 - before anything else imports libraries
 
 # isort: on
 import asyncio

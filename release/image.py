@@ -13,12 +13,12 @@ import os
 import platform
 import sys
 import tempfile
-import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver import __version__
 from release.debian import ARCHITECTURES, PYTHON, CannotBuild, Package, mirrors, write_base
 from release.oci import Artifact, image, index, write_archive, write_layer
 from release.programs import PLACE, PythonPackage, build_wheel, compile_modules, write_hook, write_programs
@@ -91,7 +91,7 @@ def build(work: Path, target: Path, *, mirror: str | None, hooks: Path | None, n
     images = {architecture: _image(tree, work / architecture, architecture) for architecture, tree in trees.items()}
     target.mkdir(parents=True, exist_ok=True)
     bill = bill_of_materials(
-        NAME, version(), {architecture: tree.debian for architecture, tree in trees.items()}, trees[here].python
+        NAME, __version__, {architecture: tree.debian for architecture, tree in trees.items()}, trees[here].python
     )
     (target / "image.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
     return write_archive(index(images), name, target / "image.tar")
@@ -114,16 +114,11 @@ def _hook(hooks: Path | None, architecture: str) -> Path | None:
     return program
 
 
-def version() -> str:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    return str(project["version"])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make image")
     parser.add_argument("--mirror", help="URL of a Debian mirror; default: that of this machine's apt")
     parser.add_argument("--hooks", type=Path, help="folder with ARCHITECTURE/nvidia-cdi-hook")
-    parser.add_argument("--name", default=f"localhost/{NAME}:{version()}", help="what runtimes import it as")
+    parser.add_argument("--name", default=f"localhost/{NAME}:{__version__}", help="what runtimes import it as")
     parser.add_argument("--target", type=Path, default=REPOSITORY / "build")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpu-dra-image-") as work:

@@ -6,7 +6,7 @@ ended.
 """
 
 # isort: off
-import dra_driver.runtime.lean  # before anything imports structlog
+import dra_driver.runtime.lean_service  # before anything else imports libraries
 import dra_driver.runtime.lean_http  # noqa: F401 - before anything imports aiohttp
 
 # isort: on

@@ -4,12 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from dra_driver import __version__
 from dra_driver.api.core import Key
 from dra_driver.api.documents import Document, ReadDocuments
 from dra_driver.api.meta import (
@@ -156,7 +156,7 @@ def _print(findings: Sequence[Finding], output: str, documents: int) -> None:
     if output == "table":
         _print_table(findings, documents)
     elif output == "sarif":
-        typer.echo(json.dumps(as_sarif(findings, version("gpu-dra-driver")), indent=2))
+        typer.echo(json.dumps(as_sarif(findings, __version__), indent=2))
     elif output == "github":
         for line in as_github(findings):
             echo(line)

@@ -9,14 +9,13 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from dra_driver import bundled
+from dra_driver import __version__, bundled
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.check import class_errors
 from dra_driver.cli.reading.session import ContextOption, KubeconfigOption, ask
@@ -158,12 +157,8 @@ def doctor(
         raise SystemExit(Status.NO)
 
 
-def release() -> str:
-    return version("gpu-dra-driver")
-
-
 async def _report_of_cluster(kube: Kube, driver: str | None) -> DoctorReport:
-    reader = Reader(kube, release=release(), driver=driver)
+    reader = Reader(kube, release=__version__, driver=driver)
     async with patience(reader):
         cluster, _ = await reader.read()
     return report_of(cluster, reader.objects.notes)
@@ -299,7 +294,7 @@ def bundle(
             put_node(made, places, anonymity)
         else:
             ask(kubeconfig, context, lambda kube: put_cluster(made, kube, driver, lines))
-        made.pack(archive, release=release(), time=now)
+        made.pack(archive, release=__version__, time=now)
     print_message(f"{archive}: {-(-archive.stat().st_size // 1024)} KiB")
     for error in made.errors[:_SHOWN_ERRORS]:
         print_message(f"not in it: {error}")
@@ -324,7 +319,7 @@ async def put_cluster(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
     """Everything of the cluster. Raises ClusterError when it cannot be asked at all."""
-    reader = Reader(kube, release=release(), driver=driver, take=made.add, now=now)
+    reader = Reader(kube, release=__version__, driver=driver, take=made.add, now=now)
     async with patience(reader):
         cluster, facts = await reader.read()
         ours = tuple(pod for pod in cluster.pods.items if pod.program is not None)

@@ -7,8 +7,10 @@ help more often than for anything else, so this module imports only what it need
 
 import os
 from collections.abc import Sequence
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from typing import NamedTuple
+
+from dra_driver import __version__
 
 
 class LazyCommand(NamedTuple):
@@ -91,7 +93,7 @@ Commands:
 
 def version_line() -> str:
     """What `dractl --version` prints."""
-    return f"dractl {version('gpu-dra-driver')}\n"
+    return f"dractl {__version__}\n"
 
 
 def quick_answer(arguments: Sequence[str]) -> str | None:

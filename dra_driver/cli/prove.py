@@ -19,10 +19,11 @@ from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
+from dra_driver import __version__
 from dra_driver.api.core import KUBELET_PLUGIN, Event, Pod, moment
 from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli.doctor import put_node, refuse_archive, release
+from dra_driver.cli.doctor import put_node, refuse_archive
 from dra_driver.cli.reading.session import FORBIDDEN, ask
 from dra_driver.cli.tables.following import read_objects
 from dra_driver.cli.tables.seen import READ_AS, SHOWN, ClusterSeen
@@ -132,7 +133,7 @@ def _pack(archive: Path, places: NodePlaces | None, proofs: list[Proof]) -> None
                 bundle.error("node", error)
         bundle.data("prove.json", {"proofs": [proof.to_data() for proof in proofs]})
         bundle.text("prove.txt", lines(proofs, _WIDTH))
-        bundle.pack(archive, release=release(), time=datetime.now(UTC))
+        bundle.pack(archive, release=__version__, time=datetime.now(UTC))
 
 
 # -- in pods

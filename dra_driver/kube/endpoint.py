@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -404,6 +403,8 @@ def _tls(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSL
     certificate = _content(folder, user, "client-certificate")
     key = _content(folder, user, "client-key")
     if certificate is not None and key is not None:
+        from tempfile import NamedTemporaryFile  # here, because no pod needs it
+
         # OpenSSL reads a client's certificate only from a file.
         with NamedTemporaryFile() as file:
             file.write(certificate + b"\n" + key)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 
 from opentelemetry import context, trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -18,6 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from dra_driver import __version__
 from dra_driver.runtime.tracing import NODE, OK, OUTCOME, Span, Tracer, Value
 
 _LAST_WORD_S = 3.0
@@ -45,7 +45,7 @@ class OtelTracer(Tracer):
     """Records spans with `processor`, for one event loop."""
 
     def __init__(self, processor: SpanProcessor, service: str, node: str | None = None) -> None:
-        about: dict[str, str] = {"service.name": service, "service.version": version("gpu-dra-driver")}
+        about: dict[str, str] = {"service.name": service, "service.version": __version__}
         if node is not None:
             about[NODE] = node
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the defaults.
@@ -54,7 +54,7 @@ class OtelTracer(Tracer):
             resource = resource.merge(Resource({"service.name": service}))
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
-        self._tracer = self._provider.get_tracer("gpu-dra-driver", version("gpu-dra-driver"))
+        self._tracer = self._provider.get_tracer("gpu-dra-driver", __version__)
         self._headers = TraceContextTextMapPropagator()
 
     def adopt(self, traceparent: str | None) -> None:

@@ -12,13 +12,13 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
-from importlib.metadata import version
 from types import FrameType
 from typing import Any
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
+from dra_driver import __version__
 from dra_driver.errors import NodeNotReady
 
 _log = structlog.get_logger(__name__)
@@ -88,7 +88,7 @@ def tell_build(registry: CollectorRegistry, component: str) -> None:
         ["component", "version"],
         registry=registry,
     )
-    info.labels(component, version("gpu-dra-driver")).set(1)
+    info.labels(component, __version__).set(1)
 
 
 type _Page = Callable[[], tuple[int, str, bytes]]

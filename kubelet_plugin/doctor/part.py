@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 
+from dra_driver import __version__
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
 from dra_driver.doctor.findings import Diagnosis, Verdict, examined
 from dra_driver.doctor.node_part import NodeFile, NodePlaces
@@ -74,7 +74,7 @@ def _file(name: str, read: Callable[[], Iterable[str]]) -> NodeFile:
 
 def _record(places: NodePlaces) -> NodeFile:
     try:
-        made = NodeRecorder(places).record(release=version("gpu-dra-driver"), keep_names=False)
+        made = NodeRecorder(places).record(release=__version__, keep_names=False)
     except NodeNotReady as error:
         return NodeFile("node/record.tar.gz", problem=error.message)
     return NodeFile("node/record.tar.gz", content=packed(made))

@@ -21,6 +21,28 @@ import_module(sys.argv[1])
 print(*{"rich", "aiohttp", "grpc", "kubernetes", "typer"} & sys.modules.keys())
 """
 
+OF_PYTHON = """
+import sys
+from importlib import import_module
+import_module(sys.argv[1])
+print(*{"http.server", "socketserver", "urllib.request", "wsgiref", "email", "importlib.metadata"} & sys.modules.keys())
+import http.server, importlib.metadata, urllib.request, wsgiref.simple_server
+assert issubclass(http.server.HTTPServer, http.server.socketserver.TCPServer)
+assert wsgiref.simple_server.make_server.__module__ == "wsgiref.simple_server"
+assert urllib.request.Request("http://gpu-0").host == "gpu-0"
+assert importlib.metadata.version("pydantic")
+"""
+
+PLUGIN_OF_PYDANTIC = """
+import controller.main
+from pydantic import BaseModel
+from pydantic.plugin import _loader
+class Model(BaseModel):
+    name: str
+Model(name="gpu-0")
+print(*_loader.get_plugins())
+"""
+
 CONTEXTS = """
 import os, ssl
 before = os.environ.get("SSL_CERT_FILE")
@@ -42,6 +64,15 @@ def run(*arguments: str, **variables: str) -> str:
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_loads_no_library_that_only_others_need(service: str) -> None:
     assert run(LOADED, service).split() == (["aiohttp"] if service == "controller.webhook.worker" else [])
+
+
+@pytest.mark.parametrize("service", [service for service in SERVICES if service != "controller.webhook.worker"])
+def test_a_service_loads_no_modules_of_python_that_only_unused_parts_of_libraries_need(service: str) -> None:
+    assert run(OF_PYTHON, service).split() == []
+
+
+def test_pydantic_finds_no_plugins_in_a_service() -> None:
+    assert run(PLUGIN_OF_PYDANTIC).split() == []
 
 
 @pytest.mark.parametrize("named", [True, False])
