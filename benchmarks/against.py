@@ -86,8 +86,10 @@ UNITS = {
     "processor time, prepare and unprepare of eight": "ms",
     "resident memory after the start": "MiB",
     "proportional memory after the start": "MiB",
+    "memory of no file after the start": "MiB",
     "resident memory after 1,000 claims": "MiB",
     "proportional memory after 1,000 claims": "MiB",
+    "memory of no file after 1,000 claims": "MiB",
     "processor at rest": "% of a core",
     "wakeups at rest": "a second",
     "start to slices visible": "s",
@@ -185,6 +187,7 @@ class Node:
 
     def weigh(self, when: str) -> None:
         self.figures[f"resident memory {when}"] = memory_mib(self.pid)
+        self.figures[f"memory of no file {when}"] = memory_mib(self.pid, "RssAnon")
         rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         (line,) = (line for line in rollup.splitlines() if line.startswith("Pss:"))
         self.figures[f"proportional memory {when}"] = int(line.split()[1]) / 1024

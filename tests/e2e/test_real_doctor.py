@@ -16,6 +16,7 @@ from support.real_cluster import (
     apply,
     devices,
     forget_warnings,
+    get,
     install,
     remove,
     services_of,
@@ -31,8 +32,10 @@ pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     node = install()
-    # The doctor reads what was told in the last half hour; plugins of tests before this one are not to be judged here.
+    # The doctor reads what was told in the last half hour; plugins of tests before this one are not to be judged here,
+    # nor is a device plugin of theirs, whose GPUs the kubelet offers for some seconds after it has ended.
     forget_warnings(GPU_DRIVER)
+    until(lambda: not _from_device_plugins(node), "no device plugin offers GPUs")
     with services_of(tmp_path_factory.mktemp("services"), "controller", node) as services:
         services.start("controller")
         services.start("plugin")
@@ -42,6 +45,11 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
             yield services
         finally:
             remove("one-gpu")
+
+
+def _from_device_plugins(node: str) -> bool:
+    allocatable: dict[str, str] = get("node", node)["status"]["allocatable"]
+    return any(amount != "0" for name, amount in allocatable.items() if name.startswith("nvidia.com/"))
 
 
 def places(services: Services) -> list[str]:
