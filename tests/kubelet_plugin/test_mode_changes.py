@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 import pytest_asyncio
 from support.claims import a_held_device, a_ref, an_entry
+from support.killed import Killed
 from support.mishaps import crash_in, fail_call
 from support.mode_world import AT_ONCE, NODE, PATIENT, ModeWorld, Moment, policy
 from support.rows import slow_but
@@ -285,10 +286,6 @@ async def test_a_switched_mode_that_healing_brings_back_is_compared_with_the_gpu
         await asyncio.sleep(0.01)
     running.cancel()
     assert (world.journal.current.holds, world.mode) == ({}, (0, 0))
-
-
-class Killed(BaseException):
-    """The plugin is no more."""
 
 
 def killed_at(number: int, seen: list[str]) -> Moment:
