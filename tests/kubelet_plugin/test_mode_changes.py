@@ -307,12 +307,6 @@ async def lives(world: ModeWorld, moment: Moment) -> None:
         await world.end()
 
 
-async def steps_of(folder: Path, *, on: bool) -> list[str]:
-    seen: list[str] = []
-    await lives(await prepared(folder, on=on), lambda what: seen.append(what))
-    return seen
-
-
 async def prepared(folder: Path, *, on: bool) -> ModeWorld:
     """A node about to switch its GPU on, or off again."""
     world = ModeWorld(folder)
