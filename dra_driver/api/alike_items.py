@@ -8,11 +8,12 @@ valid about one item is valid about all of its layout, because only a value was 
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import Path, places_in
 
 _DEEPEST = 24
 """Brackets in brackets of an item; deeper ones make the whole list one to be parsed as it is."""
@@ -108,7 +109,7 @@ class _Layouts:
 class _Value(NamedTuple):
     """A value that may differ between items: an integer, or a text without escapes."""
 
-    path: tuple[str | int, ...]
+    path: Path
     text: bytes
 
 
@@ -118,7 +119,8 @@ def _split(text: bytes, obj: JsonObject) -> tuple[tuple[bytes, ...], tuple[_Valu
     values: list[_Value] = []
     last = 0
     leaves = (token for token in _TOKEN.finditer(text) if token[1] is None)
-    for token, path in zip(leaves, _paths(obj, ()), strict=True):
+    paths = (path for path, value in places_in(obj) if not isinstance(value, dict | list))
+    for token, path in zip(leaves, paths, strict=True):
         is_text = token[0].startswith(b'"')
         if (_PLAIN if is_text else _INTEGER).fullmatch(token[0]):
             start = token.start() + is_text  # quotes are the same in all items
@@ -126,18 +128,6 @@ def _split(text: bytes, obj: JsonObject) -> tuple[tuple[bytes, ...], tuple[_Valu
             last = token.end() - is_text
             values.append(_Value(path, text[start:last]))
     return (*parts, text[last:]), tuple(values)
-
-
-def _paths(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    """Of all values that are no list and no object, in the order of the text."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _paths(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _paths(item, (*path, index))
-    else:
-        yield path
 
 
 type _Plan = dict[str | int, Any]
@@ -200,7 +190,7 @@ class _Layout:
         return _made(self._obj, self._plan, values), position + len(self._last)
 
 
-def _enter(plan: _Plan, path: Sequence[str | int], value: int) -> None:
+def _enter(plan: _Plan, path: Path, value: int) -> None:
     *outer, last = path
     for step in outer:
         plan = plan.setdefault(step, {})

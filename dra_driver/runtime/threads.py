@@ -1,12 +1,12 @@
-"""A thread for short blocking work of an event loop."""
+"""Threads for blocking work: one for short work of an event loop, and threads of their own for work that may hang."""
 
 import asyncio
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
 
 type _Queue = SimpleQueue[Callable[[], None] | None]
 
@@ -41,14 +41,12 @@ class SerialThread:
         future: asyncio.Future[T] = loop.create_future()
 
         def call() -> None:
-            result: Any = None
-            failure: Exception | None = None
             try:
-                result = work()
+                outcome: T | Exception = work()
             except Exception as error:  # noqa: BLE001 - for the caller, as it is
-                failure = error
+                outcome = error
             with suppress(RuntimeError):  # The loop is closed.
-                loop.call_soon_threadsafe(_settle, future, result, failure)
+                loop.call_soon_threadsafe(settle, future, outcome)
 
         self.call(call)
         return future
@@ -66,11 +64,28 @@ def _call_all(calls: _Queue) -> None:
         work()
 
 
-def _settle(future: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
-    if future.cancelled():
+def settle[T](future: asyncio.Future[T], outcome: T | Exception) -> None:
+    """Gives the result, or the error that took its place, to who waits for it; nothing if it was canceled."""
+    if future.done():
         return
-    if failure is None:
-        future.set_result(result)
-    else:
-        future.set_exception(failure)
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
         future.exception()  # Its caller may be canceled before it looks.
+    else:
+        future.set_result(outcome)
+
+
+def in_own_thread[T](name: str, work: Callable[[], T]) -> Future[T]:
+    """Begins `work`, which may hang for ever: no one waits for it who does not want to, and its thread does not keep
+    the process from ending. What it returns or raises, of any type, is in the future."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # To cancel a wait for it changes nothing.
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - for the caller, as it is
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

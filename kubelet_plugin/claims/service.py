@@ -61,8 +61,6 @@ from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.transitions import asked_for
 from kubelet_plugin.prepare.wanted import WantedClaim, checked, wanted_of, well_formed
 
-__all__ = ["ClaimService", "RepairReport"]
-
 _log = structlog.get_logger(__name__)
 
 _LOST_S = 5.0

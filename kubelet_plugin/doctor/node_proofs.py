@@ -217,35 +217,25 @@ def looked(node: ProofNode, longest_s: float = _LONGEST_LOOK_S) -> Proof:
 def written_modes(node: ProofNode) -> Proof:
     """The compute mode of each idle GPU, as it is."""
 
-    def write(gpu: GpuFacts) -> str | None:
+    def write(gpu: GpuFacts) -> tuple[int, int]:
         def turn(nvml: Nvml) -> tuple[int, int]:
             mode = nvml.compute_mode(gpu.uuid)
             nvml.set_compute_mode(gpu.uuid, mode)
             return mode, nvml.compute_mode(gpu.uuid)
 
-        before, after = node.hardware.use(GpuIdentity.of(gpu), turn)
-        return (
-            None
-            if after == before
-            else f"{gpu.uuid} had compute mode {before}; after the same value was set it has {after}"
-        )
+        return node.hardware.use(GpuIdentity.of(gpu), turn)
 
     return _each_idle(node, "compute mode", write)
 
 
 def written_slices(node: ProofNode) -> Proof:
-    def write(gpu: GpuFacts) -> str | None:
+    def write(gpu: GpuFacts) -> tuple[str, str | None]:
         before = time_slice(node, gpu)
         if before is None:
             raise _Unknown(_policies(node, gpu))
         words = ("compute-policy", "-i", gpu.uuid, "--set-timeslice", str(INTERVALS[before]))
         node.programs.run("nvidia-smi", words, about=str(GpuIdentity.of(gpu)))
-        after = time_slice(node, gpu)
-        return (
-            None
-            if after == before
-            else f"{gpu.uuid} had time slice {before}; after the same value was set it has {after}"
-        )
+        return before, time_slice(node, gpu)
 
     return _each_idle(node, "time slice", write)
 
@@ -254,15 +244,15 @@ class _Unknown(Exception):
     """What nvidia-smi said of a value: one that cannot be read is not written."""
 
 
-def _each_idle(node: ProofNode, what: str, write: Callable[[GpuFacts], str | None]) -> Proof:
-    """`write` writes what it read, and answers what is wrong then."""
+def _each_idle(node: ProofNode, what: str, write: Callable[[GpuFacts], tuple[object, object]]) -> Proof:
+    """`write` writes what it read, and answers that and what it reads then."""
     if not node.root:
         return not_tried("needs root", "sudo dractl doctor --node --prove")
     whole = [gpu for gpu in node.facts.gpus if gpu.mig is None or not gpu.mig.enabled]
     tried, wrong, without = 0, [], []
     for gpu in filter(node.idle, whole):
         try:
-            problem = write(gpu)
+            before, after = write(gpu)
         except HardwareError as error:
             if error.code not in NOT_THERE:
                 raise
@@ -272,7 +262,8 @@ def _each_idle(node: ProofNode, what: str, write: Callable[[GpuFacts], str | Non
             why = not_tried(f"the output of nvidia-smi for the {what} is not known; the archive has it")
             return replace(why, texts={"answer": str(unknown)})
         tried += 1
-        wrong += [problem] if problem is not None else []
+        if after != before:
+            wrong.append(f"{gpu.uuid} had {what} {before}; after the same value was set it has {after}")
     if wrong:
         return failed(_words(tuple(wrong)), _REPORT)
     if tried:

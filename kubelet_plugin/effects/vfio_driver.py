@@ -1,13 +1,14 @@
 """Queries and settings of the NVIDIA driver for a GPU that will be lent to a virtual machine or has come back."""
 
-import queue
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
+from dra_driver.runtime.threads import in_own_thread
 from kubelet_plugin.effects.nvml_user import NvmlUser
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.calls import NvmlCode
@@ -64,7 +65,8 @@ class PatientWrites:
     def __init__(self, sysfs: SysfsWriter, patience_s: float) -> None:
         self._sysfs = sysfs
         self._patience_s = patience_s
-        self._hanging: dict[str, threading.Thread] = {}
+        self._hanging: dict[str, tuple[str, Future[None]]] = {}
+        """By address: a write that hangs, in words, and its end."""
 
     def order(self, gpu: GpuIdentity, address: str, name: str, text: str) -> None:
         self._write(gpu, address, f"{_DEVICES}/{address}/{name}", text)
@@ -77,42 +79,26 @@ class PatientWrites:
 
     def _write(self, gpu: GpuIdentity, address: str, host_path: str, text: str) -> None:
         """Raises HardwareError when the kernel refuses it, or has not done it in time."""
-        hanging = self._hanging.get(address)
-        if hanging is not None:
-            hanging.join(self._patience_s)
-            if hanging.is_alive():
-                raise HardwareError(f"the kernel still does not end a write ({hanging.name})", about=str(gpu))
+        if (hanging := self._hanging.get(address)) is not None:
+            before, end = hanging
+            if not wait([end], self._patience_s).done:
+                raise HardwareError(f"the kernel still does not end a write ({before})", about=str(gpu))
             del self._hanging[address]
             # The GPU's state has changed: the caller must look again.
             raise HardwareError("the kernel has just ended an earlier write", about=str(gpu), retry_after_s=0.5)
-        outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-
-        def write() -> None:
-            try:
-                self._sysfs.write(host_path, text + "\n")
-            except BaseException as error:  # noqa: BLE001 - handed to the waiting caller unchanged
-                outcome.put(error)
-            else:
-                outcome.put(None)
-
-        # A daemon: a driver that hangs must not keep the process from ending.
-        thread = threading.Thread(target=write, name=f"{text or 'nothing'} to {host_path}", daemon=True)
-        thread.start()
-        try:
-            error = outcome.get(timeout=self._patience_s)
-        except queue.Empty:
-            self._hanging[address] = thread
+        what = f"{text or 'nothing'} to {host_path}"
+        end = in_own_thread(what, partial(self._sysfs.write, host_path, text + "\n"))
+        if not wait([end], self._patience_s).done:
+            self._hanging[address] = what, end
             raise HardwareError(
-                f"the kernel has not ended a write for {self._patience_s:g} s ({thread.name}): something has the GPU"
-                " open, or its driver hangs; see the kernel log",
+                f"the kernel has not ended a write for {self._patience_s:g} s ({what}): something has the GPU open, or"
+                " its driver hangs; see the kernel log",
                 about=str(gpu),
-            ) from None
-        if isinstance(error, OSError):
-            raise HardwareError(
-                f"the kernel refused a write ({thread.name}): {error.strerror}", about=str(gpu)
-            ) from error
-        if error is not None:
-            raise error
+            )
+        try:
+            end.result()
+        except OSError as error:
+            raise HardwareError(f"the kernel refused a write ({what}): {error.strerror}", about=str(gpu)) from error
 
 
 class DriverOfNode:

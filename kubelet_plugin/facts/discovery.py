@@ -7,12 +7,14 @@ beside the event loop. No caller waits for a look without a limit, and no second
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 
 from dra_driver.api.inventory import Problem
 from dra_driver.errors import NodeNotReady
+from dra_driver.runtime.threads import settle
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, by_subject
 
 _log = structlog.get_logger(__name__)
@@ -104,10 +106,8 @@ class Discovery:
                 outcome: NodeFacts | Exception = self._hardware.look()
             except Exception as error:  # noqa: BLE001 - handed to the waiting caller as it is
                 outcome = error
-            try:
+            with suppress(RuntimeError):  # the loop was closed while the driver hung: no caller waits
                 loop.call_soon_threadsafe(self._finish, future, outcome)
-            except RuntimeError:
-                return  # the loop was closed while the driver hung: no caller waits
 
         # A daemon, unlike the threads of an executor: a hung driver must not keep the process from ending.
         threading.Thread(target=look, name="hardware", daemon=True).start()
@@ -119,13 +119,7 @@ class Discovery:
             self._start_look(self._running)
         if isinstance(outcome, NodeFacts):
             self._publish(outcome)
-        if future.done():
-            return
-        if isinstance(outcome, NodeFacts):
-            future.set_result(outcome)
-        else:
-            future.set_exception(outcome)
-            future.exception()  # everybody who waited may have given up; that is no news for the event loop
+        settle(future, outcome)
 
     def _publish(self, facts: NodeFacts) -> None:
         before, self._facts = self._facts, facts

@@ -25,6 +25,7 @@ import pynvml
 import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
+from dra_driver.runtime.threads import in_own_thread
 from kubelet_plugin.facts.hardware import OpenNvml
 from kubelet_plugin.hardware.calls import GPU_GONE, NOT_THERE, Calls, NvmlCode
 from kubelet_plugin.hardware.lanes import READ_S, Lanes
@@ -138,28 +139,9 @@ class EventWatcher:
 
     async def run(self) -> None:
         """Listen until cancelled. The thread ends by itself within a moment; a hung driver blocks no caller."""
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
-
-        def listen() -> None:
-            failed: BaseException | None = None
-            try:
-                self._listen(loop)
-            except BaseException as error:  # noqa: BLE001 - for the waiting caller, as it is
-                failed = error
-            with suppress(RuntimeError):  # the loop is closed, no caller waits
-                loop.call_soon_threadsafe(end, failed)
-
-        def end(failed: BaseException | None) -> None:
-            if failed is None or ended.done():
-                ended.cancel()
-            else:
-                ended.set_exception(failed)
-
-        thread = threading.Thread(target=listen, name="nvml-events", daemon=True)
-        thread.start()
+        listening = in_own_thread("nvml-events", partial(self._listen, asyncio.get_running_loop()))
         try:
-            await ended
+            await asyncio.wrap_future(listening)
         finally:
             self._stop.set()
 

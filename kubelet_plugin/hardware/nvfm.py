@@ -9,9 +9,9 @@ Sources: nv_fm_types.h and nv_fm_agent.h of driver 580, and the Fabric Manager U
 it was read, and nothing was seen on hardware.
 """
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from ctypes import POINTER, Structure, byref, c_char, c_int, c_uint, c_void_p, sizeof
 from dataclasses import dataclass
 from enum import IntEnum
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dra_driver.errors import HardwareError
+from dra_driver.runtime.threads import in_own_thread
 from kubelet_plugin.hardware.driver_files import load
 from kubelet_plugin.hardware.driver_root import DriverRoot
 from kubelet_plugin.hardware.layouts import FABRIC_MANAGER, daemon_socket, library_below
@@ -291,25 +292,17 @@ class FabricManager:
         """What `work` returns or raises. A call that hangs is left to end on its own; until then no other begins."""
         if not self._turn.acquire(timeout=patience_s + (_CHANGE_S if self._changing else 0.0)):
             raise _silent("still does not answer an earlier question")
-        outcome: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
-        def run() -> None:
+        def in_turn() -> T:
             try:
-                outcome.put((work(), None))
-            except BaseException as error:  # noqa: BLE001 - for the waiting caller, as it is
-                outcome.put((None, error))
+                return work()
             finally:
                 self._turn.release()
 
-        # A daemon: a library that hangs must not keep the process from ending.
-        threading.Thread(target=run, name=ABOUT, daemon=True).start()
-        try:
-            result, error = outcome.get(timeout=patience_s)
-        except queue.Empty:
-            raise _silent(f"has not answered for {patience_s:g} s") from None
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]
+        asking = in_own_thread(ABOUT, in_turn)
+        if not wait([asking], patience_s).done:
+            raise _silent(f"has not answered for {patience_s:g} s")
+        return asking.result()
 
     def _library(self) -> FabricLibrary:
         root = self._driver().path

@@ -15,6 +15,7 @@ Three kinds of question are asked of a GPU:
 import ctypes
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -153,10 +154,8 @@ class Nvml(Calls):
         self._known.clear()
         self._mig_gpus.clear()
         self._links.clear()
-        try:
+        with suppress(HardwareError):
             self.call("driver", self.library.nvmlShutdown)
-        except HardwareError:
-            return
 
     def driver(self, root: str) -> DriverFacts:
         """Versions of the driver whose files lie below `root` on the host. Raises HardwareError."""

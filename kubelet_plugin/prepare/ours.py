@@ -170,7 +170,7 @@ def lost(gpus: Sequence[GpuFacts], ours: DriverFootprint) -> tuple[Lost, ...]:
     one: it has another UUID, and the container of the lost device cannot use it.
     """
     there = {gpu.uuid: {device.uuid for device in gpu.mig_devices} for gpu in gpus}
-    made = [
+    made = (
         Lost(
             expected.gpu_uuid,
             expected.mig_uuid,
@@ -179,9 +179,8 @@ def lost(gpus: Sequence[GpuFacts], ours: DriverFootprint) -> tuple[Lost, ...]:
             " again with the claim",
         )
         for expected in ours.expected
-        if expected.gpu_uuid in there and expected.mig_uuid not in there[expected.gpu_uuid]
-    ]
-    given = [
+    )
+    given = (
         Lost(
             in_use.gpu_uuid,
             in_use.mig_uuid,
@@ -189,9 +188,9 @@ def lost(gpus: Sequence[GpuFacts], ours: DriverFootprint) -> tuple[Lost, ...]:
             " while it was in use; delete the pods that use it",
         )
         for in_use in ours.in_use
-        if in_use.gpu_uuid in there and in_use.mig_uuid not in there[in_use.gpu_uuid]
-    ]
-    return tuple(sorted({*made, *given}))
+    )
+    results = {item for item in (*made, *given) if item.gpu_uuid in there and item.mig_uuid not in there[item.gpu_uuid]}
+    return tuple(sorted(results))
 
 
 def without_ours(gpus: Sequence[GpuFacts], ours: DriverFootprint) -> tuple[GpuFacts, ...]:
@@ -257,25 +256,15 @@ def _with_in_use(uuid: str, mig: MigFacts, ours: DriverFootprint) -> MigFacts:
 
 
 def _put_back(instances: list[GpuInstanceFacts], lost_one: GpuInstanceFacts) -> list[GpuInstanceFacts]:
-    def is_its(gpu_instance_facts: GpuInstanceFacts) -> bool:
-        return (
-            gpu_instance_facts.id,
-            gpu_instance_facts.profile,
-            gpu_instance_facts.start,
-            gpu_instance_facts.size,
-        ) == (
-            lost_one.id,
-            lost_one.profile,
-            lost_one.start,
-            lost_one.size,
-        )
+    def place(instance: GpuInstanceFacts) -> tuple[int, str, int, int]:
+        return instance.id, instance.profile, instance.start, instance.size
 
-    if not any(is_its(instance) for instance in instances):
+    if place(lost_one) not in map(place, instances):
         return [*instances, lost_one]
     devices = lost_one.compute_instances
     return [
         instance.model_copy(update={"compute_instances": [*instance.compute_instances, *devices]})
-        if is_its(instance)
+        if place(instance) == place(lost_one)
         else instance
         for instance in instances
     ]

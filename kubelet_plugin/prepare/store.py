@@ -28,7 +28,7 @@ from typing import Any
 
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.runtime.files import append_durably, is_there, read_if_present, remove_temporaries, write_durably
-from dra_driver.runtime.threads import SerialThread
+from dra_driver.runtime.threads import SerialThread, settle
 from kubelet_plugin.prepare.holds import Hold, HoldRecord, HoldState, Records, described
 from kubelet_plugin.prepare.journal import (
     Damage,
@@ -406,7 +406,7 @@ class JournalStore:
         self, batch: Sequence["_Waiting"], outcomes: Sequence[Journal | Exception], loop: asyncio.AbstractEventLoop
     ) -> None:
         for waiting, outcome in zip(batch, outcomes, strict=True):
-            _settle(waiting.future, outcome)
+            settle(waiting.future, outcome)
         if self._waiting:
             self._write_waiting(loop)
         else:
@@ -446,16 +446,6 @@ def _left(around: Around, outcome: Journal | Exception) -> Journal | Exception:
     except Exception as ending:  # noqa: BLE001 - its caller gets it, of any type
         return error or ending
     return outcome
-
-
-def _settle(future: asyncio.Future[Journal], outcome: Journal | Exception) -> None:
-    if future.cancelled():  # with its waiter
-        return
-    if isinstance(outcome, Journal):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
-        future.exception()  # its waiter may be cancelled before it looks
 
 
 def _wait_for_lock(descriptor: int, path: Path, patience_s: float) -> None:

@@ -1,7 +1,6 @@
 """Each operation on a claim leaves one line in the log, and listeners hear of it and of its steps."""
 
 from collections.abc import Iterator, MutableMapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +25,6 @@ class Heard(ClaimListener):
 
     def ended(self, operation: Operation) -> None:
         self.operations.append(operation)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
 
 
 @pytest.fixture

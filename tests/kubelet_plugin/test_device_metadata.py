@@ -26,11 +26,6 @@ OFF = Gates(Gates.DEFAULT.on - {Feature.DEVICE_METADATA})
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture
 async def service(bench: Bench) -> AsyncIterator[ClaimService]:
     async with bench.plugin() as service:
         yield service

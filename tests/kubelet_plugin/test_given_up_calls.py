@@ -1,7 +1,7 @@
 """Calls that kubelet gives up, over the real socket, for both drivers: what only waits is dropped, and never begun."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from support.claims import FakeClaims, a_claim, a_ref, a_result
 from support.domain_claims import Heard, Node
-from support.plugin import ScriptedHealth, eventually, short_folder
+from support.plugin import ScriptedHealth, eventually
 from support.prepared import Bench
 
 from dra_driver.kube import kubelet_api
@@ -73,12 +73,6 @@ async def served(folder: Path, claims: ClaimHandler) -> AsyncIterator[grpc.aio.C
             yield channel
     finally:
         await server.stop()
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 both_drivers = pytest.mark.parametrize("driver", [gpus, domains])

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.killed import Killed
 from support.mishaps import bind_gpu, configure
 from support.rows import slow_but
 from support.smi import SmiInProcess
@@ -29,10 +30,6 @@ from kubelet_plugin.simulation.state import Function
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
 PATIENCE = VfioPatience(users_s=0.3, last_users_s=0.1, write_s=2.0, nodes_s=0.3, return_s=5.0)
-
-
-class Killed(BaseException):
-    """The plugin is no more."""
 
 
 class Deadly(SimulatedKernel):

@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 import pytest_asyncio
 from support.claims import a_held_device, a_ref, an_entry
+from support.killed import Killed
 from support.mishaps import crash_in, fail_call
 from support.mode_world import AT_ONCE, NODE, PATIENT, ModeWorld, Moment, policy
 from support.rows import slow_but
@@ -287,10 +288,6 @@ async def test_a_switched_mode_that_healing_brings_back_is_compared_with_the_gpu
     assert (world.journal.current.holds, world.mode) == ({}, (0, 0))
 
 
-class Killed(BaseException):
-    """The plugin is no more."""
-
-
 def killed_at(number: int, seen: list[str]) -> Moment:
     def moment(what: str) -> None:
         seen.append(what)
@@ -308,12 +305,6 @@ async def lives(world: ModeWorld, moment: Moment) -> None:
             await world.until_quiet()
     finally:
         await world.end()
-
-
-async def steps_of(folder: Path, *, on: bool) -> list[str]:
-    seen: list[str] = []
-    await lives(await prepared(folder, on=on), lambda what: seen.append(what))
-    return seen
 
 
 async def prepared(folder: Path, *, on: bool) -> ModeWorld:

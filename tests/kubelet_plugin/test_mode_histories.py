@@ -11,17 +11,13 @@ from typing import Literal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.claims import a_held_device, a_ref, an_entry
+from support.killed import Killed
 from support.mode_world import ModeWorld, policy
 from support.rows import examples
 
 from dra_driver.errors import DriverError
 from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.transitions import mode_changes, released, with_entry
-
-
-class Killed(BaseException):
-    """The plugin is no more."""
-
 
 acts = st.one_of(
     st.integers(1, 9),

@@ -1,7 +1,6 @@
 """Guards of the claim service that are met only when two things go wrong at once."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from support.claims import FakeFacts, a_claim, a_gpu, a_ref, a_result, node_facts
@@ -13,11 +12,6 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.hardware import NodeFacts
 
 AWAY = Unreachable("cannot reach the API server: connection refused")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
 
 
 async def prepared(bench: Bench) -> ClaimRef:

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from pathlib import Path
 
 import pytest
 from support.claims import FakeFacts, a_claim, a_ref, a_result, node_facts
@@ -10,11 +9,6 @@ from support.prepared import Bench, prepare_one, unprepare_one
 
 from dra_driver.errors import DeviceInUse, DriverError, NodeNotReady, Unreachable
 from kubelet_plugin.prepare.store import JOURNAL
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
 
 
 async def test_of_64_claims_and_as_many_that_want_the_same_each_gpu_goes_to_one(bench: Bench) -> None:

@@ -127,8 +127,8 @@ def short_folder() -> Iterator[Path]:
 
 
 async def eventually(condition: object) -> None:
-    """Wait until `condition()`, plain or async, is true; fails the test after 10 s."""
-    async with asyncio.timeout(10.0):
+    """Wait until `condition()`, plain or async, is true; fails the test after 30 s."""
+    async with asyncio.timeout(30.0):
         while True:
             result = condition()  # type: ignore[operator]
             if await result if asyncio.iscoroutine(result) else result:

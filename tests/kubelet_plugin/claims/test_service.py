@@ -56,11 +56,6 @@ AWAY = Unreachable("cannot reach the API server: connection refused")
 FULL = NodeNotReady("cannot be written: the file system is full", about="file /var/run/cdi/x.json")
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
 def held_back(bench: Bench, claim: str) -> asyncio.Event:
     """The API server answers about the claim once the event is set."""
     go_on = asyncio.Event()

@@ -12,6 +12,7 @@ import pytest
 from support.background import background
 from support.claims import a_claim, a_config
 from support.domain_claims import HARDWARE, NODE, Node
+from support.killed import Killed
 from support.plugin import eventually
 
 from dra_driver.api.meta import JsonObject, Resource
@@ -660,10 +661,6 @@ async def test_one_claims_trouble_is_not_the_others(node: Node) -> None:
     answers = await node.plugin().prepare([good, bad])
     refused(answers[bad.uid], InvalidInput, "no ComputeDomain with UID nobody")
     assert not isinstance(answers[good.uid], DriverError)
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def killed_at(node: Node, step: int, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:

@@ -3,7 +3,6 @@
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.killed import Killed
 from support.mishaps import (
     bind_gpu,
     configure,
@@ -23,6 +23,7 @@ from support.mishaps import (
     show_console,
     unload_driver,
 )
+from support.mps import until
 from support.rows import slow_but
 
 from dra_driver.errors import HardwareError
@@ -36,10 +37,6 @@ from kubelet_plugin.simulation.state import Function, NodeState
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
 IMPATIENT = VfioPatience(users_s=0.3, last_users_s=0.1, write_s=1.0, nodes_s=0.3, return_s=0.3)
-
-
-class Killed(BaseException):
-    """The plugin is no more."""
 
 
 class Driver:
@@ -626,13 +623,6 @@ class Hanging(SimulatedKernel):
             self.begun += 1
             self.go_on.wait(30)
         super().write(host_path, text)
-
-
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def lend_patiently(plugin: Plugin, hold: VfioBinding) -> Made:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pynvml
 import pytest
+from support.killed import Killed
 from support.mishaps import end_program, open_gpu, run_persistenced
 from support.rows import slow_but
 
@@ -27,10 +28,6 @@ from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
 PATIENCE = VfioPatience(users_s=0.1, last_users_s=0.1, write_s=2.0, nodes_s=0.3, return_s=0.3)
-
-
-class Killed(BaseException):
-    """The plugin is no more."""
 
 
 class Deadly(HostSmi):

@@ -1,7 +1,6 @@
 """One sick GPU is one tainted GPU, remembered and forgotten at the right time."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.mishaps import load_driver, unload_driver
 from support.nodes import Node, a_node
+from support.plugin import eventually
 
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, Problem
@@ -374,7 +374,7 @@ class TestWatcher:
         task = asyncio.create_task(watcher.run())
         await asyncio.wait_for(covered.wait(), 10)
         watched.node.host.inject_event(3, 79)
-        await _until(lambda: bool(heard))
+        await eventually(lambda: bool(heard))
         assert [event.xid for event in heard] == [79]
         assert heard[0].gpu_instance is None
         unhealthy = [gpu.uuid for gpu in watched.monitor.facts.gpus if not gpu.health.healthy]
@@ -386,10 +386,10 @@ class TestWatcher:
         sessions: list[Coverage] = []
         watcher = EventWatcher(watched.node.open_nvml, lambda event: None, sessions.append)
         task = asyncio.create_task(watcher.run())
-        await _until(lambda: len(sessions) == 1)
+        await eventually(lambda: len(sessions) == 1)
         unload_driver(watched.node.host)
         load_driver(watched.node.host)
-        await _until(lambda: len(sessions) == 2)
+        await eventually(lambda: len(sessions) == 2)
         assert sessions[1].monitored == sessions[0].monitored
         assert len(sessions[1].monitored) == 4
         task.cancel()
@@ -399,19 +399,13 @@ class TestWatcher:
         sessions: list[Coverage] = []
         watcher = EventWatcher(watched.node.open_nvml, lambda event: None, sessions.append)
         task = asyncio.create_task(watcher.run())
-        await _until(lambda: len(sessions) == 1)
+        await eventually(lambda: len(sessions) == 1)
 
         def pause() -> bool:
             with watcher.paused(), watcher.paused():
                 return watcher._open
 
         assert not await asyncio.to_thread(pause)
-        await _until(lambda: len(sessions) == 2)
+        await eventually(lambda: len(sessions) == 2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nobody tells when
-            await asyncio.sleep(0.02)

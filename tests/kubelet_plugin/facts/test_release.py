@@ -3,7 +3,7 @@
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +13,7 @@ from support.dractl import dractl, run
 from support.mishaps import run_persistenced
 from support.mps import identity
 from support.nodes import Node, a_node
+from support.plugin import eventually
 
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.meta import NODES, JsonObject
@@ -121,28 +122,23 @@ class Plugin:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self.until(lambda: not self.watcher.is_open)
+            await eventually(lambda: not self.watcher.is_open)
             self.hardware.close()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():  # noqa: ASYNC110 - other tasks and threads make it true
-                await asyncio.sleep(0.02)
-
     async def opened(self) -> None:
-        await self.until(lambda: self.watcher.is_open and self.hardware._session is not None)
-        await self.until(lambda: self.discovery._facts is not None)
+        await eventually(lambda: self.watcher.is_open and self.hardware._session is not None)
+        await eventually(lambda: self.discovery._facts is not None)
 
     async def released(self) -> JsonObject:
         """What the plugin confirms."""
-        await self.until((self.folder / STATE).exists)
+        await eventually((self.folder / STATE).exists)
         state: JsonObject = json.loads((self.folder / STATE).read_text())
         return state
 
     async def taken_back(self) -> None:
-        await self.until(lambda: not (self.folder / STATE).exists())
+        await eventually(lambda: not (self.folder / STATE).exists())
         await self.opened()
-        await self.until(lambda: RELEASED not in self.problems)
+        await eventually(lambda: RELEASED not in self.problems)
 
     @property
     def problems(self) -> list[str]:
@@ -203,7 +199,7 @@ async def test_the_mig_manager_changes_the_mode_of_an_a100_while_it_says_that_it
         assert plugin.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
         await plugin.annotate("success", "labels", MIG_STATE)
         await plugin.taken_back()
-        await plugin.until(lambda: bool(plugin.monitor.facts.gpus[0].mig and plugin.monitor.facts.gpus[0].mig.enabled))
+        await eventually(lambda: bool(plugin.monitor.facts.gpus[0].mig and plugin.monitor.facts.gpus[0].mig.enabled))
 
 
 async def test_the_inventory_keeps_the_gpus_and_taints_each(tmp_path: Path, cluster: Kube) -> None:
@@ -302,7 +298,7 @@ async def test_a_plugin_that_starts_meanwhile_opens_nothing_and_knows_the_gpus(t
     opened: list[object] = []
     other.hardware._open_nvml = lambda: opened.append(None) or other.node.open_nvml()  # type: ignore[func-returns-value]
     async with other.running():
-        await other.until(lambda: other.own.metadata is not None)
+        await eventually(lambda: other.own.metadata is not None)
         assert (await other.smi("--gpu-reset"))[0] == 0
         assert [gpu.uuid for gpu in other.monitor.facts.gpus] == [gpu.uuid for gpu in before.gpus]
         assert other.monitor.facts.imex == before.imex is not None
@@ -317,7 +313,7 @@ async def test_a_request_that_makes_no_sense_changes_nothing_and_is_told_once(tm
         await plugin.opened()
         await plugin.annotate("30m")
         write_durably(plugin.folder / REQUEST, b"30m")
-        await plugin.until(lambda: len(plugin.refused) == 2)
+        await eventually(lambda: len(plugin.refused) == 2)
         for _ in range(3):
             await plugin.release.settle()
         assert len(plugin.refused) == 2 and plugin.watcher.is_open and not (plugin.folder / STATE).exists()

@@ -11,6 +11,7 @@ import pynvml
 import pytest
 from support.background import background
 from support.mishaps import fail_call
+from support.plugin import eventually
 from support.replaced_nvml import Library
 
 from kubelet_plugin.facts import watcher as watcher_module
@@ -65,12 +66,6 @@ def listener(tmp_path: Path) -> Listener:
     return Listener(tmp_path)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - a thread makes it true
-            await asyncio.sleep(0.01)
-
-
 async def at_rest(count: Callable[[], int]) -> int:
     """The count once it stays as it is for a while. Fails when it never does."""
     async with asyncio.timeout(20):
@@ -85,15 +80,15 @@ async def at_rest(count: Callable[[], int]) -> int:
 async def test_a_lost_gpu_is_left_out_and_the_others_are_heard(listener: Listener, answers_otherwise: bool) -> None:
     """Also one whose loss shows in nothing but the wait, so that it can be registered again and again."""
     async with listener.listening():
-        await until(lambda: len(listener.monitored) == 8)
+        await eventually(lambda: len(listener.monitored) == 8)
         if answers_otherwise:
             fail_call(listener.host, 2, WAIT, LOST)
         else:
             listener.host.lose_gpu(2)
-        await until(lambda: listener.monitored == frozenset(listener.uuids) - {listener.uuids[2]})
+        await eventually(lambda: listener.monitored == frozenset(listener.uuids) - {listener.uuids[2]})
         assert await at_rest(lambda: len(listener.libraries)) == 2
         listener.host.inject_event(5, 79)
-        await until(lambda: any(event.xid is not None for event in listener.events))
+        await eventually(lambda: any(event.xid is not None for event in listener.events))
     assert (listener.events[-1].gpu, listener.events[-1].xid) == (listener.uuids[5], 79)
     if answers_otherwise:
         assert [uuid for uuid, _ in listener.coverage[-1].unmonitored] == [listener.uuids[2]]
@@ -101,12 +96,12 @@ async def test_a_lost_gpu_is_left_out_and_the_others_are_heard(listener: Listene
 
 async def test_a_gpu_that_is_back_is_heard_again(listener: Listener) -> None:
     async with listener.listening() as watcher:
-        await until(lambda: len(listener.monitored) == 8)
+        await eventually(lambda: len(listener.monitored) == 8)
         fail_call(listener.host, 2, WAIT, LOST)
-        await until(lambda: len(listener.monitored) == 7)
+        await eventually(lambda: len(listener.monitored) == 7)
         fail_call(listener.host, 2, WAIT, 0)
         watcher.renew()
-        await until(lambda: len(listener.monitored) == 8)
+        await eventually(lambda: len(listener.monitored) == 8)
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceRegisterEvents"])
@@ -117,16 +112,16 @@ async def test_a_gpu_that_could_not_be_registered_is_tried_again(
     for index in range(failing):
         fail_call(listener.host, index, function, pynvml.NVML_ERROR_UNKNOWN, times=1)
     async with listener.listening(again_s=0.1):
-        await until(lambda: bool(listener.coverage))
+        await eventually(lambda: bool(listener.coverage))
         assert len(listener.coverage[0].monitored) == 8 - failing
-        await until(lambda: len(listener.monitored) == 8)
+        await eventually(lambda: len(listener.monitored) == 8)
         assert await at_rest(lambda: len(listener.libraries)) == 2
 
 
 async def test_gpus_without_events_are_not_tried_again(listener: Listener) -> None:
     fail_call(listener.host, 0, "nvmlDeviceRegisterEvents", pynvml.NVML_ERROR_NOT_SUPPORTED)
     async with listener.listening(again_s=0.1):
-        await until(lambda: len(listener.monitored) == 7)
+        await eventually(lambda: len(listener.monitored) == 7)
         assert await at_rest(lambda: len(listener.libraries)) == 1
 
 
@@ -141,7 +136,7 @@ async def test_a_gpu_whose_uuid_is_no_text_is_left_out_and_the_others_are_heard(
 
     listener.answers["nvmlDeviceGetUUID"] = uuid
     async with listener.listening():
-        await until(lambda: len(listener.monitored) == 7)
+        await eventually(lambda: len(listener.monitored) == 7)
 
 
 async def test_a_defect_ends_the_watcher_with_its_reason(listener: Listener) -> None:
@@ -158,25 +153,25 @@ async def test_where_every_wait_fails_sessions_become_rare_and_the_gpus_are_name
     for index in range(8):
         fail_call(listener.host, index, WAIT, LOST)
     async with listener.listening(retry_s=(0.0, 0.0, FOR_EVER_S)):
-        await until(lambda: len(listener.libraries) == 3)
+        await eventually(lambda: len(listener.libraries) == 3)
         assert await at_rest(lambda: len(listener.libraries)) == 3
-        await until(lambda: not listener.monitored)
+        await eventually(lambda: not listener.monitored)
         assert [uuid for uuid, _ in listener.coverage[-1].unmonitored] == sorted(listener.uuids)
 
 
 async def test_a_wait_that_succeeds_ends_the_failures(listener: Listener) -> None:
     fail_call(listener.host, 0, WAIT, pynvml.NVML_ERROR_UNKNOWN, times=2)
     async with listener.listening(retry_s=(0.0, 0.0, FOR_EVER_S)):
-        await until(lambda: len(listener.libraries) == 3 and listener.waits > 4)
+        await eventually(lambda: len(listener.libraries) == 3 and listener.waits > 4)
         assert len(listener.monitored) == 8
         fail_call(listener.host, 0, WAIT, pynvml.NVML_ERROR_UNKNOWN, times=1)
-        await until(lambda: len(listener.libraries) == 4)
+        await eventually(lambda: len(listener.libraries) == 4)
 
 
 async def test_the_rest_of_an_early_timeout_is_slept(listener: Listener) -> None:
     fail_call(listener.host, 0, WAIT, TIMEOUT)
     async with listener.listening(wait_s=FOR_EVER_S):
-        await until(lambda: listener.waits > 0)
+        await eventually(lambda: listener.waits > 0)
         assert await at_rest(lambda: listener.waits) == 1
 
 
@@ -186,11 +181,11 @@ async def test_an_empty_event_set_is_not_waited_on(listener: Listener) -> None:
 
     listener.answers["nvmlDeviceGetSupportedEventTypes"] = none
     async with listener.listening() as watcher:
-        await until(lambda: bool(listener.coverage))
+        await eventually(lambda: bool(listener.coverage))
         assert (await at_rest(lambda: len(listener.libraries)), listener.waits) == (1, 0)
         listener.answers.clear()
         watcher.renew()
-        await until(lambda: len(listener.monitored) == 8)
+        await eventually(lambda: len(listener.monitored) == 8)
 
 
 async def test_a_flood_of_events_is_taken_in_portions(listener: Listener) -> None:
@@ -200,7 +195,7 @@ async def test_a_flood_of_events_is_taken_in_portions(listener: Listener) -> Non
 
     listener.answers[WAIT] = flood
     async with listener.listening(wait_s=FOR_EVER_S):
-        await until(lambda: listener.waits > 0)
+        await eventually(lambda: listener.waits > 0)
         assert await at_rest(lambda: listener.waits) == 100
 
 
@@ -209,10 +204,10 @@ async def test_an_xid_of_a_gpu_that_no_longer_has_a_name_is_that_gpus(listener: 
         raise pynvml.NVMLError(LOST)
 
     async with listener.listening():
-        await until(lambda: len(listener.monitored) == 8)
+        await eventually(lambda: len(listener.monitored) == 8)
         listener.answers["nvmlDeviceGetUUID"] = nameless
         listener.host.inject_event(3, 79)
-        await until(lambda: bool(listener.events))
+        await eventually(lambda: bool(listener.events))
     assert (listener.events[0].xid, listener.events[0].gpu) == (79, listener.uuids[3])
 
 
@@ -234,7 +229,7 @@ async def test_a_session_that_a_hanging_call_kept_is_given_back_when_it_returns(
 
     listener.answers["nvmlDeviceRegisterEvents"] = register
     async with listener.listening() as watcher:
-        await until(lambda: len(listener.monitored) == len(listener.uuids) - 1)
+        await eventually(lambda: len(listener.monitored) == len(listener.uuids) - 1)
 
         def pause() -> bool:
             with watcher.paused():
@@ -261,7 +256,7 @@ async def test_when_all_gpus_hang_they_are_heard_once_they_answer(
 
     listener.answers["nvmlDeviceRegisterEvents"] = register
     async with listener.listening():
-        await until(lambda: bool(listener.coverage))
+        await eventually(lambda: bool(listener.coverage))
         assert listener.monitored == frozenset()
         returns.set()
-        await until(lambda: listener.monitored == frozenset(listener.uuids))
+        await eventually(lambda: listener.monitored == frozenset(listener.uuids))

@@ -1,12 +1,12 @@
 """Whoever hangs keeps its own lane, and no other: kubelet_plugin/hardware/lanes.py."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from support.mps import until
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.hardware.lanes import Lanes, calling
@@ -37,14 +37,6 @@ def hanging(lanes: Lanes, lane: str = "GPU A", **limits: float) -> Iterator[tupl
             yield stuck, job
         finally:
             stuck.go.set()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never came true")
 
 
 def in_threads(*works: Callable[[], object]) -> list[object]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.imex import CONTROL, IMEX, ImexNode, addresses
+from support.plugin import eventually
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.names import daemon_host
@@ -83,19 +84,10 @@ class Pod:
         return await asyncio.to_thread(probe.live, self.place)
 
     async def until_ready(self) -> None:
-        await until(self.is_ready)
+        await eventually(self.is_ready)
 
     async def is_ready(self) -> bool:
         return await self.ready() is None
-
-
-async def until(true: Callable[[], object], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            result = true()
-            if await result if asyncio.iscoroutine(result) else result:
-                return
-            await asyncio.sleep(0.05)
 
 
 @pytest.fixture
@@ -149,8 +141,8 @@ async def test_a_daemon_knows_its_peers_from_its_start_to_its_end(
         with peer.running():
             inode = ours.hosts.stat().st_ino
             ours.saw(domain(("here", ours.address), ("there", peer_address)))
-            await until(lambda: peer_address in ours.hosts.read_text())
-            await until(lambda: asyncio.to_thread(lambda: peer.connections()[0] == "CONNECTED"))
+            await eventually(lambda: peer_address in ours.hosts.read_text())
+            await eventually(lambda: asyncio.to_thread(lambda: peer.connections()[0] == "CONNECTED"))
             assert ours.program.pid == first
             assert ours.hosts.stat().st_ino == inode
 
@@ -159,7 +151,7 @@ async def test_a_daemon_knows_its_peers_from_its_start_to_its_end(
         assert await ours.ready() is None
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        await until(lambda: ours.program.pid not in (None, first))
+        await eventually(lambda: ours.program.pid not in (None, first))
         await ours.until_ready()
         last = ours.program.pid
     assert last is not None
@@ -178,7 +170,7 @@ async def test_a_daemon_that_is_back_at_once_is_not_ready_for_as_long_as_kubelet
         first = ours.program.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        await until(lambda: ours.program.pid not in (None, first))
+        await eventually(lambda: ours.program.pid not in (None, first))
         assert await ours.ready() == "the IMEX daemon ended by signal 9, and is only just back"
         await ours.until_ready()
     assert NOTICED_S > 5 + 1, "kubelet asks every 5 s"
@@ -192,7 +184,7 @@ async def test_an_older_driver_gets_addresses_and_a_restart(pod: Callable[..., P
         await ours.until_ready()
         first = ours.program.pid
         ours.saw(domain(("here", ours.address), ("there", other)))
-        await until(lambda: ours.program.pid not in (None, first))
+        await eventually(lambda: ours.program.pid not in (None, first))
         await ours.until_ready()
         assert ours.place.nodes.read_text().splitlines() == [ours.address, other]
         assert ours.hosts.read_text() == "127.0.0.1\tlocalhost\n"
@@ -214,7 +206,7 @@ async def test_a_daemon_that_refuses_to_start_is_tried_again_and_not_ready(
     ours = pod()
     async with running(ours):
         ours.saw(domain(("here", ours.address)))
-        await until(lambda: "ended with status 1" in (ours.program.problem or ""))
+        await eventually(lambda: "ended with status 1" in (ours.program.problem or ""))
         assert "the IMEX daemon ended with status 1" in (await ours.ready() or "")
         assert await ours.live() is None
         monkeypatch.setenv("SIMULATED_DEVICES", "/dev/nvidia-caps/nvidia-cap0")
@@ -229,7 +221,7 @@ async def test_a_file_that_cannot_be_written_is_said_and_written_later(
     ours.hosts.unlink()
     async with running(ours):
         ours.saw(domain(("here", ours.address)))
-        await until(lambda: "hosts: cannot be written" in ours.supervisor.state()["message"])
+        await eventually(lambda: "hosts: cannot be written" in ours.supervisor.state()["message"])
         ours.hosts.write_text("")
         await ours.until_ready()
 
@@ -238,7 +230,7 @@ async def test_a_program_that_is_not_there_is_said(tmp_path: Path) -> None:
     program = SupervisedProgram((str(tmp_path / "nvidia-imex"),), Backoff(first_s=0.1, longest_s=0.1))
     running = asyncio.create_task(program.run())
     program.restart()
-    await until(lambda: program.problem == "cannot be started: No such file or directory")
+    await eventually(lambda: program.problem == "cannot be started: No such file or directory")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

@@ -30,7 +30,6 @@ from kubelet_plugin.prepare.known_node import KnownNode
 from kubelet_plugin.prepare.lifecycle import SharedUse
 from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
 
-MIB = 1 << 20
 GIB = 1 << 30
 
 

@@ -1,14 +1,13 @@
 """Each prepare and unprepare of a claim is a span, with its steps and its reads of the API below it."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc.aio
 import pytest
 from opentelemetry.trace import StatusCode
 from support.claims import a_claim, a_ref, a_result, device_name, node_facts
-from support.plugin import ScriptedClaims, ScriptedHealth, short_folder
+from support.plugin import ScriptedClaims, ScriptedHealth
 from support.prepared import Bench, DividedBench, prepare_one, unprepare_one
 from support.spans import Recorder
 
@@ -117,12 +116,6 @@ class Spanned(ScriptedClaims):
             self.listener.ended(Operation(call="prepare", claim=ref, seconds=0.0))
 
         await asyncio.create_task(work())
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 @pytest.mark.parametrize("parent", [None, PARENT])

@@ -1,21 +1,13 @@
 """kubelet is written in Go: what its gRPC sends as `:authority` over a unix socket must never matter to us."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import raw_http2
-from support.plugin import running_plugin, short_folder
+from support.plugin import running_plugin
 
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
-
 
 AUTHORITIES = [
     pytest.param("localhost", id="grpc-go-with-a-unix-target"),

@@ -1,7 +1,7 @@
 """The DRA socket as kubelet meets it: real gRPC over a real unix socket, scripted claims behind."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_plugin, short_folder
+from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_plugin
 
 from dra_driver.errors import DeviceInUse
 from dra_driver.kube import kubelet_api
@@ -25,12 +25,6 @@ both_health_versions = pytest.mark.parametrize(
     ("service", "messages"),
     [(kubelet_api.HEALTH_V1, health_v1_pb2), (kubelet_api.HEALTH_V1ALPHA1, health_v1alpha1_pb2)],
 )
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 @asynccontextmanager

@@ -1,11 +1,9 @@
 """Names of unix sockets: classic ones, ones for rolling updates, and what happens when the kernel's limit is near."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.plugin import short_folder
 from support.rows import rows
 
 from dra_driver.errors import InvalidInput, NodeNotReady
@@ -15,12 +13,6 @@ from kubelet_plugin.rpc.servers import is_lost, plugin_sockets
 
 POD_UID = "5a7b12c3-0000-4000-8000-0123456789ab"
 DEFAULT_ROOT = Path("/var/lib/kubelet")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 def test_classic_names_without_a_pod_uid() -> None:
