@@ -5,12 +5,12 @@ say, and what contradicts itself, is here. `known` are the GPU models that this 
 that it does not know nothing is claimed.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from dra_driver.api.config import SharingStrategy
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
+from dra_driver.apirules.metadata import label_value, qualified_name
 from dra_driver.authoring.intent import (
     MIG_PROFILE,
     MODEL,
@@ -94,7 +94,7 @@ def _words(intent: Intent) -> Iterator[str]:
         yield f"--mig {intent.mig!r}: a profile, as 1g.10gb or 3g.40gb"
     for word in intent.tolerate:
         key, _, value = word.partition("=")
-        if not _is_taint(key, value):
+        if qualified_name(key) or label_value(value):
             yield f"--tolerate {word!r}: the key of a taint, or KEY=VALUE, as gpu.nvidia.com/xid"
     if not is_dns_subdomain(intent.nic_class):
         yield f"--nic-class {intent.nic_class!r}: the name of a DeviceClass"
@@ -107,16 +107,6 @@ def _words(intent: Intent) -> Iterator[str]:
     most = MAX_DEVICES // 2 if intent.nic else MAX_DEVICES
     if not 1 <= intent.devices <= most:
         yield f"--count {intent.devices}: 1 to {most}{' with a network device each' if intent.nic else ''}"
-
-
-_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
-
-def _is_taint(key: str, value: str) -> bool:
-    domain, slash, name = key.rpartition("/")
-    if slash and not is_dns_subdomain(domain):
-        return False
-    return _LABEL.fullmatch(name) is not None and (not value or _LABEL.fullmatch(value) is not None)
 
 
 # -- options together
