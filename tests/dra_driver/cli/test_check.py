@@ -10,6 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from support.allocation import gpu
+from support.dra_objects import resource_slice
 from support.dractl import dractl, run
 from support.objects import claim, node
 from support.shipped import create_classes
@@ -266,17 +268,7 @@ async def test_a_live_cluster_knows_its_own_classes_nodes_and_templates(
 ) -> None:
     await create_classes(kube)
     await kube.create(NODES, node())
-    devices = [{"name": "gpu-a", "attributes": {"type": {"string": "gpu"}}}]
-    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
-    await kube.create(
-        RESOURCE_SLICES,
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "s"},
-            "spec": {"driver": "gpu.nvidia.com", "nodeName": "node-1", "pool": pool, "devices": devices},
-        },
-    )
+    await kube.create(RESOURCE_SLICES, resource_slice("s", gpu("gpu-a")))
     template = {**claim("there"), "kind": "ResourceClaimTemplate", "spec": {"spec": claim("there")["spec"]}}
     await kube.create(RESOURCE_CLAIM_TEMPLATES, template)
     pod = """\
@@ -317,13 +309,7 @@ async def test_what_may_not_be_listed_is_noted_and_the_rest_is_checked(
     codes: list[str],
 ) -> None:
     await create_classes(kube)
-    devices = [{"name": "gpu-a", "attributes": {"type": {"string": "gpu"}}}]
-    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": "node-1", "pool": pool, "devices": devices}
-    await kube.create(
-        RESOURCE_SLICES,
-        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec},
-    )
+    await kube.create(RESOURCE_SLICES, resource_slice("s", gpu("gpu-a")))
     listed = Kube.list
 
     async def forbidding(self: Kube, resource: Resource, **how: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 from support.allocation import gpu
+from support.dra_objects import resource_slice
 from support.objects import allocate, claim, node, pod, result
 from support.shipped import create_classes
 from typer.testing import CliRunner, Result
@@ -44,13 +45,6 @@ from dra_driver.terminal import Status
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "explain.md"
 
 
-def _slice(name: str, *devices: JsonObject) -> JsonObject:
-    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, "devices": list(devices)}
-    metadata = {"name": f"{name}-gpus"}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
-
-
 def _large(memory: str = "100Gi") -> JsonObject:
     """A claim."""
     large = claim("large")
@@ -69,7 +63,7 @@ def _run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["explain", *arguments])
 
 
-NODE_1 = _slice("node-1", gpu("gpu-0", memory="80Gi"), gpu("gpu-1", memory="80Gi"))
+NODE_1 = resource_slice("node-1-gpus", gpu("gpu-0", memory="80Gi"), gpu("gpu-1", memory="80Gi"))
 
 
 def test_a_claim_in_files_is_explained(tmp_path: Path) -> None:
@@ -97,7 +91,7 @@ def test_devices_are_told_on_demand_with_the_selector_that_does_not_hold(tmp_pat
 
 
 def test_the_devices_of_one_node(tmp_path: Path) -> None:
-    other = _slice("node-2", gpu("gpu-0", memory="40Gi"))
+    other = resource_slice("node-2-gpus", gpu("gpu-0", memory="40Gi"), node="node-2")
     outcome = _run("-f", _files(tmp_path, _large(), NODE_1, other), "--node", "node-2", "-o", "json")
     assert {device["node"] for device in json.loads(outcome.stdout)[0]["devices"]} == {"node-2"}
 
@@ -524,7 +518,7 @@ def test_every_code_is_documented() -> None:
 def test_a_server_that_keeps_lists_has_a_scheduler_that_reads_them() -> None:
     listed = gpu("gpu-0")
     listed["attributes"] = {"models": {"strings": ["a", "b"]}}
-    without, having = (world_of([_slice("a", device)], live=True).world for device in (gpu("gpu-0"), listed))
+    without, having = (world_of([resource_slice("a", device)], live=True).world for device in (gpu("gpu-0"), listed))
     assert not _behavior(36, without).server.list_values
     assert _behavior(36, having).server.list_values
 

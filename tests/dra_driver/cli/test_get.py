@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from support.allocation import gpu
+from support.dra_objects import resource_slice
 from support.dractl import dractl, run
 from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
@@ -39,24 +41,8 @@ PRODUCT = "NVIDIA H100 80GB HBM3"
 
 
 def slice_of(*devices: str, generation: int = 1) -> JsonObject:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"slice-{generation}"},
-        "spec": {
-            "driver": "gpu.nvidia.com",
-            "nodeName": "node-1",
-            "pool": {"name": "node-1", "generation": generation, "resourceSliceCount": 1},
-            "devices": [
-                {
-                    "name": device,
-                    "attributes": {"type": {"string": "gpu"}, "productName": {"string": PRODUCT}},
-                    "capacity": {"memory": {"value": "80Gi"}},
-                }
-                for device in devices
-            ],
-        },
-    }
+    gpus = [gpu(device, memory="80Gi", productName=PRODUCT) for device in devices]
+    return resource_slice(f"slice-{generation}", *gpus, generation=generation)
 
 
 def inventory() -> JsonObject:

@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.allocation import gpu
+from support.dra_objects import resource_slice
 from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
 
@@ -40,25 +42,16 @@ SIZE = Size(100, 24)
 def slice_of(name: str, *, lost: bool = False, gpus: int = 2) -> JsonObject:
     taint = {"key": "gpu.nvidia.com/gpu-lost", "value": "GpuIsLost", "effect": "NoExecute"}
     devices = [
-        {
-            "name": f"gpu-{number}",
-            "attributes": {
-                "type": {"string": "gpu"},
-                "uuid": {"string": f"GPU-{name}-{number}"},
-                "productName": {"string": "NVIDIA H100"},
-            },
-            "capacity": {"memory": {"value": "80Gi"}},
-            **({"taints": [taint]} if lost and number == 1 else {}),
-        }
+        gpu(
+            f"gpu-{number}",
+            memory="80Gi",
+            taints=[taint] if lost and number == 1 else [],
+            uuid=f"GPU-{name}-{number}",
+            productName="NVIDIA H100",
+        )
         for number in range(gpus)
     ]
-    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"slice-{name}"},
-        "spec": {"driver": GPU_DRIVER, "nodeName": name, "pool": pool, "devices": devices},
-    }
+    return resource_slice(f"slice-{name}", *devices, node=name)
 
 
 def allocated(name: str, where: str, device: str) -> JsonObject:

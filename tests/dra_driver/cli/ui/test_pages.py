@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.allocation import gpu
+from support.dra_objects import resource_slice
 from support.objects import claim, pod, result
 from support.rows import rows
 
@@ -40,20 +42,16 @@ def slice_of(node: str, *, taint: str | None = None, gpus: int = 2, product: str
         {"key": "gpu.nvidia.com/xid", "value": taint, "effect": "NoSchedule", "timeAdded": "2026-11-28T10:00:00Z"}
     ]
     devices = [
-        {
-            "name": f"gpu-{node}-{number}",
-            "attributes": {
-                "type": {"string": "gpu"},
-                "uuid": {"string": f"GPU-{node}-{number}"},
-                "productName": {"string": product},
-            },
-            "capacity": {"memory": {"value": "80Gi"}},
-            **({"taints": taints} if taint and number == 1 else {}),
-        }
+        gpu(
+            f"gpu-{node}-{number}",
+            memory="80Gi",
+            taints=taints if taint and number == 1 else [],
+            uuid=f"GPU-{node}-{number}",
+            productName=product,
+        )
         for number in range(gpus)
     ]
-    spec = {"driver": GPU_DRIVER, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}
-    return {"metadata": {"name": f"slice-{node}"}, "spec": {**spec, "devices": devices}}
+    return resource_slice(f"slice-{node}", *devices, node=node)
 
 
 def inventory_of(node: str, clique: str = "-", conditions: Sequence[JsonObject] = ()) -> JsonObject:

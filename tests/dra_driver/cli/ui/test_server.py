@@ -15,6 +15,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.allocation import gpu
+from support.dra_objects import resource_slice
 from support.dractl import run
 from support.issuer import Issuer
 from support.objects import allocate, claim, node, pod, result
@@ -33,20 +35,9 @@ from dra_driver.names import GPU_DRIVER
 
 
 def slice_of(name: str, *, taint: bool = False) -> JsonObject:
-    device: JsonObject = {
-        "name": "gpu-0",
-        "attributes": {"type": {"string": "gpu"}, "uuid": {"string": f"GPU-{name}"}, "productName": {"string": "H100"}},
-        "capacity": {"memory": {"value": "80Gi"}},
-    }
-    if taint:
-        device["taints"] = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}]
-    spec = {"driver": GPU_DRIVER, "nodeName": name, "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"slice-{name}"},
-        "spec": {**spec, "devices": [device]},
-    }
+    taints = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}] if taint else []
+    device = gpu("gpu-0", memory="80Gi", taints=taints, uuid=f"GPU-{name}", productName="H100")
+    return resource_slice(f"slice-{name}", device, node=name)
 
 
 class Visitor:
