@@ -5,14 +5,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 from support.allocation import gpu
 from support.dra_objects import resource_slice
-from support.dractl import dractl, run
+from support.dractl import dractl, forbid, run
 from support.objects import claim, node
 from support.shipped import create_classes
 
@@ -25,7 +24,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.checking.codes import CODES
-from dra_driver.errors import InvalidInput, Rejected
+from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status, plain_errors
@@ -310,14 +309,7 @@ async def test_what_may_not_be_listed_is_noted_and_the_rest_is_checked(
 ) -> None:
     await create_classes(kube)
     await kube.create(RESOURCE_SLICES, resource_slice("s", gpu("gpu-a")))
-    listed = Kube.list
-
-    async def forbidding(self: Kube, resource: Resource, **how: Any) -> Any:
-        if resource in unread:
-            raise Rejected(f"{resource.plural} is forbidden", status=403)
-        return await listed(self, resource, **how)
-
-    monkeypatch.setattr(Kube, "list", forbidding)
+    forbid(monkeypatch, *unread)
     file.write_text(GOOD.replace("com}", "com, count: 2}"))
     kubeconfig = str(api_server.kubeconfig(tmp_path / "kubeconfig"))
     done = await asyncio.to_thread(run, "check", str(file), "--live", "--kubeconfig", kubeconfig, "-o", "json")

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from support.allocation import gpu
 from support.dra_objects import resource_slice
+from support.dractl import forbid
 from support.objects import allocate, claim, node, pod, result
 from support.shipped import create_classes
 from typer.testing import CliRunner, Result
@@ -38,7 +39,7 @@ from dra_driver.explain.explain import Explanation, Scope
 from dra_driver.explain.subjects import explained, subject_of
 from dra_driver.explain.suggest import SuggestionKind
 from dra_driver.explain.verdicts import ReasonCode
-from dra_driver.kube.client import Kube, Listing
+from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status
 
@@ -344,17 +345,12 @@ async def test_a_pod_that_runs_has_its_devices(kubeconfig: str) -> None:
     assert outcome.stdout.startswith("Pod default/train is on node node-1, with all its devices.")
 
 
-async def test_a_workload_whose_pods_cannot_be_known_says_so(kubeconfig: str, kube: Kube) -> None:
+@pytest.mark.usefixtures("kubeconfig")
+async def test_a_workload_whose_pods_cannot_be_known_says_so(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the right to list ReplicaSets, its pods look like those of others."""
     await kube.create(DEPLOYMENTS, _deployment(), namespace="default")
-
-    async def refused(self: Kube, resource: Resource, **options: Any) -> Listing:
-        if resource == REPLICA_SETS:
-            raise Rejected("forbidden", status=403)
-        return await Kube.list(self, resource, **options)
-
-    async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
-        world, _ = await live_workload(refusing, DEPLOYMENTS, ("default", "web"))
+    forbid(monkeypatch, REPLICA_SETS)
+    world, _ = await live_workload(kube, DEPLOYMENTS, ("default", "web"))
     why = "you may not list them, so it is not known which pods are those of Deployment web"
     assert [unread.why for unread in world.unread if unread.kind == "ReplicaSet"] == [why]
 
@@ -425,21 +421,11 @@ async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube
     )
 
 
-class _Refusing(Kube):
-    """A user who may list claims and pods of one namespace only, and no nodes at all."""
-
-    async def list(self, resource: Resource, **options: Any) -> Listing:
-        own = options.get("namespace") is not None
-        if resource in (NODES, RESOURCE_CLAIMS, PODS) and not own:
-            raise Rejected("forbidden", status=403)
-        return await super().list(resource, **options)
-
-
-async def test_what_is_forbidden_is_left_out_and_said(
-    api_server: SimulatedApiServer, kube: Kube, kubeconfig: str
-) -> None:
-    async with _Refusing(kube._endpoint) as refusing:
-        world = await live_world(refusing, "default")
+@pytest.mark.usefixtures("kubeconfig")
+async def test_what_is_forbidden_is_left_out_and_said(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a user who may list claims and pods of one namespace only, and no nodes at all."""
+    forbid(monkeypatch, NODES, RESOURCE_CLAIMS, PODS, but_in="default")
+    world = await live_world(kube, "default")
     assert {unread.kind: unread.why for unread in world.unread} == {
         "Node": "you may not list them; the answer leaves them out",
         "Pod": "you may list those of namespace default only",
@@ -460,16 +446,12 @@ async def test_what_is_forbidden_is_left_out_and_said(
         ("gpu/gpu-0", NODE_INVENTORIES, "GPU gpu-0: cannot be read: you may not list nodeinventories"),
     ],
 )
+@pytest.mark.usefixtures("kubeconfig")
 async def test_what_may_not_be_listed_is_not_said_to_be_missing(
-    api_server: SimulatedApiServer, kube: Kube, kubeconfig: str, subject: str, kind: Resource, what: str
+    kube: Kube, monkeypatch: pytest.MonkeyPatch, subject: str, kind: Resource, what: str
 ) -> None:
-    async def refused(self: Kube, resource: Resource, **options: Any) -> Listing:
-        if resource == kind:
-            raise Rejected("forbidden", status=403)
-        return await Kube.list(self, resource, **options)
-
-    async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
-        world = await live_world(refusing, "default")
+    forbid(monkeypatch, kind)
+    world = await live_world(kube, "default")
     with pytest.raises(Rejected, match=what):
         explained(world, (), subject_of(subject), None, Scope())
 
@@ -482,18 +464,13 @@ async def test_what_may_not_be_listed_is_not_said_to_be_missing(
         ((DEVICE_CLASSES, RESOURCE_SLICES, NODES), "deviceclasses and resourceslices"),
     ],
 )
+@pytest.mark.usefixtures("kubeconfig")
 async def test_a_class_or_node_that_may_not_be_listed_is_not_said_to_be_missing(
-    api_server: SimulatedApiServer, kube: Kube, kubeconfig: str, unread: tuple[Resource, ...], kinds: str
+    kube: Kube, monkeypatch: pytest.MonkeyPatch, unread: tuple[Resource, ...], kinds: str
 ) -> None:
     """As for most users who may see the objects of their namespace only."""
-
-    async def refused(self: Kube, resource: Resource, **options: Any) -> Listing:
-        if resource in unread:
-            raise Rejected("forbidden", status=403)
-        return await Kube.list(self, resource, **options)
-
-    async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
-        world = await live_world(refusing, "default")
+    forbid(monkeypatch, *unread)
+    world = await live_world(kube, "default")
     (answer,) = explained(world, (), subject_of("claim/gpu"), None, Scope())
     assert isinstance(answer, Explanation)
     stops = [finding for finding in answer.findings if finding.stops]

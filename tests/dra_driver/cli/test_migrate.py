@@ -5,27 +5,27 @@ import re
 import shutil
 import stat
 import subprocess
-import threading
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
-from support.dractl import decided, dractl, run
+from support.dractl import decided, dractl, forbid, run
 from support.rows import slow_but
 from support.shipped import create_definitions
 
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CONFIG_MAPS,
+    DAEMON_SETS,
     DEVICE_CLASSES,
     NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     JsonObject,
     Resource,
 )
@@ -363,68 +363,6 @@ def test_a_file_that_cannot_be_read_is_named_in_the_report_and_the_others_go_on(
 # -- a cluster
 
 
-class ForbiddenKinds:
-    """An API server with nothing but one node of GPUs and a Deployment; some kinds may not be listed."""
-
-    def __init__(self, *forbidden: str) -> None:
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, format: str, *args: object) -> None: ...
-
-            def do_GET(self) -> None:
-                plural = self.path.partition("?")[0].rpartition("/")[2]
-                code = 403 if plural in forbidden else 200
-                body = json.dumps(owner.answer(plural) if code == 200 else {"kind": "Status", "code": 403}).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def answer(self, plural: str) -> JsonObject:
-        if plural == "version":
-            return {"major": "1", "minor": "36", "gitVersion": "v1.36.0"}
-        node = {"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
-        deployment, _ = yaml.safe_load_all(TRANSLATOR)
-        for stored in (node, deployment):
-            stored["metadata"] |= {"uid": "u-1", "resourceVersion": "1"}
-        items = {"nodes": [node], "deployments": [deployment]}.get(plural, [])
-        return {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
-
-    def kubeconfig(self, path: Path) -> str:
-        cluster = {"server": f"http://127.0.0.1:{self.server.server_address[1]}"}
-        config = {
-            "current-context": "c",
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {}}],
-        }
-        path.write_text(yaml.safe_dump(config))
-        return str(path)
-
-
-@pytest.mark.parametrize("kind", slow_but(["resourceslices", "nodes", "pods", "daemonsets"], "nodes", "pods"))
-def test_what_may_not_be_listed_makes_a_plan_that_says_so(kind: str, tmp_path: Path) -> None:
-    """Slices that were not seen are not slices that are not there: who believes it would give GPUs out twice."""
-    api = ForbiddenKinds(kind)
-    try:
-        given = ("migrate", "--cluster", "--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig"))
-        report = json.loads(run(*given, "--report", "json").stdout)
-        text = run(*given, "--report", "md").stdout
-    finally:
-        api.server.shutdown()
-        api.server.server_close()
-    (unread,) = {kind_unread["what"] for kind_unread in report["unread"]}
-    assert unread.lower() + "s" == kind
-    assert f"You may not list {unread}, so the plan may be wrong" in text.partition("## The way to the driver")[2]
-    commands = [step["command"] for step in report["next"] if step["command"]]
-    assert all(command.count("--cluster") < 2 for command in commands)
-
-
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
 
 
@@ -475,6 +413,23 @@ async def test_with_files_a_cluster_is_what_is_around_them(
     )
     assert status == Status.DONE
     assert len(json.loads(text)["workloads"]) == 2
+
+
+@pytest.mark.parametrize("kind", slow_but([RESOURCE_SLICES, NODES, PODS, DAEMON_SETS], NODES, PODS))
+async def test_what_may_not_be_listed_makes_a_plan_that_says_so(
+    kind: Resource, kube: Kube, api_server: SimulatedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices that were not seen are not slices that are not there: who believes it would give GPUs out twice."""
+    await filled(kube)
+    forbid(monkeypatch, kind)
+    given = ("migrate", "--cluster", "--kubeconfig", str(api_server.kubeconfig(tmp_path / "kubeconfig")))
+    report = json.loads((await dractl(*given, "--report", "json"))[1])
+    _, text = await dractl(*given, "--report", "md")
+    (unread,) = {kind_unread["what"] for kind_unread in report["unread"]}
+    assert unread == kind.kind
+    assert f"You may not list {unread}, so the plan may be wrong" in text.partition("## The way to the driver")[2]
+    commands = [step["command"] for step in report["next"] if step["command"]]
+    assert all(command.count("--cluster") < 2 for command in commands)
 
 
 RANKS = """\
