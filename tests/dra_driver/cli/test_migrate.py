@@ -513,14 +513,9 @@ async def test_objects_of_a_cluster_become_what_a_person_would_have_written(
 
 def test_claims_are_written_before_the_pods_that_name_them(tmp_path: Path) -> None:
     """Whoever is interrupted in between begins again, and must not meet pods whose claims were never written."""
-    manifest, blocked = tmp_path / "pod.json", tmp_path / "folder"
-    manifest.write_text("old\n")
-    blocked.write_text("a file where a folder should be\n")
-    changed, new = FileResult(str(manifest), "old\n", "new\n"), ManifestText(str(blocked / "claims.yaml"), "claims\n")
-    result = Migration((changed,), (new,), (), (), ())
-    with pytest.raises(UnreadableFile):
-        write_in_place(result)
-    assert manifest.read_text() == "old\n"
+    pod, claims = str(tmp_path / "pod.yaml"), str(tmp_path / "claims.yaml")
+    result = Migration((FileResult(pod, "old\n", "new\n"),), (ManifestText(claims, "claims\n"),), (), (), ())
+    assert write_in_place(result) == [f"written: {claims}", f"written: {pod}"]
 
 
 def test_where_one_file_cannot_be_written_none_is_changed(tmp_path: Path) -> None:
@@ -675,9 +670,8 @@ def test_three_hundred_workloads_fit_a_terminal(tmp_path: Path) -> None:
         two(tmp_path, *names).read_text()
         + two(tmp_path, "odd1", "odd2", "odd3", extra="        nvidia.com/abacus: 1\n").read_text()
     )
-    file = tmp_path / "pods.yaml"
-    file.write_text(text)
-    outcome = run("migrate", str(file), "--strategy", "claims", "--nodes", "t4")
+    (tmp_path / "pods.yaml").write_text(text)
+    outcome = run("migrate", str(tmp_path / "pods.yaml"), "--strategy", "claims", "--nodes", "t4")
     lines = outcome.output.splitlines()
     assert len(lines) <= 24, outcome.output
     assert max(map(len, lines)) <= 250

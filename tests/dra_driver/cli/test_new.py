@@ -61,6 +61,7 @@ def test_a_workload_comes_with_the_template_of_its_pods_and_each_gets_devices(tm
         (("claim", "--count", "1", "--replicas", "2"), "--replicas is for deployment"),
         (("job", "--count", "1", "--command", "it's"), "quote it as in a shell"),
         (("claim", "--memory", "40"), "'40' is 40 bytes; write an amount like 40Gi"),
+        (("claim",), "dractl new claim --gpu h100 --count 2;"),
         (("class",), "dractl new class --gpu h100;"),
         (("job",), "dractl new job --gpu h100 --count 2;"),
     ],
@@ -72,13 +73,6 @@ def test_what_cannot_be_written_is_refused_with_what_to_write(
         run("new", *arguments)
     assert ended.value.code == Status.USAGE
     assert reason in " ".join(capsys.readouterr().err.split())
-
-
-def test_without_options_and_without_a_terminal_it_refuses_politely(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, plain_errors():
-        run("new", "claim")
-    assert ended.value.code == Status.USAGE
-    assert "dractl new claim --gpu h100 --count 2" in capsys.readouterr().err
 
 
 def test_a_wrong_combination_ends_with_status_2_and_a_line_for_each_reason(capsys: pytest.CaptureFixture[str]) -> None:

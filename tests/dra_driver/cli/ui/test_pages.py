@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.allocation import gpu
 from support.dra_objects import resource_slice
-from support.objects import claim, pod, result
+from support.objects import held, pod, result
 from support.rows import rows
 
 from dra_driver.api.computedomain import ComputeDomain
@@ -64,16 +64,6 @@ def inventory_of(node: str, clique: str = "-", conditions: Sequence[JsonObject] 
     return {"metadata": {"name": node}, "spec": {"nodeName": node, "bootID": "b", "gpus": [gpu], "summary": summary}}
 
 
-def held(name: str, node: str, device: str) -> JsonObject:
-    used = claim(name)
-    results = [result(device, pool=node)]
-    used["status"] = {
-        "allocation": {"devices": {"results": results}},
-        "reservedFor": [{"resource": "pods", "name": f"{name}-pod", "uid": "u"}],
-    }
-    return used
-
-
 def known_of(*objects: tuple[Resource, JsonObject]) -> KnownGpus:
     board = Board(GPU_DRIVER, 36)
     for kind, obj in objects:
@@ -88,7 +78,7 @@ CLUSTER = known_of(
     (RESOURCE_SLICES, slice_of("b", taint="79")),
     (NODE_INVENTORIES, inventory_of("b", "rack-1")),
     (RESOURCE_SLICES, slice_of("c")),
-    (RESOURCE_CLAIMS, held("train", "a", "gpu-a-0")),
+    (RESOURCE_CLAIMS, held("train", result("gpu-a-0", pool="a"))),
     (PODS, pod("train-pod", ["train"], node_name="a")),
     (PODS, pod("later", ["later"], node_name=None)),
 )
@@ -152,7 +142,7 @@ def nasty_cluster() -> PageData:
         (RESOURCE_SLICES, slice_of("n", taint=NASTY, product=NASTY)),
         (RESOURCE_SLICES, slice_of(NASTY)),
         (NODE_INVENTORIES, inventory_of("n", NASTY)),
-        (RESOURCE_CLAIMS, held(NASTY, "n", "gpu-n-1")),
+        (RESOURCE_CLAIMS, held(NASTY, result("gpu-n-1", pool="n"))),
         (PODS, waiting),
     )
     detail = NodeDetail(NodeInventory.of(inventory_of("n", conditions=[fault])), [Event.of(event)], [NASTY])
@@ -375,7 +365,7 @@ def test_a_change_of_a_node_draws_and_sends_that_node_only() -> None:
 
 START = datetime(2026, 11, 28, 10, tzinfo=UTC)
 WELL = known_of((RESOURCE_SLICES, slice_of("a"))).nodes
-USED = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("train", "a", "gpu-a-1"))).nodes
+USED = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("train", result("gpu-a-1", pool="a")))).nodes
 FAULTY = known_of((RESOURCE_SLICES, slice_of("a", taint="79"))).nodes
 FEWER = known_of((RESOURCE_SLICES, slice_of("a", gpus=1))).nodes
 
@@ -436,7 +426,7 @@ def test_the_oldest_changes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
 def test_many_changes_of_a_neighbor_do_not_hide_those_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_SHOWN", 2)
     gpu_history = seen(WELL, USED, WELL, FEWER, WELL, FEWER, WELL)
-    other = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("x", "a", "gpu-a-0"))).nodes
+    other = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("x", result("gpu-a-0", pool="a")))).nodes
     first = seen(WELL, other, WELL, USED, WELL, USED, WELL)
     assert [change.text for change in first.of("a", "GPU-a-0")] == [
         "claim default/x released it", "claim default/x got it",

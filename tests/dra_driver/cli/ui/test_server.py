@@ -26,7 +26,7 @@ from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, J
 from dra_driver.cli.tables.following import Following
 from dra_driver.cli.ui import ui_server
 from dra_driver.cli.ui.command import certificate_of, follow_certificate
-from dra_driver.cli.ui.ui_server import LOOPBACK, Listening, UiServer
+from dra_driver.cli.ui.ui_server import Listening, UiServer
 from dra_driver.cli.ui.viewers import HttpRefusal, OwnKey, TokenReviews, denied
 from dra_driver.cli.ui.watched import WatchedCluster
 from dra_driver.errors import InvalidInput, Unreachable
@@ -254,10 +254,13 @@ async def test_connections_without_a_request_make_room_and_pages_that_are_follow
 
 async def test_a_port_in_use_is_a_mistake_of_the_user(kube: Kube) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        listening = Listening("127.0.0.1", taken.getsockname()[1], LOOPBACK)
-        with pytest.raises(InvalidInput, match="--port"):
-            async with UiServer(WatchedCluster(kube, GPU_DRIVER), OwnKey(), listening).serving():
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidInput) as refused:
+            async with UiServer(WatchedCluster(kube, GPU_DRIVER), OwnKey(), Listening("127.0.0.1", port)).serving():
                 pass
+    assert str(refused.value) == (
+        f"127.0.0.1:{port}: the port cannot be used: Address already in use; choose another with --port"
+    )
 
 
 @rows(
@@ -468,13 +471,3 @@ async def test_slices_that_cannot_be_listed_are_not_taken_for_lost_gpus(
             await asyncio.sleep(0.2)
             text = (await visitor.get("/nodes/node-1"))[1]
     assert "published" not in text
-
-
-def test_a_port_that_is_taken_is_named_without_python_objects() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(InvalidInput) as refused:
-            ui_server._listening_on(Listening("127.0.0.1", port))
-    assert str(refused.value) == (
-        f"127.0.0.1:{port}: the port cannot be used: Address already in use; choose another with --port"
-    )
