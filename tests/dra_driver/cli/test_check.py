@@ -150,16 +150,16 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     for words in (("check", ""), ("migrate", "", "--in-place"), ("allocate", "--nodes", "t4", "-f", "")):
         with pytest.raises(InvalidInput, match="the name of a file or folder is empty"):
-            run_raising(*words)
+            run(*words)
     with pytest.raises(InvalidInput, match="--to: the name of the folder is empty"):
-        run_raising("migrate", "pod.yaml", "--to", "")
+        run("migrate", "pod.yaml", "--to", "")
 
 
 def test_a_file_that_cannot_be_read_ends_with_another_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught, plain_errors():
-        run_raising("check", str(tmp_path / "nothing.yaml"))
+        run("check", str(tmp_path / "nothing.yaml"))
     assert caught.value.code == Status.UNREACHABLE
     assert "nothing.yaml: cannot be read" in capsys.readouterr().err
 
@@ -173,16 +173,9 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     file.write_text(GOOD)
     with pytest.raises(SystemExit) as caught, plain_errors():
-        run_raising("check", str(file), *options)
+        run("check", str(file), *options)
     assert caught.value.code == Status.USAGE
     assert "--" in capsys.readouterr().err
-
-
-def run_raising(*arguments: str) -> None:
-    """As the console script runs it, errors of ours and all."""
-    from dra_driver.cli.main import app
-
-    app(list(arguments), standalone_mode=False)
 
 
 def test_with_the_models_named_a_misfit_is_an_error(file: Path) -> None:

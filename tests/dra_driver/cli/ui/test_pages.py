@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from html.parser import HTMLParser
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.allocation import gpu
 from support.dra_objects import resource_slice
+from support.html import HtmlReader
 from support.objects import held, pod, result
 from support.rows import rows
 
@@ -90,28 +91,27 @@ def shown(path: str, seen: PageData | KnownGpus = CLUSTER, **query: str) -> Html
     return page_of(address, seen if isinstance(seen, PageData) else PageData(seen), NodeRows())
 
 
-class Text(HTMLParser):
-    """The words of a page, and its tags with their attributes."""
-
-    def __init__(self, page: HtmlPage) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        for piece in page.parts:
-            self.feed(piece.html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    def __str__(self) -> str:
-        return " ".join(" ".join(self.words).split())
+def read(page: HtmlPage) -> HtmlReader:
+    return HtmlReader("".join(piece.html for piece in page.parts))
 
 
 def words(page: HtmlPage) -> str:
-    return str(Text(page))
+    return str(read(page))
+
+
+def turned(page: HtmlPage) -> list[str | None]:
+    """Where its links to other pages of the map lead."""
+    return [
+        attributes["href"]
+        for tag, attributes in read(page).tags
+        if tag == "a" and (attributes["href"] or "")[:1] == "?"
+    ]
+
+
+@cache
+def large() -> KnownGpus:
+    """A cluster with two nodes more than a page has."""
+    return known_of(*((RESOURCE_SLICES, slice_of(f"n-{number:04}", gpus=1)) for number in range(MOST_NODES + 2)))
 
 
 # -- markup
@@ -204,13 +204,12 @@ def test_the_map_has_a_row_for_each_node_those_with_problems_first() -> None:
 
 
 def test_a_state_has_a_sign_and_a_word_beside_its_color() -> None:
-    page = Text(shown("/"))
+    page = read(shown("/"))
     cards = [attributes["title"] for tag, attributes in page.tags if (attributes.get("class") or "").startswith("gpu ")]
     assert "gpu-b-1: unhealthy\ngpu.nvidia.com/xid=79:NoSchedule" in cards
     assert "gpu-a-0: in use\ndefault/train" in cards
-    labels = [attributes["aria-label"] for _, attributes in page.tags if attributes.get("role") == "img"]
-    assert "memory slices: 8 default/train" in labels
-    assert {"✕", "●", "○"} <= {word.strip() for word in page.words}
+    assert "memory slices: 8 default/train" in page.labels()
+    assert {"✕", "●", "○"} <= set(page.words)
 
 
 @rows("typed, nodes", [("train", ["node-a"]), ("GPU-C-1", ["node-c"]), ("xid", ["node-b"]), ("zz", [])])
@@ -221,31 +220,18 @@ def test_a_filter_finds_nodes_by_names_and_problems(typed: str, nodes: list[str]
 
 
 def test_a_large_cluster_has_pages() -> None:
-    known = known_of(*((RESOURCE_SLICES, slice_of(f"n-{number:04}", gpus=1)) for number in range(MOST_NODES + 2)))
-    first, second = shown("/", known), shown("/", known, start=str(MOST_NODES), filter="n-")
+    first, second = shown("/", large()), shown("/", large(), start=str(MOST_NODES), filter="n-")
     assert [len(page.orders["nodes"]) for page in (first, second)] == [MOST_NODES, 2]
     assert f"Nodes 1 to {MOST_NODES} of {MOST_NODES + 2}." in words(first)
-    (link,) = [
-        attributes["href"]
-        for tag, attributes in Text(first).tags
-        if tag == "a" and (attributes["href"] or "").startswith("?")
-    ]
-    assert link == f"?filter=&sort=problems&start={MOST_NODES}"
-    (back,) = [
-        attributes["href"]
-        for tag, attributes in Text(second).tags
-        if tag == "a" and (attributes["href"] or "").startswith("?")
-    ]
-    assert back == "?filter=n-&sort=problems&start=0"
+    assert turned(first) == [f"?filter=&sort=problems&start={MOST_NODES}"]
+    assert turned(second) == ["?filter=n-&sort=problems&start=0"]
     assert 'class="nodes compact"' in first.parts[-2].html, "a sign for each GPU"
 
 
 def test_pages_keep_how_the_map_is_drawn_and_never_begin_after_the_last_node() -> None:
-    known = known_of(*((RESOURCE_SLICES, slice_of(f"n-{number:04}", gpus=1)) for number in range(MOST_NODES + 2)))
-    page = shown("/", known, start=str(9 * MOST_NODES), view="cards")
+    page = shown("/", large(), start=str(9 * MOST_NODES), view="cards")
     assert f"Nodes {MOST_NODES + 1} to {MOST_NODES + 2} of {MOST_NODES + 2}." in words(page)
-    (back,) = [attributes["href"] for tag, attributes in Text(page).tags if (attributes.get("href") or "")[:1] == "?"]
-    assert back == "?filter=&sort=problems&start=0&view=cards"
+    assert turned(page) == ["?filter=&sort=problems&start=0&view=cards"]
 
 
 def test_a_node_has_its_gpus_claims_faults_and_history() -> None:
@@ -453,8 +439,7 @@ def test_each_part_is_an_element_with_its_id() -> None:
         "domains",
     ):
         for piece in shown(path).parts:
-            tags = Text(HtmlPage("", [piece])).tags
-            assert tags[0][1]["id"] == piece.id
+            assert HtmlReader(piece.html).tags[0][1]["id"] == piece.id
 
 
 def test_a_page_that_becomes_another_says_which_parts_it_has() -> None:
