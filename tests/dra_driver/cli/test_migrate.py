@@ -48,7 +48,6 @@ from kubelet_plugin.simulation.recorded.format import write_record
 MANIFESTS = Path(__file__).parents[1] / "migration" / "manifests"
 TRANSLATOR = (MANIFESTS / "workloads" / "deployment-translator.yaml").read_text()
 VECTOR_ADD = (MANIFESTS / "workloads" / "pod-vector-add.yaml").read_text()
-_WITH_PATCH = pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
 BROKEN = (MANIFESTS / "awkward" / "invalid-indentation.yaml").read_text()
 
 
@@ -137,25 +136,20 @@ def test_what_is_named_when_it_is_created_is_called_by_what_its_name_begins_with
     assert workload["object"]["name"] == "vector-add-"
 
 
-@_WITH_PATCH
-def test_a_diff_is_what_patch_takes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
-    outcome = run("migrate", ".", "--strategy", "claims", "--diff")
-    assert outcome.exit_code == Status.DONE
-    subprocess.run(["patch", "-p1", "--silent"], input=outcome.stdout, text=True, check=True)
-    assert run("migrate", ".", "--strategy", "claims", "--diff").stdout == ""
-    assert "resourceClaims" in (repository / "app" / "translator.yaml").read_text()
-
-
-@_WITH_PATCH
-@pytest.mark.parametrize(("folder", "arguments"), [(".", ()), ("app", ("-d", "/"))])
-def test_a_diff_of_absolute_paths_is_what_patch_takes(
-    folder: str, arguments: tuple[str, ...], repository: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
+@pytest.mark.parametrize(
+    ("folder", "path", "arguments"), [(".", ".", ()), (".", "{repository}", ()), ("app", "{repository}", ("-d", "/"))]
+)
+def test_a_diff_is_what_patch_takes(
+    folder: str, path: str, arguments: tuple[str, ...], repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a folder elsewhere, from the root of the machine."""
     monkeypatch.chdir(repository / folder)
-    outcome = run("migrate", str(repository), "--strategy", "claims", "--diff")
+    command = ("migrate", path.format(repository=repository), "--strategy", "claims", "--diff")
+    outcome = run(*command)
+    assert outcome.exit_code == Status.DONE
     subprocess.run(["patch", "-p1", "--silent", *arguments], input=outcome.stdout, text=True, check=True)
+    assert run(*command).stdout == ""
     assert "resourceClaims" in (repository / "app" / "translator.yaml").read_text()
 
 
@@ -245,14 +239,10 @@ def test_manifests_of_an_earlier_run_are_named(tmp_path: Path) -> None:
     assert earlier.read_text() == "kept"
 
 
-@pytest.mark.parametrize("form", ["md", "json"])
-def test_the_whole_report_to_standard_output(repository: Path, form: str) -> None:
-    outcome = run("migrate", str(repository), "--report", form)
-    if form == "md":
-        assert outcome.stdout.startswith("# From the device plugin to DRA\n")
-        assert "## Tried by the allocator" in outcome.stdout
-    else:
-        jsonschema.validate(json.loads(outcome.stdout), schema())
+def test_the_whole_report_to_standard_output(repository: Path) -> None:
+    text = run("migrate", str(repository), "--report", "md").stdout
+    assert text.startswith("# From the device plugin to DRA\n") and "## Tried by the allocator" in text
+    jsonschema.validate(json.loads(run("migrate", str(repository), "--report", "json").stdout), schema())
 
 
 def test_on_gpu_models_that_do_not_have_it_the_answer_is_no(repository: Path) -> None:
