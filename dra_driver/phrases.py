@@ -1,9 +1,9 @@
 """Parts of messages that all packages word the same way. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
-from textwrap import wrap
+from textwrap import TextWrapper
 
 
 def listed(names: Iterable[str]) -> str:
@@ -29,12 +29,11 @@ def duration(seconds: float) -> str:
     return f"{int(seconds)}s"
 
 
-def folded(head: str, text: str, width: int) -> Iterator[str]:
+def folded(head: str, text: str, width: int) -> list[str]:
     """The text in lines of `width`, the first after `head`, the others below it."""
-    words = " ".join(text.split())
-    lines = wrap(words, max(width - len(head), 40), break_long_words=False, break_on_hyphens=False)
-    for number, line in enumerate(lines or [""]):
-        yield f"{head if not number else ' ' * len(head)}{line}"
+    width, below = max(width, len(head) + 40), " " * len(head)
+    wrapper = TextWrapper(width, head, below, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(" ".join(text.split())) or [head]
 
 
 def shown(value: object) -> str:

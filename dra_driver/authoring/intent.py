@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
-from dra_driver.api.config import Interval
+from dra_driver.api.config import Interval, SharingStrategy
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.devices.model import DeviceKind
 from dra_driver.errors import InvalidInput
@@ -113,6 +112,13 @@ class Intent:
         return None if self.share is not None else DeviceKind.GPU
 
     @property
+    def strategy(self) -> SharingStrategy | None:
+        """How the claim's own programs share its devices."""
+        if self.mps is not None:
+            return "MPS"
+        return "TimeSlicing" if self.interval is not None else None
+
+    @property
     def devices(self) -> int:
         """How many GPUs or parts; 1 by default."""
         return 1 if self.count is None else self.count
@@ -194,13 +200,3 @@ def _whole_number(text: str, about: str, least: int, most: int) -> int:
     if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
         raise InvalidInput(f"{text!r} is not a whole number from {least} to {most}", about=about)
     return int(text)
-
-
-type Strategy = Literal["TimeSlicing", "MPS"]
-
-
-def strategy_of(intent: Intent) -> Strategy | None:
-    """How the claim's own programs share its devices."""
-    if intent.mps is not None:
-        return "MPS"
-    return "TimeSlicing" if intent.interval is not None else None

@@ -16,7 +16,6 @@ from dra_driver.authoring.intent import (
     Same,
     WorkloadKind,
     product_pattern,
-    strategy_of,
 )
 from dra_driver.authoring.writing import Noted
 from dra_driver.devices.model import DeviceKind
@@ -197,8 +196,7 @@ def _constraints(intent: Intent, own: Sequence[str]) -> list[Any]:
 
 def _configs(intent: Intent, requests: Sequence[str]) -> list[Any]:
     """At most one; `requests` empty is all of them."""
-    strategy = strategy_of(intent)
-    if strategy is None:
+    if intent.strategy is None:
         return []
     opaque = {"driver": GPU_DRIVER, "parameters": _parameters(intent)}
     config = {**({"requests": list(requests)} if requests else {}), "opaque": opaque}
@@ -207,13 +205,13 @@ def _configs(intent: Intent, requests: Sequence[str]) -> list[Any]:
         ObjectForm.TEMPLATE: "Programs of the containers of one pod (one claim for several pods: dractl new claim)",
         ObjectForm.CLASS: "Programs of one claim",
     }[intent.form]
-    how = "run at the same time, as clients of their own MPS daemon" if strategy == "MPS" else "take turns"
+    how = "run at the same time, as clients of their own MPS daemon" if intent.strategy == "MPS" else "take turns"
     return [Noted(f"{who} {how}.", config)]
 
 
 def _parameters(intent: Intent) -> JsonObject:
     kind = "MigDeviceConfig" if intent.kind is DeviceKind.MIG else "GpuConfig"
-    sharing: JsonObject = {"strategy": strategy_of(intent)}
+    sharing: JsonObject = {"strategy": intent.strategy}
     if intent.interval is not None:
         sharing["timeSlicingConfig"] = {"interval": intent.interval}
     if intent.mps is not None:

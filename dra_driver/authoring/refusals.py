@@ -5,12 +5,12 @@ say, and what contradicts itself, is here. `known` are the GPU models that this 
 that it does not know nothing is claimed.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from dra_driver.api.config import SharingStrategy
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
+from dra_driver.apirules.metadata import label_value, qualified_name
 from dra_driver.authoring.intent import (
     MIG_PROFILE,
     MODEL,
@@ -21,7 +21,6 @@ from dra_driver.authoring.intent import (
     is_model,
     quantity,
     spelled,
-    strategy_of,
 )
 from dra_driver.devices.exclusion import LIMITS, GpuUse, PlannedUse, conflict, unsupported, without_effect
 from dra_driver.devices.mig import compute_parts
@@ -94,7 +93,7 @@ def _words(intent: Intent) -> Iterator[str]:
         yield f"--mig {intent.mig!r}: a profile, as 1g.10gb or 3g.40gb"
     for word in intent.tolerate:
         key, _, value = word.partition("=")
-        if not _is_taint(key, value):
+        if qualified_name(key) or label_value(value):
             yield f"--tolerate {word!r}: the key of a taint, or KEY=VALUE, as gpu.nvidia.com/xid"
     if not is_dns_subdomain(intent.nic_class):
         yield f"--nic-class {intent.nic_class!r}: the name of a DeviceClass"
@@ -107,16 +106,6 @@ def _words(intent: Intent) -> Iterator[str]:
     most = MAX_DEVICES // 2 if intent.nic else MAX_DEVICES
     if not 1 <= intent.devices <= most:
         yield f"--count {intent.devices}: 1 to {most}{' with a network device each' if intent.nic else ''}"
-
-
-_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
-
-def _is_taint(key: str, value: str) -> bool:
-    domain, slash, name = key.rpartition("/")
-    if slash and not is_dns_subdomain(domain):
-        return False
-    return _LABEL.fullmatch(name) is not None and (not value or _LABEL.fullmatch(value) is not None)
 
 
 # -- options together
@@ -167,12 +156,12 @@ def _together(intent: Intent) -> Iterator[str]:
 
 def _exclusions(intent: Intent) -> Iterator[tuple[str, str]]:
     """What `devices.exclusion` knows: ways to use one device that are not at once."""
-    strategy = strategy_of(intent)
+    strategy = intent.strategy
+    option = "--mps" if strategy == "MPS" else "--time-slice"
     share = "--shared" if intent.form is ObjectForm.CLASS else "--share"
     if intent.mps is not None and intent.interval is not None:
         yield "--mps with --time-slice", _reason(_use(strategy="MPS"), _use(strategy="TimeSlicing"))
     if intent.share is not None and strategy is not None:
-        option = "--mps" if strategy == "MPS" else "--time-slice"
         own, others = _use(strategy=strategy, settings="claim"), _use(strategy=strategy, settings="policy")
         yield f"{option} with {share}", f"{_reason(own, others)}; the administrator's policy says which"
     if intent.vm and intent.mig is not None:
@@ -180,10 +169,7 @@ def _exclusions(intent: Intent) -> Iterator[tuple[str, str]]:
     if intent.vm and intent.share is not None:
         yield f"--vm with {share}", _reason(_use(DeviceKind.VFIO), _use(strategy="MPS"))
     if intent.vm and strategy is not None:
-        yield (
-            f"--vm with {'--mps' if strategy == 'MPS' else '--time-slice'}",
-            _limit(PlannedUse(DeviceKind.VFIO, strategy)),
-        )
+        yield f"--vm with {option}", _limit(PlannedUse(DeviceKind.VFIO, strategy))
 
 
 def _use(
@@ -242,7 +228,7 @@ def _of_gpu(intent: Intent, gpu: GpuFacts) -> Iterator[str]:
     mig = gpu.mig.model_copy(update={"enabled": intent.kind is DeviceKind.MIG}) if gpu.mig is not None else None
     facts = gpu.model_copy(update={"mig": mig, "passthrough": _NO_GPU.passthrough})
     limits = intent.mps is not None and (intent.mps.threads is not None or intent.mps.memory is not None)
-    strategy = strategy_of(intent) if intent.kind is not DeviceKind.VFIO else None
+    strategy = intent.strategy if intent.kind is not DeviceKind.VFIO else None
     reason = unsupported(facts, PlannedUse(intent.kind or DeviceKind.GPU, strategy, limits=limits))
     if reason is not None:
         yield reason

@@ -1,10 +1,10 @@
 """YAML with comments: plain objects in which some values have a note that stands above them. Pure."""
 
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from textwrap import TextWrapper
 from typing import Any
 
 import yaml
@@ -54,15 +54,9 @@ class _Writer:
             return
         self._noted.add(note)
         prefix = f"{' ' * indent}# "
+        wrapper = TextWrapper(_WIDTH, prefix, prefix, break_long_words=False, break_on_hyphens=False)
         for paragraph in note.splitlines():
-            yield from textwrap.wrap(
-                paragraph,
-                _WIDTH,
-                initial_indent=prefix,
-                subsequent_indent=prefix,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            yield from wrapper.wrap(paragraph)
 
     def _mapping(self, mapping: Mapping[str, Any], indent: int) -> Iterator[str]:
         for name, value in mapping.items():

@@ -41,14 +41,7 @@ Examples:
 
 app = typer.Typer(help=_HELP, no_args_is_help=True)
 
-_WORKLOADS = {
-    "deployment": WorkloadKind.DEPLOYMENT,
-    "statefulset": WorkloadKind.STATEFUL_SET,
-    "job": WorkloadKind.JOB,
-    "jobset": WorkloadKind.JOB_SET,
-}
-
-
+_WORKLOADS = {kind.lower(): kind for kind in WorkloadKind if kind is not WorkloadKind.POD}
 _INTERVALS: dict[str, Interval] = {"default": "Default", "short": "Short", "medium": "Medium", "long": "Long"}
 
 
@@ -173,10 +166,10 @@ def request(
 for _form, _what, _examples in (
     ("claim", "Write a ResourceClaim. All pods that name it share its devices, and it outlives them.", _EXAMPLES),
     ("template", "Write a ResourceClaimTemplate: each pod that uses it gets its own claim.", _EXAMPLES),
-    ("deployment", "Write a Deployment, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
-    ("statefulset", "Write a StatefulSet, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
-    ("job", "Write a Job, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
-    ("jobset", "Write a JobSet, and the template of its pods' claims.", _WORKLOAD_EXAMPLES),
+    *(
+        (name, f"Write a {kind}, and the template of its pods' claims.", _WORKLOAD_EXAMPLES)
+        for name, kind in _WORKLOADS.items()
+    ),
 ):
     app.command(_form, help=_what + _examples.format(_form))(request)
 

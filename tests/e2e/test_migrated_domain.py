@@ -14,8 +14,7 @@ import yaml
 from support.places import SHORT
 from typer.testing import CliRunner
 
-from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
-from dra_driver.api.resource import ResourceClaim, ResourceSlice
+from dra_driver.api.meta import JsonObject
 from dra_driver.cli.main import app
 from dra_driver.cli.simulated import scenario as scenarios
 from dra_driver.cli.simulated.scenario import ContainerResult, Scenario
@@ -75,9 +74,7 @@ async def run(cluster: SimulatedCluster, documents: Iterable[JsonObject]) -> tup
     scenario, before = Scenario("migrated", tuple(documents)), cluster.hardware()
     await scenarios.apply(cluster.kube, scenario)
     pods = await scenarios.wait_running(cluster, scenario, 90)
-    slices = [ResourceSlice.of(item) for item in (await cluster.kube.list(RESOURCE_SLICES)).items]
-    claims = [ResourceClaim.of(item) for item in (await cluster.kube.list(RESOURCE_CLAIMS)).items]
-    results = scenarios.container_results(cluster, pods, slices, claims)
+    results = await scenarios.container_results(cluster, pods)
     await scenarios.remove(cluster, scenario, 60, before)
     return results
 

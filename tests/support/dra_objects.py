@@ -59,10 +59,10 @@ def opaque(parameters: Any, driver: str = "gpu.nvidia.com") -> Obj:
     return {"opaque": {"driver": driver, "parameters": parameters}}
 
 
-def resource_slice(name: str, *devices: Obj, **spec: Any) -> Obj:
-    """A ResourceSlice of node-1. A field of the spec that is given as None is left out."""
-    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
-    fields = {"driver": "gpu.nvidia.com", "nodeName": "node-1", "pool": pool, **spec}
+def resource_slice(name: str, *devices: Obj, node: str = "node-1", generation: int = 1, **spec: Any) -> Obj:
+    """A ResourceSlice: all that the pool of this node has. A field of the spec that is given as None is left out."""
+    pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
+    fields = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, **spec}
     if devices:
         fields["devices"] = list(devices)
     return {

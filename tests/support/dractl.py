@@ -3,16 +3,33 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from typer.testing import CliRunner, Result
 
+from dra_driver.api.meta import Resource
 from dra_driver.cli.main import app
+from dra_driver.errors import Rejected
+from dra_driver.kube.client import Kube
 
 
 async def dractl(*arguments: str) -> tuple[int, str]:
     """Exit status and standard output; the command has an event loop of its own, so it runs in a thread."""
     outcome = await asyncio.to_thread(run, *arguments)
     return outcome.exit_code, outcome.stdout
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, *kinds: Resource, but_in: str = "") -> None:
+    """From now on the user may list none of these kinds, but for those of namespace `but_in`."""
+    listed = Kube.list
+
+    async def forbidding(self: Kube, resource: Resource, **how: Any) -> Any:
+        if resource in kinds and how.get("namespace") != but_in:
+            raise Rejected(f"{resource.plural} is forbidden", status=403)
+        return await listed(self, resource, **how)
+
+    monkeypatch.setattr(Kube, "list", forbidding)
 
 
 def decided(folder: Path, text: str) -> tuple[str, str]:

@@ -37,6 +37,12 @@ def allocation(*results: JsonObject, config: Iterable[JsonObject] = ()) -> JsonO
     return {"devices": devices}
 
 
+def held(name: str, *results: JsonObject) -> JsonObject:
+    """A claim that has these devices, for the pod `NAME-pod`."""
+    pod_name = {"resource": "pods", "name": f"{name}-pod", "uid": "u"}
+    return {**claim(name), "status": {"allocation": allocation(*results), "reservedFor": [pod_name]}}
+
+
 def pod(
     name: str = "pod",
     claims: Iterable[str] = ("gpu",),

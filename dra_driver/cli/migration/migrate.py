@@ -97,8 +97,7 @@ def _decided(file: Path | None, strategy: StrategyOption | None) -> Decisions:
     """Raises InvalidInput, and UnreadableFile."""
     decisions = Decisions.read(read_bytes(str(file)), str(file)) if file is not None else Decisions()
     if file is not None and decisions == Decisions():
-        note = f"note: {file} decides nothing; remove the # in front of the lines that you want"
-        print_message(note)
+        print_message(f"note: {file} decides nothing; remove the # in front of the lines that you want")
     return decisions if strategy is None else decisions.model_copy(update={"strategy": strategy})
 
 
@@ -366,15 +365,13 @@ def reported(
     """With the result tried, the cluster looked at as far as it is known, and the way there. `models` are of GPUs, on
     which the result is tried; none: on the nodes of the cluster, else on all models."""
     objects = work.objects
-    known = any(obj.get("kind") == "Node" for obj in objects)
-    offering = offering_of(objects, options.driver, options.other_resources) if known else None
-    read = work.read
-    plan = cutover(offering, migration, options.driver, results) if offering is not None else None
-    if not migration.workloads:
-        return MigrationReport(migration, None, plan)
-    ground = _ground(migration, options, objects, models)
-    classes = _classes(objects, read)
-    tried = verify(migration, ground, classes, deadline(try_seconds))
+    plan = tried = None
+    if any(obj.get("kind") == "Node" for obj in objects):
+        offering = offering_of(objects, options.driver, options.other_resources)
+        plan = cutover(offering, migration, options.driver, results)
+    if migration.workloads:
+        ground = _ground(migration, options, objects, models)
+        tried = verify(migration, ground, _classes(objects, work.read), deadline(try_seconds))
     return MigrationReport(migration, tried, plan)
 
 
@@ -433,8 +430,7 @@ def show(report: MigrationReport) -> None:
         if rows:
             print()  # noqa: T201 - between two tables
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), list(_cells(findings)))
-    rest = "`--report md` has the notes and the plan to move the cluster."
-    print_message(rest)
+    print_message("`--report md` has the notes and the plan to move the cluster.")
 
 
 def _rows(report: MigrationReport) -> Iterator[tuple[str, str, str, str]]:

@@ -17,8 +17,6 @@ import typer
 
 from dra_driver import bundled
 from dra_driver.api.gpupolicy import rules_among
-from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.apirules.dra_gates import as_kept, dropped_fields
 from dra_driver.cli.reading.files import objects_of_node, shipped_classes
 from dra_driver.cli.simulated import scenario as scenarios
@@ -222,9 +220,7 @@ async def run_scenario(cluster: SimulatedCluster, scenario: Scenario, timeout_s:
     try:
         await scenarios.apply(cluster.kube, scenario)
         pods = await scenarios.wait_running(cluster, scenario, timeout_s)
-        slices = [ResourceSlice.of(item) for item in (await cluster.kube.list(RESOURCE_SLICES)).items]
-        claims = [ResourceClaim.of(item) for item in (await cluster.kube.list(RESOURCE_CLAIMS)).items]
-        outcome.containers = scenarios.container_results(cluster, pods, slices, claims)
+        outcome.containers = await scenarios.container_results(cluster, pods)
         if not outcome.containers:
             outcome.error = "none of its manifests makes pods"
     except DriverError as error:

@@ -20,7 +20,7 @@ nodes:
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -282,13 +282,10 @@ async def _why_waiting(cluster: SimulatedCluster, pod: JsonObject) -> str | None
     return f"pod {pod['metadata']['name']}: {reason}"
 
 
-def container_results(
-    cluster: SimulatedCluster,
-    pods: Iterable[JsonObject],
-    slices: Sequence[ResourceSlice],
-    claims: Sequence[ResourceClaim],
-) -> tuple[ContainerResult, ...]:
-    """What each container of these pods got, from the kubelets' records and the claims."""
+async def container_results(cluster: SimulatedCluster, pods: Iterable[JsonObject]) -> tuple[ContainerResult, ...]:
+    """What each container of these pods got, from the kubelets' records, and the slices and claims as they are now."""
+    slices = [ResourceSlice.of(item) for item in (await cluster.kube.list(meta.RESOURCE_SLICES)).items]
+    claims = [ResourceClaim.of(item) for item in (await cluster.kube.list(meta.RESOURCE_CLAIMS)).items]
     devices = {str(device.id): device for device in published_devices(slices, claims)}
     results = []
     for pod in pods:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from dra_driver.cli.tables.seen import NodeOverview
 from dra_driver.cli.tables.usage import PublishedGpu
@@ -86,7 +87,7 @@ class GpuHistory:
     def of(self, node: str, uuid: str | None = None) -> list[GpuChange]:
         """The latest of one node, or of one of its GPUs, newest first."""
         own = (change for change in reversed(self._changes) if change.node == node and uuid in (None, change.uuid))
-        return [change for change, _ in zip(own, range(MOST_SHOWN), strict=False)]
+        return list(islice(own, MOST_SHOWN))
 
 
 def _differences(before: Mapping[str, _Facts], after: Mapping[str, _Facts]) -> Iterator[tuple[str, str, str]]:

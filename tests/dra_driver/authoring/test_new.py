@@ -11,7 +11,6 @@ from support.configs import decode_config
 from support.rows import examples, rows
 from support.shipped import classes
 
-from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, allocate
 from dra_driver.allocation.snapshot import Catalog, Snapshot
 from dra_driver.api.config import GpuConfig, MigDeviceConfig
@@ -175,7 +174,7 @@ def with_nics(site: SampleNode) -> Snapshot:
     return Snapshot(Catalog([*slices, network], site.catalog.behavior), CLASSES)
 
 
-SNAPSHOTS: dict[str, tuple[NodeView, Snapshot]] = {}
+SNAPSHOTS: dict[int, Snapshot] = {}
 
 
 def fitting(intent: Intent) -> str | None:
@@ -183,11 +182,9 @@ def fitting(intent: Intent) -> str | None:
     obj = plain(objects_of(intent)[0])
     claim = ResourceClaim.of({"metadata": {"name": "c", "namespace": "default", "uid": "u"}, "spec": claim_spec(obj)})
     for index, site in enumerate(SITES):
-        key = f"{index}"
-        if key not in SNAPSHOTS:
-            SNAPSHOTS[key] = (site.node, with_nics(site))
-        node, snapshot = SNAPSHOTS[key]
-        if isinstance(allocate([claim], node, snapshot), Allocated):
+        if index not in SNAPSHOTS:
+            SNAPSHOTS[index] = with_nics(site)
+        if isinstance(allocate([claim], site.node, SNAPSHOTS[index]), Allocated):
             return site.title
     return None
 

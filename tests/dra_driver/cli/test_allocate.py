@@ -2,36 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from support.allocation import gpu
+from support.dra_objects import Obj, allocation, claim, claim_spec, request, resource_slice
 from typer.testing import CliRunner, Result
 
 from dra_driver.cli.main import app
 from dra_driver.errors import DriverError
 from dra_driver.terminal import Status
 
-type Obj = dict[str, Any]
-
-
-def _slice(node: str, *devices: Obj) -> Obj:
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": list(devices)}
-    metadata = {"name": f"{node}-gpus"}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
-
-
-def _claim(name: str, count: int = 1) -> Obj:
-    exactly = {"deviceClassName": "gpu.nvidia.com", "count": count}
-    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
-
 
 def _template(name: str) -> Obj:
-    claim = _claim(name)
-    return {**claim, "kind": "ResourceClaimTemplate", "spec": {"spec": claim["spec"]}}
+    return {**claim(name), "kind": "ResourceClaimTemplate", "spec": {"spec": claim_spec()}}
 
 
 def _deployment(name: str, replicas: int, template: str) -> Obj:
@@ -60,20 +44,24 @@ def _devices(result: Result) -> list[tuple[str, str | None, list[str]]]:
 
 
 def test_each_claim_takes_what_it_got_from_those_after_it(tmp_path: Path) -> None:
-    result = _run(tmp_path, _slice("node-1", gpu("gpu-0"), gpu("gpu-1")), _claim("first"), _claim("second"))
+    result = _run(tmp_path, resource_slice("gpus", gpu("gpu-0"), gpu("gpu-1")), claim("first"), claim("second"))
     assert result.exit_code == Status.DONE, result.stderr
     assert _devices(result) == [("first", "node-1", ["gpu-0"]), ("second", "node-1", ["gpu-1"])]
 
 
 def test_what_does_not_fit_is_named_with_the_reason_and_the_exit_status_is_1(tmp_path: Path) -> None:
-    result = _run(tmp_path, _slice("node-1", gpu("gpu-0")), _claim("first"), _claim("second"), options=())
+    result = _run(tmp_path, resource_slice("gpus", gpu("gpu-0")), claim("first"), claim("second"), options=())
     assert result.exit_code == Status.NO
     assert 'default/second  does not fit  -      -        1 node: request "gpu"' in result.stdout
     assert result.stderr == "dractl explain with the same options says why, and what would fit.\n"
 
 
 def test_a_workload_counts_with_all_its_replicas(tmp_path: Path) -> None:
-    objects = (_slice("node-1", gpu("gpu-0")), _slice("node-2", gpu("gpu-0")), _template("one"))
+    objects = (
+        resource_slice("gpus", gpu("gpu-0")),
+        resource_slice("more-gpus", gpu("gpu-0"), node="node-2"),
+        _template("one"),
+    )
     result = _run(tmp_path, *objects, _deployment("web", 3, "one"))
     assert result.exit_code == Status.NO
     expected = [("web-0", "node-1", ["gpu-0"]), ("web-1", "node-2", ["gpu-0"]), ("web-2", None, [])]
@@ -81,27 +69,29 @@ def test_a_workload_counts_with_all_its_replicas(tmp_path: Path) -> None:
 
 
 def test_devices_of_claims_in_the_files_that_have_some_are_in_use(tmp_path: Path) -> None:
-    taken = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-0"}
-    held = {**_claim("held"), "status": {"allocation": {"devices": {"results": [taken]}}}}
-    result = _run(tmp_path, _slice("node-1", gpu("gpu-0"), gpu("gpu-1")), held, _claim("new"))
+    held = {**claim("held"), "status": {"allocation": allocation()}}  # of gpu-0
+    result = _run(tmp_path, resource_slice("gpus", gpu("gpu-0"), gpu("gpu-1")), held, claim("new"))
     assert _devices(result) == [("new", "node-1", ["gpu-1"])]
 
 
 def test_quiet_says_it_with_the_exit_status_alone(tmp_path: Path) -> None:
-    result = _run(tmp_path, _slice("node-1", gpu("gpu-0")), _claim("one"), options=("--quiet",))
+    result = _run(tmp_path, resource_slice("gpus", gpu("gpu-0")), claim("one"), options=("--quiet",))
     assert (result.exit_code, result.stdout) == (Status.DONE, "")
 
 
 @pytest.mark.parametrize("version", ["36", "1.33", "2.0", "1.x"])
 def test_a_version_that_has_no_claims_is_refused(tmp_path: Path, version: str) -> None:
-    result = _run(tmp_path, _slice("node-1"), _claim("one"), options=("--kubernetes", version))
+    result = _run(tmp_path, resource_slice("gpus"), claim("one"), options=("--kubernetes", version))
     assert result.exit_code != Status.DONE
     assert "--kubernetes" in str(result.exception)
 
 
 def test_a_claim_that_takes_too_many_steps_is_called_not_decided(tmp_path: Path) -> None:
     result = _run(
-        tmp_path, _claim("big", 4), _slice("a", *(gpu(f"gpu-{index}") for index in range(4))), options=("--steps", "3")
+        tmp_path,
+        claim("big", claim_spec(request(count=4))),
+        resource_slice("gpus", *(gpu(f"gpu-{index}") for index in range(4))),
+        options=("--steps", "3"),
     )
     assert result.exit_code == Status.NO
     assert "not decided: the search was ended after 3 steps" in " ".join(result.stdout.split())
@@ -116,7 +106,7 @@ def test_an_object_without_a_name_is_a_mistake_in_the_file_and_no_traceback(
 ) -> None:
     workload = _deployment("a", 1, "t")
     obj = {**workload, "kind": kind, "metadata": metadata}
-    result = _run(tmp_path, obj, _claim("b"), _slice("a", gpu("gpu-0")))
+    result = _run(tmp_path, obj, claim("b"), resource_slice("gpus", gpu("gpu-0")))
     assert result.exception is None or isinstance(result.exception, SystemExit | DriverError), result.exception
 
 

@@ -9,6 +9,8 @@ from typing import Any, get_args
 import pytest
 import yaml
 from support.allocation import gpu
+from support.dra_objects import resource_slice
+from support.dractl import forbid
 from support.objects import allocate, claim, node, pod, result
 from support.shipped import create_classes
 from typer.testing import CliRunner, Result
@@ -37,18 +39,11 @@ from dra_driver.explain.explain import Explanation, Scope
 from dra_driver.explain.subjects import explained, subject_of
 from dra_driver.explain.suggest import SuggestionKind
 from dra_driver.explain.verdicts import ReasonCode
-from dra_driver.kube.client import Kube, Listing
+from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "explain.md"
-
-
-def _slice(name: str, *devices: JsonObject) -> JsonObject:
-    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, "devices": list(devices)}
-    metadata = {"name": f"{name}-gpus"}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
 
 def _large(memory: str = "100Gi") -> JsonObject:
@@ -69,7 +64,7 @@ def _run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["explain", *arguments])
 
 
-NODE_1 = _slice("node-1", gpu("gpu-0", memory="80Gi"), gpu("gpu-1", memory="80Gi"))
+NODE_1 = resource_slice("node-1-gpus", gpu("gpu-0", memory="80Gi"), gpu("gpu-1", memory="80Gi"))
 
 
 def test_a_claim_in_files_is_explained(tmp_path: Path) -> None:
@@ -97,7 +92,7 @@ def test_devices_are_told_on_demand_with_the_selector_that_does_not_hold(tmp_pat
 
 
 def test_the_devices_of_one_node(tmp_path: Path) -> None:
-    other = _slice("node-2", gpu("gpu-0", memory="40Gi"))
+    other = resource_slice("node-2-gpus", gpu("gpu-0", memory="40Gi"), node="node-2")
     outcome = _run("-f", _files(tmp_path, _large(), NODE_1, other), "--node", "node-2", "-o", "json")
     assert {device["node"] for device in json.loads(outcome.stdout)[0]["devices"]} == {"node-2"}
 
@@ -208,14 +203,6 @@ def test_nodes_may_be_of_a_model_that_the_driver_knows(tmp_path: Path) -> None:
     assert isinstance(_run("claim", "large", "--nodes", "t4").exception, InvalidInput)
 
 
-@pytest.mark.parametrize("arguments", [(), ("pod",), ("pod", "x", "-f"), ("claim", "missing", "-f")])
-def test_what_cannot_be_explained_is_said_in_a_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    file = [_files(tmp_path, NODE_1)] if arguments[-1:] == ("-f",) else []
-    outcome = _run(*arguments, *file)
-    assert isinstance(outcome.exception, InvalidInput)
-    assert "\n" not in str(outcome.exception)
-
-
 @pytest.mark.parametrize(
     ("written", "same"),
     [
@@ -239,18 +226,22 @@ def test_what_to_explain_may_be_written_as_for_kubectl(
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        (("train",), "cannot explain 'train'; say what to explain: pod, claim, node"),
-        (("pod/",), "say what to explain: pod, claim, node"),
-        (("job/train",), "Job default/train: there is none in the files"),
-        (("pod/train", "other"), "one at a time: pod/train or other"),
+        ((), "say what to explain: pod, claim, node"),
+        (("pod",), "say what to explain: pod, claim, node"),
+        (("train", "-f"), "cannot explain 'train'; say what to explain: pod, claim, node"),
+        (("pod/", "-f"), "say what to explain: pod, claim, node"),
+        (("pod", "x", "-f"), "pod default/x: there is no such pod"),
+        (("claim", "missing", "-f"), "claim default/missing: there is no such claim"),
+        (("job/train", "-f"), "Job default/train: there is none in the files"),
+        (("pod/train", "other", "-f"), "one at a time: pod/train or other"),
     ],
 )
-def test_what_is_not_understood_is_refused_with_what_to_write(
+def test_what_cannot_be_explained_is_refused_in_a_line_with_what_to_write(
     tmp_path: Path, written: tuple[str, ...], message: str
 ) -> None:
-    outcome = _run(*written, "-f", _files(tmp_path, NODE_1))
+    outcome = _run(*written, *([_files(tmp_path, NODE_1)] if "-f" in written else []))
     assert isinstance(outcome.exception, InvalidInput)
-    assert message in str(outcome.exception)
+    assert message in str(outcome.exception) and "\n" not in str(outcome.exception)
 
 
 def _keys(data: Any, path: str = "") -> set[str]:
@@ -350,17 +341,12 @@ async def test_a_pod_that_runs_has_its_devices(kubeconfig: str) -> None:
     assert outcome.stdout.startswith("Pod default/train is on node node-1, with all its devices.")
 
 
-async def test_a_workload_whose_pods_cannot_be_known_says_so(kubeconfig: str, kube: Kube) -> None:
+@pytest.mark.usefixtures("kubeconfig")
+async def test_a_workload_whose_pods_cannot_be_known_says_so(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the right to list ReplicaSets, its pods look like those of others."""
     await kube.create(DEPLOYMENTS, _deployment(), namespace="default")
-
-    async def refused(self: Kube, resource: Resource, **options: Any) -> Listing:
-        if resource == REPLICA_SETS:
-            raise Rejected("forbidden", status=403)
-        return await Kube.list(self, resource, **options)
-
-    async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
-        world, _ = await live_workload(refusing, DEPLOYMENTS, ("default", "web"))
+    forbid(monkeypatch, REPLICA_SETS)
+    world, _ = await live_workload(kube, DEPLOYMENTS, ("default", "web"))
     why = "you may not list them, so it is not known which pods are those of Deployment web"
     assert [unread.why for unread in world.unread if unread.kind == "ReplicaSet"] == [why]
 
@@ -431,21 +417,11 @@ async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube
     )
 
 
-class _Refusing(Kube):
-    """A user who may list claims and pods of one namespace only, and no nodes at all."""
-
-    async def list(self, resource: Resource, **options: Any) -> Listing:
-        own = options.get("namespace") is not None
-        if resource in (NODES, RESOURCE_CLAIMS, PODS) and not own:
-            raise Rejected("forbidden", status=403)
-        return await super().list(resource, **options)
-
-
-async def test_what_is_forbidden_is_left_out_and_said(
-    api_server: SimulatedApiServer, kube: Kube, kubeconfig: str
-) -> None:
-    async with _Refusing(kube._endpoint) as refusing:
-        world = await live_world(refusing, "default")
+@pytest.mark.usefixtures("kubeconfig")
+async def test_what_is_forbidden_is_left_out_and_said(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a user who may list claims and pods of one namespace only, and no nodes at all."""
+    forbid(monkeypatch, NODES, RESOURCE_CLAIMS, PODS, but_in="default")
+    world = await live_world(kube, "default")
     assert {unread.kind: unread.why for unread in world.unread} == {
         "Node": "you may not list them; the answer leaves them out",
         "Pod": "you may list those of namespace default only",
@@ -466,16 +442,12 @@ async def test_what_is_forbidden_is_left_out_and_said(
         ("gpu/gpu-0", NODE_INVENTORIES, "GPU gpu-0: cannot be read: you may not list nodeinventories"),
     ],
 )
+@pytest.mark.usefixtures("kubeconfig")
 async def test_what_may_not_be_listed_is_not_said_to_be_missing(
-    api_server: SimulatedApiServer, kube: Kube, kubeconfig: str, subject: str, kind: Resource, what: str
+    kube: Kube, monkeypatch: pytest.MonkeyPatch, subject: str, kind: Resource, what: str
 ) -> None:
-    async def refused(self: Kube, resource: Resource, **options: Any) -> Listing:
-        if resource == kind:
-            raise Rejected("forbidden", status=403)
-        return await Kube.list(self, resource, **options)
-
-    async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
-        world = await live_world(refusing, "default")
+    forbid(monkeypatch, kind)
+    world = await live_world(kube, "default")
     with pytest.raises(Rejected, match=what):
         explained(world, (), subject_of(subject), None, Scope())
 
@@ -488,18 +460,13 @@ async def test_what_may_not_be_listed_is_not_said_to_be_missing(
         ((DEVICE_CLASSES, RESOURCE_SLICES, NODES), "deviceclasses and resourceslices"),
     ],
 )
+@pytest.mark.usefixtures("kubeconfig")
 async def test_a_class_or_node_that_may_not_be_listed_is_not_said_to_be_missing(
-    api_server: SimulatedApiServer, kube: Kube, kubeconfig: str, unread: tuple[Resource, ...], kinds: str
+    kube: Kube, monkeypatch: pytest.MonkeyPatch, unread: tuple[Resource, ...], kinds: str
 ) -> None:
     """As for most users who may see the objects of their namespace only."""
-
-    async def refused(self: Kube, resource: Resource, **options: Any) -> Listing:
-        if resource in unread:
-            raise Rejected("forbidden", status=403)
-        return await Kube.list(self, resource, **options)
-
-    async with type("Refusing", (Kube,), {"list": refused})(kube._endpoint) as refusing:
-        world = await live_world(refusing, "default")
+    forbid(monkeypatch, *unread)
+    world = await live_world(kube, "default")
     (answer,) = explained(world, (), subject_of("claim/gpu"), None, Scope())
     assert isinstance(answer, Explanation)
     stops = [finding for finding in answer.findings if finding.stops]
@@ -524,7 +491,7 @@ def test_every_code_is_documented() -> None:
 def test_a_server_that_keeps_lists_has_a_scheduler_that_reads_them() -> None:
     listed = gpu("gpu-0")
     listed["attributes"] = {"models": {"strings": ["a", "b"]}}
-    without, having = (world_of([_slice("a", device)], live=True).world for device in (gpu("gpu-0"), listed))
+    without, having = (world_of([resource_slice("a", device)], live=True).world for device in (gpu("gpu-0"), listed))
     assert not _behavior(36, without).server.list_values
     assert _behavior(36, having).server.list_values
 

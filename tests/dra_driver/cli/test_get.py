@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from support.dractl import dractl, run
+from support.allocation import gpu
+from support.dra_objects import resource_slice
+from support.dractl import dractl, forbid, run
 from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
 from support.shipped import create_definitions
@@ -39,24 +41,8 @@ PRODUCT = "NVIDIA H100 80GB HBM3"
 
 
 def slice_of(*devices: str, generation: int = 1) -> JsonObject:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"slice-{generation}"},
-        "spec": {
-            "driver": "gpu.nvidia.com",
-            "nodeName": "node-1",
-            "pool": {"name": "node-1", "generation": generation, "resourceSliceCount": 1},
-            "devices": [
-                {
-                    "name": device,
-                    "attributes": {"type": {"string": "gpu"}, "productName": {"string": PRODUCT}},
-                    "capacity": {"memory": {"value": "80Gi"}},
-                }
-                for device in devices
-            ],
-        },
-    }
+    gpus = [gpu(device, memory="80Gi", productName=PRODUCT) for device in devices]
+    return resource_slice(f"slice-{generation}", *gpus, generation=generation)
 
 
 def inventory() -> JsonObject:
@@ -175,14 +161,7 @@ async def test_what_may_not_be_read_is_left_out_with_a_message(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user who may list claims and slices but neither pods nor nodes still sees who has what."""
-    listed = Kube.list
-
-    async def forbidding(self: Kube, resource: Resource, **how: Any) -> Any:
-        if resource in (PODS, NODES, *TAINT_RULES):
-            raise Rejected(f"{resource.plural} is forbidden", status=403)
-        return await listed(self, resource, **how)
-
-    monkeypatch.setattr(Kube, "list", forbidding)
+    forbid(monkeypatch, PODS, NODES, *TAINT_RULES)
     done = await asyncio.to_thread(run, "get", "devices", "--kubeconfig", str(kubeconfig), "-o", "json")
     text, notes = done.stdout, done.stderr.splitlines()
     assert sorted(notes) == [
@@ -196,14 +175,7 @@ async def test_what_may_not_be_read_is_left_out_with_a_message(
 async def test_of_one_namespace_only_its_claims_and_pods_are_read(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = Kube.list
-
-    async def forbidding(self: Kube, resource: Resource, **how: Any) -> Any:
-        if resource in (PODS, RESOURCE_CLAIMS) and how.get("namespace") != "default":
-            raise Rejected(f"{resource.plural} is forbidden", status=403)
-        return await listed(self, resource, **how)
-
-    monkeypatch.setattr(Kube, "list", forbidding)
+    forbid(monkeypatch, PODS, RESOURCE_CLAIMS, but_in="default")
     done = await asyncio.to_thread(run, "get", "claims", "-n", "default", "--kubeconfig", str(kubeconfig), "-o", "json")
     assert [(row["claim"], row["pods"]) for row in json.loads(done.stdout)] == [
         ("gpu", ["train/main"]),

@@ -5,27 +5,27 @@ import re
 import shutil
 import stat
 import subprocess
-import threading
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
-from support.dractl import decided, dractl, run
+from support.dractl import decided, dractl, forbid, run
 from support.rows import slow_but
 from support.shipped import create_definitions
 
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CONFIG_MAPS,
+    DAEMON_SETS,
     DEVICE_CLASSES,
     NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     JsonObject,
     Resource,
 )
@@ -48,7 +48,6 @@ from kubelet_plugin.simulation.recorded.format import write_record
 MANIFESTS = Path(__file__).parents[1] / "migration" / "manifests"
 TRANSLATOR = (MANIFESTS / "workloads" / "deployment-translator.yaml").read_text()
 VECTOR_ADD = (MANIFESTS / "workloads" / "pod-vector-add.yaml").read_text()
-_WITH_PATCH = pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
 BROKEN = (MANIFESTS / "awkward" / "invalid-indentation.yaml").read_text()
 
 
@@ -137,25 +136,20 @@ def test_what_is_named_when_it_is_created_is_called_by_what_its_name_begins_with
     assert workload["object"]["name"] == "vector-add-"
 
 
-@_WITH_PATCH
-def test_a_diff_is_what_patch_takes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository)
-    outcome = run("migrate", ".", "--strategy", "claims", "--diff")
-    assert outcome.exit_code == Status.DONE
-    subprocess.run(["patch", "-p1", "--silent"], input=outcome.stdout, text=True, check=True)
-    assert run("migrate", ".", "--strategy", "claims", "--diff").stdout == ""
-    assert "resourceClaims" in (repository / "app" / "translator.yaml").read_text()
-
-
-@_WITH_PATCH
-@pytest.mark.parametrize(("folder", "arguments"), [(".", ()), ("app", ("-d", "/"))])
-def test_a_diff_of_absolute_paths_is_what_patch_takes(
-    folder: str, arguments: tuple[str, ...], repository: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
+@pytest.mark.parametrize(
+    ("folder", "path", "arguments"), [(".", ".", ()), (".", "{repository}", ()), ("app", "{repository}", ("-d", "/"))]
+)
+def test_a_diff_is_what_patch_takes(
+    folder: str, path: str, arguments: tuple[str, ...], repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a folder elsewhere, from the root of the machine."""
     monkeypatch.chdir(repository / folder)
-    outcome = run("migrate", str(repository), "--strategy", "claims", "--diff")
+    command = ("migrate", path.format(repository=repository), "--strategy", "claims", "--diff")
+    outcome = run(*command)
+    assert outcome.exit_code == Status.DONE
     subprocess.run(["patch", "-p1", "--silent", *arguments], input=outcome.stdout, text=True, check=True)
+    assert run(*command).stdout == ""
     assert "resourceClaims" in (repository / "app" / "translator.yaml").read_text()
 
 
@@ -245,14 +239,10 @@ def test_manifests_of_an_earlier_run_are_named(tmp_path: Path) -> None:
     assert earlier.read_text() == "kept"
 
 
-@pytest.mark.parametrize("form", ["md", "json"])
-def test_the_whole_report_to_standard_output(repository: Path, form: str) -> None:
-    outcome = run("migrate", str(repository), "--report", form)
-    if form == "md":
-        assert outcome.stdout.startswith("# From the device plugin to DRA\n")
-        assert "## Tried by the allocator" in outcome.stdout
-    else:
-        jsonschema.validate(json.loads(outcome.stdout), schema())
+def test_the_whole_report_to_standard_output(repository: Path) -> None:
+    text = run("migrate", str(repository), "--report", "md").stdout
+    assert text.startswith("# From the device plugin to DRA\n") and "## Tried by the allocator" in text
+    jsonschema.validate(json.loads(run("migrate", str(repository), "--report", "json").stdout), schema())
 
 
 def test_on_gpu_models_that_do_not_have_it_the_answer_is_no(repository: Path) -> None:
@@ -363,68 +353,6 @@ def test_a_file_that_cannot_be_read_is_named_in_the_report_and_the_others_go_on(
 # -- a cluster
 
 
-class ForbiddenKinds:
-    """An API server with nothing but one node of GPUs and a Deployment; some kinds may not be listed."""
-
-    def __init__(self, *forbidden: str) -> None:
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, format: str, *args: object) -> None: ...
-
-            def do_GET(self) -> None:
-                plural = self.path.partition("?")[0].rpartition("/")[2]
-                code = 403 if plural in forbidden else 200
-                body = json.dumps(owner.answer(plural) if code == 200 else {"kind": "Status", "code": 403}).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def answer(self, plural: str) -> JsonObject:
-        if plural == "version":
-            return {"major": "1", "minor": "36", "gitVersion": "v1.36.0"}
-        node = {"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
-        deployment, _ = yaml.safe_load_all(TRANSLATOR)
-        for stored in (node, deployment):
-            stored["metadata"] |= {"uid": "u-1", "resourceVersion": "1"}
-        items = {"nodes": [node], "deployments": [deployment]}.get(plural, [])
-        return {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
-
-    def kubeconfig(self, path: Path) -> str:
-        cluster = {"server": f"http://127.0.0.1:{self.server.server_address[1]}"}
-        config = {
-            "current-context": "c",
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {}}],
-        }
-        path.write_text(yaml.safe_dump(config))
-        return str(path)
-
-
-@pytest.mark.parametrize("kind", slow_but(["resourceslices", "nodes", "pods", "daemonsets"], "nodes", "pods"))
-def test_what_may_not_be_listed_makes_a_plan_that_says_so(kind: str, tmp_path: Path) -> None:
-    """Slices that were not seen are not slices that are not there: who believes it would give GPUs out twice."""
-    api = ForbiddenKinds(kind)
-    try:
-        given = ("migrate", "--cluster", "--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig"))
-        report = json.loads(run(*given, "--report", "json").stdout)
-        text = run(*given, "--report", "md").stdout
-    finally:
-        api.server.shutdown()
-        api.server.server_close()
-    (unread,) = {kind_unread["what"] for kind_unread in report["unread"]}
-    assert unread.lower() + "s" == kind
-    assert f"You may not list {unread}, so the plan may be wrong" in text.partition("## The way to the driver")[2]
-    commands = [step["command"] for step in report["next"] if step["command"]]
-    assert all(command.count("--cluster") < 2 for command in commands)
-
-
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
 
 
@@ -475,6 +403,23 @@ async def test_with_files_a_cluster_is_what_is_around_them(
     )
     assert status == Status.DONE
     assert len(json.loads(text)["workloads"]) == 2
+
+
+@pytest.mark.parametrize("kind", slow_but([RESOURCE_SLICES, NODES, PODS, DAEMON_SETS], NODES, PODS))
+async def test_what_may_not_be_listed_makes_a_plan_that_says_so(
+    kind: Resource, kube: Kube, api_server: SimulatedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices that were not seen are not slices that are not there: who believes it would give GPUs out twice."""
+    await filled(kube)
+    forbid(monkeypatch, kind)
+    given = ("migrate", "--cluster", "--kubeconfig", str(api_server.kubeconfig(tmp_path / "kubeconfig")))
+    report = json.loads((await dractl(*given, "--report", "json"))[1])
+    _, text = await dractl(*given, "--report", "md")
+    (unread,) = {kind_unread["what"] for kind_unread in report["unread"]}
+    assert unread == kind.kind
+    assert f"You may not list {unread}, so the plan may be wrong" in text.partition("## The way to the driver")[2]
+    commands = [step["command"] for step in report["next"] if step["command"]]
+    assert all(command.count("--cluster") < 2 for command in commands)
 
 
 RANKS = """\
@@ -558,14 +503,9 @@ async def test_objects_of_a_cluster_become_what_a_person_would_have_written(
 
 def test_claims_are_written_before_the_pods_that_name_them(tmp_path: Path) -> None:
     """Whoever is interrupted in between begins again, and must not meet pods whose claims were never written."""
-    manifest, blocked = tmp_path / "pod.json", tmp_path / "folder"
-    manifest.write_text("old\n")
-    blocked.write_text("a file where a folder should be\n")
-    changed, new = FileResult(str(manifest), "old\n", "new\n"), ManifestText(str(blocked / "claims.yaml"), "claims\n")
-    result = Migration((changed,), (new,), (), (), ())
-    with pytest.raises(UnreadableFile):
-        write_in_place(result)
-    assert manifest.read_text() == "old\n"
+    pod, claims = str(tmp_path / "pod.yaml"), str(tmp_path / "claims.yaml")
+    result = Migration((FileResult(pod, "old\n", "new\n"),), (ManifestText(claims, "claims\n"),), (), (), ())
+    assert write_in_place(result) == [f"written: {claims}", f"written: {pod}"]
 
 
 def test_where_one_file_cannot_be_written_none_is_changed(tmp_path: Path) -> None:
@@ -720,9 +660,8 @@ def test_three_hundred_workloads_fit_a_terminal(tmp_path: Path) -> None:
         two(tmp_path, *names).read_text()
         + two(tmp_path, "odd1", "odd2", "odd3", extra="        nvidia.com/abacus: 1\n").read_text()
     )
-    file = tmp_path / "pods.yaml"
-    file.write_text(text)
-    outcome = run("migrate", str(file), "--strategy", "claims", "--nodes", "t4")
+    (tmp_path / "pods.yaml").write_text(text)
+    outcome = run("migrate", str(tmp_path / "pods.yaml"), "--strategy", "claims", "--nodes", "t4")
     lines = outcome.output.splitlines()
     assert len(lines) <= 24, outcome.output
     assert max(map(len, lines)) <= 250

@@ -1,11 +1,11 @@
 """`-o html`: a page that stands alone and that everyone can read."""
 
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from support.dractl import dractl, run
 from support.held import HeldWorld
+from support.html import HtmlReader
 from support.objects import pod, result
 
 from dra_driver.api.meta import PODS, RESOURCE_SLICES
@@ -13,32 +13,6 @@ from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.terminal import Status
-
-
-class Reader(HTMLParser):
-    """What a browser and a screen reader find."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "wbr"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style" and data.strip():
-            self.words.append(data.strip())
-
-    def labels(self) -> list[str | None]:
-        return [attributes["aria-label"] for _, attributes in self.tags if attributes.get("role") == "img"]
 
 
 @pytest.fixture
@@ -59,7 +33,7 @@ async def world(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> H
 
 
 async def test_the_page_says_in_words_what_it_draws(world: HeldWorld) -> None:
-    page = Reader(await world.show("nodes", "-o", "html"))
+    page = HtmlReader(await world.show("nodes", "-o", "html"))
     assert page.open == []
     assert " ".join(page.words).startswith(
         "GPUs GPUs 8 GPUs on 1 node · ○ 5 free · ◐ 1 partly · ● 1 in use ✕ 1 unhealthy"
@@ -74,7 +48,7 @@ async def test_the_page_says_in_words_what_it_draws(world: HeldWorld) -> None:
 
 async def test_it_loads_nothing_runs_nothing_and_takes_no_markup_from_the_cluster(world: HeldWorld) -> None:
     text = await world.show("devices", "-o", "html")
-    page = Reader(text)
+    page = HtmlReader(text)
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
     assert "http" not in text and "url(" not in text and "@import" not in text
     assert "<b>full" not in text and "&lt;b&gt;full" in text
@@ -83,7 +57,7 @@ async def test_it_loads_nothing_runs_nothing_and_takes_no_markup_from_the_cluste
 
 async def test_it_has_the_named_only(world: HeldWorld) -> None:
     gpu = world.named("gpu")
-    page = Reader(await world.show("devices", gpu, "-o", "html"))
+    page = HtmlReader(await world.show("devices", gpu, "-o", "html"))
     assert gpu in page.words and len(page.labels()) == 1
     kubeconfig = str(world.kubeconfig)
     assert (await dractl("get", "node", "nothing", "-o", "html", "--kubeconfig", kubeconfig))[0] == Status.NO

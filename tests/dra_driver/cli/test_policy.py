@@ -9,6 +9,7 @@ import yaml
 from support.dractl import dractl
 from support.inventories import inventory_object, inventory_spec
 from support.mig import MODELS, gpu_of
+from support.objects import allocate, claim, result
 from support.shipped import create_definitions
 from typer.testing import CliRunner
 
@@ -86,12 +87,7 @@ async def cluster(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) ->
     gpus = [gpu_of(MODELS[0], index) for index in (0, 1)]
     node = await kube.create(NODES, {"metadata": {"name": "node-a", "labels": {"pool": "ml"}}})
     await kube.create(NODE_INVENTORIES, inventory_object(inventory_spec("node-a", gpus), node["metadata"]["uid"]))
-    result = {"request": "a", "driver": "gpu.nvidia.com", "pool": "node-a", "device": gpus[0].name}
-    exactly = {"deviceClassName": "gpu.nvidia.com"}
-    spec = {"devices": {"requests": [{"name": "a", "exactly": exactly}]}}
-    await kube.create(RESOURCE_CLAIMS, {"metadata": {"name": "a"}, "spec": spec}, namespace="default")
-    status = {"allocation": {"devices": {"results": [result]}}}
-    await kube.merge_patch(RESOURCE_CLAIMS, "a", {"status": status}, namespace="default", subresource="status")
+    await allocate(kube, await kube.create(RESOURCE_CLAIMS, claim("a")), result(gpus[0].name, pool="node-a"))
     return str(api_server.kubeconfig(tmp_path / "kubeconfig"))
 
 

@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.objects import allocate, claim, node, pod, result
+from support.allocation import gpu
+from support.dra_objects import resource_slice
+from support.objects import allocate, claim, held, node, pod, result
 from support.rows import rows
 
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
@@ -40,34 +42,16 @@ SIZE = Size(100, 24)
 def slice_of(name: str, *, lost: bool = False, gpus: int = 2) -> JsonObject:
     taint = {"key": "gpu.nvidia.com/gpu-lost", "value": "GpuIsLost", "effect": "NoExecute"}
     devices = [
-        {
-            "name": f"gpu-{number}",
-            "attributes": {
-                "type": {"string": "gpu"},
-                "uuid": {"string": f"GPU-{name}-{number}"},
-                "productName": {"string": "NVIDIA H100"},
-            },
-            "capacity": {"memory": {"value": "80Gi"}},
-            **({"taints": [taint]} if lost and number == 1 else {}),
-        }
+        gpu(
+            f"gpu-{number}",
+            memory="80Gi",
+            taints=[taint] if lost and number == 1 else [],
+            uuid=f"GPU-{name}-{number}",
+            productName="NVIDIA H100",
+        )
         for number in range(gpus)
     ]
-    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"slice-{name}"},
-        "spec": {"driver": GPU_DRIVER, "nodeName": name, "pool": pool, "devices": devices},
-    }
-
-
-def allocated(name: str, where: str, device: str) -> JsonObject:
-    used = claim(name)
-    used["status"] = {
-        "allocation": {"devices": {"results": [result(device, pool=where)]}},
-        "reservedFor": [{"resource": "pods", "name": f"{name}-pod", "uid": "u"}],
-    }
-    return used
+    return resource_slice(f"slice-{name}", *devices, node=name)
 
 
 def on(where: str | None, name: str) -> JsonObject:
@@ -79,8 +63,8 @@ WORLD: list[tuple[Resource, JsonObject]] = [
     (RESOURCE_SLICES, slice_of("a")),
     (RESOURCE_SLICES, slice_of("b", lost=True)),
     (RESOURCE_SLICES, slice_of("c")),
-    (RESOURCE_CLAIMS, allocated("train", "a", "gpu-0")),
-    (RESOURCE_CLAIMS, allocated("serve", "b", "gpu-1")),
+    (RESOURCE_CLAIMS, held("train", result("gpu-0", pool="a"))),
+    (RESOURCE_CLAIMS, held("serve", result("gpu-1", pool="b"))),
     (RESOURCE_CLAIMS, claim("later")),
     (PODS, on("a", "train")),
     (PODS, on("b", "serve")),
@@ -110,7 +94,7 @@ def known(use: dict[str, float] | None = None) -> KnownGpus:
 def test_a_change_costs_the_decision_about_its_node() -> None:
     board = board_of(WORLD)
     before = dict(board.nodes)
-    freed = READ_AS[RESOURCE_CLAIMS](allocated("train", "a", "gpu-0"))
+    freed = READ_AS[RESOURCE_CLAIMS](held("train", result("gpu-0", pool="a")))
     board.learn(RESOURCE_CLAIMS, ("default", "train"), freed, None)
     assert board.stale == 1
     board.refresh(100)
@@ -236,7 +220,7 @@ def test_a_frame_has_the_size_of_the_terminal(width: int, height: int, pressed_k
 
 
 def test_bars_shrink_before_anything_is_cut() -> None:
-    world = [(RESOURCE_SLICES, slice_of("a", gpus=8)), (RESOURCE_CLAIMS, allocated("train", "a", "gpu-0"))]
+    world = [(RESOURCE_SLICES, slice_of("a", gpus=8)), (RESOURCE_CLAIMS, held("train", result("gpu-0", pool="a")))]
     what = board_of(world).known({}, ())
     bars = {width: text(Screen(), what, Size(width, 10))[3].split()[1:3] for width in (120, 80, 60, 40)}
     assert bars == {120: ["████████", "········"], 80: ["████", "····"], 60: ["██", "··"], 40: ["█", "·"]}

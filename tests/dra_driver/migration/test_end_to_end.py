@@ -17,8 +17,7 @@ from support.dractl import decided
 from typer.testing import CliRunner
 
 from dra_driver.allocation.loading import pods_of_workload
-from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
-from dra_driver.api.resource import ResourceClaim, ResourceSlice
+from dra_driver.api.meta import JsonObject
 from dra_driver.cli.main import app
 from dra_driver.cli.simulated import scenario as scenarios
 from dra_driver.cli.simulated.scenario import ContainerResult, Scenario
@@ -154,9 +153,7 @@ async def run(folder: Path, place: Path) -> tuple[ContainerResult, ...]:
         await scenarios.wait_running(cluster, watcher, 60.0)
         await scenarios.apply(cluster.kube, scenario)
         pods = await scenarios.wait_running(cluster, scenario, 60.0)
-        slices = [ResourceSlice.of(item) for item in (await cluster.kube.list(RESOURCE_SLICES)).items]
-        claims = [ResourceClaim.of(item) for item in (await cluster.kube.list(RESOURCE_CLAIMS)).items]
-        return scenarios.container_results(cluster, pods, slices, claims)
+        return await scenarios.container_results(cluster, pods)
 
 
 _WORKLOADS = ("translator", "encode-and-rank", "light-inference", "gpu-watch")

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from html.parser import HTMLParser
+from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.objects import claim, pod, result
+from support.allocation import gpu
+from support.dra_objects import resource_slice
+from support.html import HtmlReader
+from support.objects import held, pod, result
 from support.rows import rows
 
 from dra_driver.api.computedomain import ComputeDomain
@@ -40,20 +43,16 @@ def slice_of(node: str, *, taint: str | None = None, gpus: int = 2, product: str
         {"key": "gpu.nvidia.com/xid", "value": taint, "effect": "NoSchedule", "timeAdded": "2026-11-28T10:00:00Z"}
     ]
     devices = [
-        {
-            "name": f"gpu-{node}-{number}",
-            "attributes": {
-                "type": {"string": "gpu"},
-                "uuid": {"string": f"GPU-{node}-{number}"},
-                "productName": {"string": product},
-            },
-            "capacity": {"memory": {"value": "80Gi"}},
-            **({"taints": taints} if taint and number == 1 else {}),
-        }
+        gpu(
+            f"gpu-{node}-{number}",
+            memory="80Gi",
+            taints=taints if taint and number == 1 else [],
+            uuid=f"GPU-{node}-{number}",
+            productName=product,
+        )
         for number in range(gpus)
     ]
-    spec = {"driver": GPU_DRIVER, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}
-    return {"metadata": {"name": f"slice-{node}"}, "spec": {**spec, "devices": devices}}
+    return resource_slice(f"slice-{node}", *devices, node=node)
 
 
 def inventory_of(node: str, clique: str = "-", conditions: Sequence[JsonObject] = ()) -> JsonObject:
@@ -64,16 +63,6 @@ def inventory_of(node: str, clique: str = "-", conditions: Sequence[JsonObject] 
     }  # fmt: skip
     summary = {"gpus": 2, "healthy": "2/2", "product": "NVIDIA H100", "driver": "580", "clique": clique}
     return {"metadata": {"name": node}, "spec": {"nodeName": node, "bootID": "b", "gpus": [gpu], "summary": summary}}
-
-
-def held(name: str, node: str, device: str) -> JsonObject:
-    used = claim(name)
-    results = [result(device, pool=node)]
-    used["status"] = {
-        "allocation": {"devices": {"results": results}},
-        "reservedFor": [{"resource": "pods", "name": f"{name}-pod", "uid": "u"}],
-    }
-    return used
 
 
 def known_of(*objects: tuple[Resource, JsonObject]) -> KnownGpus:
@@ -90,7 +79,7 @@ CLUSTER = known_of(
     (RESOURCE_SLICES, slice_of("b", taint="79")),
     (NODE_INVENTORIES, inventory_of("b", "rack-1")),
     (RESOURCE_SLICES, slice_of("c")),
-    (RESOURCE_CLAIMS, held("train", "a", "gpu-a-0")),
+    (RESOURCE_CLAIMS, held("train", result("gpu-a-0", pool="a"))),
     (PODS, pod("train-pod", ["train"], node_name="a")),
     (PODS, pod("later", ["later"], node_name=None)),
 )
@@ -102,28 +91,27 @@ def shown(path: str, seen: PageData | KnownGpus = CLUSTER, **query: str) -> Html
     return page_of(address, seen if isinstance(seen, PageData) else PageData(seen), NodeRows())
 
 
-class Text(HTMLParser):
-    """The words of a page, and its tags with their attributes."""
-
-    def __init__(self, page: HtmlPage) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        for piece in page.parts:
-            self.feed(piece.html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    def __str__(self) -> str:
-        return " ".join(" ".join(self.words).split())
+def read(page: HtmlPage) -> HtmlReader:
+    return HtmlReader("".join(piece.html for piece in page.parts))
 
 
 def words(page: HtmlPage) -> str:
-    return str(Text(page))
+    return str(read(page))
+
+
+def turned(page: HtmlPage) -> list[str | None]:
+    """Where its links to other pages of the map lead."""
+    return [
+        attributes["href"]
+        for tag, attributes in read(page).tags
+        if tag == "a" and (attributes["href"] or "")[:1] == "?"
+    ]
+
+
+@cache
+def large() -> KnownGpus:
+    """A cluster with two nodes more than a page has."""
+    return known_of(*((RESOURCE_SLICES, slice_of(f"n-{number:04}", gpus=1)) for number in range(MOST_NODES + 2)))
 
 
 # -- markup
@@ -154,7 +142,7 @@ def nasty_cluster() -> PageData:
         (RESOURCE_SLICES, slice_of("n", taint=NASTY, product=NASTY)),
         (RESOURCE_SLICES, slice_of(NASTY)),
         (NODE_INVENTORIES, inventory_of("n", NASTY)),
-        (RESOURCE_CLAIMS, held(NASTY, "n", "gpu-n-1")),
+        (RESOURCE_CLAIMS, held(NASTY, result("gpu-n-1", pool="n"))),
         (PODS, waiting),
     )
     detail = NodeDetail(NodeInventory.of(inventory_of("n", conditions=[fault])), [Event.of(event)], [NASTY])
@@ -216,13 +204,12 @@ def test_the_map_has_a_row_for_each_node_those_with_problems_first() -> None:
 
 
 def test_a_state_has_a_sign_and_a_word_beside_its_color() -> None:
-    page = Text(shown("/"))
+    page = read(shown("/"))
     cards = [attributes["title"] for tag, attributes in page.tags if (attributes.get("class") or "").startswith("gpu ")]
     assert "gpu-b-1: unhealthy\ngpu.nvidia.com/xid=79:NoSchedule" in cards
     assert "gpu-a-0: in use\ndefault/train" in cards
-    labels = [attributes["aria-label"] for _, attributes in page.tags if attributes.get("role") == "img"]
-    assert "memory slices: 8 default/train" in labels
-    assert {"✕", "●", "○"} <= {word.strip() for word in page.words}
+    assert "memory slices: 8 default/train" in page.labels()
+    assert {"✕", "●", "○"} <= set(page.words)
 
 
 @rows("typed, nodes", [("train", ["node-a"]), ("GPU-C-1", ["node-c"]), ("xid", ["node-b"]), ("zz", [])])
@@ -233,31 +220,18 @@ def test_a_filter_finds_nodes_by_names_and_problems(typed: str, nodes: list[str]
 
 
 def test_a_large_cluster_has_pages() -> None:
-    known = known_of(*((RESOURCE_SLICES, slice_of(f"n-{number:04}", gpus=1)) for number in range(MOST_NODES + 2)))
-    first, second = shown("/", known), shown("/", known, start=str(MOST_NODES), filter="n-")
+    first, second = shown("/", large()), shown("/", large(), start=str(MOST_NODES), filter="n-")
     assert [len(page.orders["nodes"]) for page in (first, second)] == [MOST_NODES, 2]
     assert f"Nodes 1 to {MOST_NODES} of {MOST_NODES + 2}." in words(first)
-    (link,) = [
-        attributes["href"]
-        for tag, attributes in Text(first).tags
-        if tag == "a" and (attributes["href"] or "").startswith("?")
-    ]
-    assert link == f"?filter=&sort=problems&start={MOST_NODES}"
-    (back,) = [
-        attributes["href"]
-        for tag, attributes in Text(second).tags
-        if tag == "a" and (attributes["href"] or "").startswith("?")
-    ]
-    assert back == "?filter=n-&sort=problems&start=0"
+    assert turned(first) == [f"?filter=&sort=problems&start={MOST_NODES}"]
+    assert turned(second) == ["?filter=n-&sort=problems&start=0"]
     assert 'class="nodes compact"' in first.parts[-2].html, "a sign for each GPU"
 
 
 def test_pages_keep_how_the_map_is_drawn_and_never_begin_after_the_last_node() -> None:
-    known = known_of(*((RESOURCE_SLICES, slice_of(f"n-{number:04}", gpus=1)) for number in range(MOST_NODES + 2)))
-    page = shown("/", known, start=str(9 * MOST_NODES), view="cards")
+    page = shown("/", large(), start=str(9 * MOST_NODES), view="cards")
     assert f"Nodes {MOST_NODES + 1} to {MOST_NODES + 2} of {MOST_NODES + 2}." in words(page)
-    (back,) = [attributes["href"] for tag, attributes in Text(page).tags if (attributes.get("href") or "")[:1] == "?"]
-    assert back == "?filter=&sort=problems&start=0&view=cards"
+    assert turned(page) == ["?filter=&sort=problems&start=0&view=cards"]
 
 
 def test_a_node_has_its_gpus_claims_faults_and_history() -> None:
@@ -377,7 +351,7 @@ def test_a_change_of_a_node_draws_and_sends_that_node_only() -> None:
 
 START = datetime(2026, 11, 28, 10, tzinfo=UTC)
 WELL = known_of((RESOURCE_SLICES, slice_of("a"))).nodes
-USED = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("train", "a", "gpu-a-1"))).nodes
+USED = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("train", result("gpu-a-1", pool="a")))).nodes
 FAULTY = known_of((RESOURCE_SLICES, slice_of("a", taint="79"))).nodes
 FEWER = known_of((RESOURCE_SLICES, slice_of("a", gpus=1))).nodes
 
@@ -438,7 +412,7 @@ def test_the_oldest_changes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
 def test_many_changes_of_a_neighbor_do_not_hide_those_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_SHOWN", 2)
     gpu_history = seen(WELL, USED, WELL, FEWER, WELL, FEWER, WELL)
-    other = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("x", "a", "gpu-a-0"))).nodes
+    other = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("x", result("gpu-a-0", pool="a")))).nodes
     first = seen(WELL, other, WELL, USED, WELL, USED, WELL)
     assert [change.text for change in first.of("a", "GPU-a-0")] == [
         "claim default/x released it", "claim default/x got it",
@@ -465,8 +439,7 @@ def test_each_part_is_an_element_with_its_id() -> None:
         "domains",
     ):
         for piece in shown(path).parts:
-            tags = Text(HtmlPage("", [piece])).tags
-            assert tags[0][1]["id"] == piece.id
+            assert HtmlReader(piece.html).tags[0][1]["id"] == piece.id
 
 
 def test_a_page_that_becomes_another_says_which_parts_it_has() -> None:

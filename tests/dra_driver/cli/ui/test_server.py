@@ -15,6 +15,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.allocation import gpu
+from support.dra_objects import resource_slice
 from support.dractl import run
 from support.issuer import Issuer
 from support.objects import allocate, claim, node, pod, result
@@ -24,7 +26,7 @@ from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, J
 from dra_driver.cli.tables.following import Following
 from dra_driver.cli.ui import ui_server
 from dra_driver.cli.ui.command import certificate_of, follow_certificate
-from dra_driver.cli.ui.ui_server import LOOPBACK, Listening, UiServer
+from dra_driver.cli.ui.ui_server import Listening, UiServer
 from dra_driver.cli.ui.viewers import HttpRefusal, OwnKey, TokenReviews, denied
 from dra_driver.cli.ui.watched import WatchedCluster
 from dra_driver.errors import InvalidInput, Unreachable
@@ -33,20 +35,9 @@ from dra_driver.names import GPU_DRIVER
 
 
 def slice_of(name: str, *, taint: bool = False) -> JsonObject:
-    device: JsonObject = {
-        "name": "gpu-0",
-        "attributes": {"type": {"string": "gpu"}, "uuid": {"string": f"GPU-{name}"}, "productName": {"string": "H100"}},
-        "capacity": {"memory": {"value": "80Gi"}},
-    }
-    if taint:
-        device["taints"] = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}]
-    spec = {"driver": GPU_DRIVER, "nodeName": name, "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"slice-{name}"},
-        "spec": {**spec, "devices": [device]},
-    }
+    taints = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}] if taint else []
+    device = gpu("gpu-0", memory="80Gi", taints=taints, uuid=f"GPU-{name}", productName="H100")
+    return resource_slice(f"slice-{name}", device, node=name)
 
 
 class Visitor:
@@ -263,10 +254,13 @@ async def test_connections_without_a_request_make_room_and_pages_that_are_follow
 
 async def test_a_port_in_use_is_a_mistake_of_the_user(kube: Kube) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        listening = Listening("127.0.0.1", taken.getsockname()[1], LOOPBACK)
-        with pytest.raises(InvalidInput, match="--port"):
-            async with UiServer(WatchedCluster(kube, GPU_DRIVER), OwnKey(), listening).serving():
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidInput) as refused:
+            async with UiServer(WatchedCluster(kube, GPU_DRIVER), OwnKey(), Listening("127.0.0.1", port)).serving():
                 pass
+    assert str(refused.value) == (
+        f"127.0.0.1:{port}: the port cannot be used: Address already in use; choose another with --port"
+    )
 
 
 @rows(
@@ -477,13 +471,3 @@ async def test_slices_that_cannot_be_listed_are_not_taken_for_lost_gpus(
             await asyncio.sleep(0.2)
             text = (await visitor.get("/nodes/node-1"))[1]
     assert "published" not in text
-
-
-def test_a_port_that_is_taken_is_named_without_python_objects() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(InvalidInput) as refused:
-            ui_server._listening_on(Listening("127.0.0.1", port))
-    assert str(refused.value) == (
-        f"127.0.0.1:{port}: the port cannot be used: Address already in use; choose another with --port"
-    )
