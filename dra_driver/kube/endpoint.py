@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 import structlog
 
 from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable, UnreadableFile
+from dra_driver.kube.http_client import ResumingContext
 
 _log = structlog.get_logger(__name__)
 
@@ -53,9 +54,14 @@ class Endpoint:
 
 def trusting(authorities: str | None) -> ssl.SSLContext:
     """A context that trusts the certificates in `authorities` (PEM), or those of the system."""
-    context = ssl.create_default_context(cadata=authorities)
-    # Python 3.13 rejects authorities without key usage or key identifiers, but many clusters have such authorities.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Not VERIFY_X509_STRICT, as in `ssl.create_default_context`: it rejects authorities without key usage or key
+    # identifiers, but many clusters have such authorities.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if authorities:
+        context.load_verify_locations(cadata=authorities)
+    else:
+        context.load_default_certs()
     return context
 
 

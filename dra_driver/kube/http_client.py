@@ -19,8 +19,9 @@ import httptools
 
 _CONNECT_TIMEOUT_S = 10.0
 _CONNECTIONS = 64
-_IDLE_S = 15.0
-"""How long a connection is reused after its last answer: less than servers and load balancers keep idle ones."""
+_IDLE_S = 50.0
+"""How long a connection is reused after its last answer: less than servers and load balancers keep idle ones. An API
+server keeps them for 90 seconds."""
 _MOST_WAITING_BYTES = 1 << 20
 """Of an answer that is read slower than it arrives."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -48,6 +49,31 @@ class ConnectError(Exception):
         super().__init__(address, cause)
         self.address = address
         self.cause = cause
+
+
+class ResumingContext(ssl.SSLContext):
+    """Resumes the TLS session of an earlier connection to the same server, which takes half the time, and less of the
+    server's: it need not prove again who it is."""
+
+    def __init__(self, protocol: int) -> None:
+        self._sessions: dict[str | bytes | None, ssl.SSLSession] = {}
+        """By the name of the server."""
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        session = session or self._sessions.get(server_hostname)
+        return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+    def keep(self, connection: ssl.SSLObject) -> None:
+        """Its session, once the server has sent something: TLS 1.3 has none before."""
+        if connection.session is not None:
+            self._sessions[connection.server_hostname] = connection.session
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +192,7 @@ class HttpClient:
     def release(self, connection: "_Connection") -> None:
         """The answer was read, or is no longer wanted."""
         if connection.is_reusable:
+            connection.keep_session()
             connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
         else:
@@ -346,6 +373,12 @@ class _Connection(asyncio.Protocol):
         )
         assert transport is not None
         self.connection_made(transport)
+
+    def keep_session(self) -> None:
+        """For connections to come. Called after each answer; the first is enough."""
+        tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        if self.idle_since == 0.0 and tls is not None and isinstance(self.context, ResumingContext):
+            self.context.keep(tls)
 
     def abort(self) -> None:
         self._transport.abort()

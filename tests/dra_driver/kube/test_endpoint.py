@@ -290,12 +290,16 @@ def a_certificate(folder: Path, name: str, of: str = "IP:127.0.0.1") -> None:
 
 
 @asynccontextmanager
-async def a_server(folder: Path, name: str, port: int = 0) -> AsyncIterator[int]:
-    """One that answers its version, with the certificate of that name; its port."""
+async def a_server(folder: Path, name: str, port: int = 0, resumed: list[bool] | None = None) -> AsyncIterator[int]:
+    """One that answers its version, with the certificate of that name; its port. `resumed` says of each request whether
+    its connection resumed a TLS session."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
 
-    async def answer(_: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
+        if resumed is not None:
+            assert request.transport is not None
+            resumed.append(request.transport.get_extra_info("ssl_object").session_reused)
         return web.json_response({"major": "1", "minor": "36"})
 
     app = web.Application()
@@ -307,6 +311,21 @@ async def a_server(folder: Path, name: str, port: int = 0) -> AsyncIterator[int]
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize("tunneled", [False, True])
+async def test_later_connections_resume_the_tls_session_of_the_first(tmp_path: Path, *, tunneled: bool) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl program to make a certificate")
+    a_certificate(tmp_path, "api")
+    resumed: list[bool] = []
+    async with a_server(tmp_path, "api", resumed=resumed) as port, a_tunnel(port, []) as proxy:
+        through = {"proxy-url": f"http://127.0.0.1:{proxy}"} if tunneled else {}
+        cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": "api.crt", **through}
+        async with Kube(endpoint_from(kubeconfig(tmp_path, {}, **cluster))) as kube:
+            await kube.server_version()
+            await asyncio.gather(*(kube.server_version() for _ in range(3)))
+    assert sorted(resumed) == [False, False, True, True]
 
 
 @pytest.mark.parametrize("in_pod", [True, False])
