@@ -1,12 +1,13 @@
 """GpuPolicies in a cluster: what they change, when, and what is written where: dra_driver/publish/live.py."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from support.inventories import gpu, inventory_spec
+from support.late_watch import late
 from support.objects import allocation, claim, result
 from support.observed_api import ObservedApiServer
 from support.publishing import Scene, publishing
@@ -28,7 +29,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
-from dra_driver.kube.client import Kube, WatchEvent
+from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.decisions import decided
@@ -136,19 +137,9 @@ async def knows(scene: Scene, name: str) -> bool:
     return policy is not None and name in policy.gpus[0].policies
 
 
-class Behind(Kube):
-    """A watch that shows inventories late."""
-
-    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
-        async for event in super().watch(resource, **more):
-            if resource is NODE_INVENTORIES:
-                await asyncio.sleep(0.3)
-            yield event
-
-
 async def test_a_change_while_the_watch_is_behind_is_made_when_it_has_caught_up(scene: Scene) -> None:
     await scene.node("node-a", A)
-    async with publishing(scene, policies=live, client=Behind):
+    async with publishing(scene, policies=live, client=late(NODE_INVENTORIES, 0.3)):
         await scene.publishes(node_a=[A.name])
         await applied(scene, "also", attributes={"rack": {"string": "r1"}})
         await scene.until(lambda: has_attributes(scene, "rack"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.inventories import gpu, inventory_object, inventory_spec, mig
+from support.late_watch import late
 from support.observed_api import ObservedApiServer
 from support.publishing import LONG_AGO, A, B, Scene, at_rest, now, publishing
 from support.shipped import create_definitions
@@ -26,7 +27,7 @@ from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonOb
 from dra_driver.api.policy import MigRule, PublishingPolicy
 from dra_driver.devices.health import xid_condition
 from dra_driver.errors import ClusterError, Rejected
-from dra_driver.kube.client import Kube, Listing, WatchEvent
+from dra_driver.kube.client import Kube, Listing
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import pools
 from dra_driver.publish.policy_file import decode_policy
@@ -701,31 +702,11 @@ async def test_nothing_is_published_before_it_is_known_what_the_server_keeps(sce
     assert scene.narrator.messages == ["unknown: slice: a webhook knows no dry runs"] * 3
 
 
-class Behind(Kube):
-    """A watch that shows everything a little late."""
-
-    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
-        async for event in super().watch(resource, **more):
-            if resource is RESOURCE_SLICES:
-                await asyncio.sleep(0.2)
-            yield event
-
-
-class BehindOnInventories(Kube):
-    """A watch that shows inventories late, and this publisher too much of the past."""
-
-    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
-        async for event in super().watch(resource, **more):
-            if resource is NODE_INVENTORIES:
-                await asyncio.sleep(0.4)
-            yield event
-
-
 async def test_an_earlier_registration_is_never_taken_for_an_answer(scene: Scene) -> None:
     """The plugin registered again and died before it was asked; news of that are late."""
     later = now(-1800)
     await scene.node("node-a", A, registered=LONG_AGO)
-    async with publishing(scene, client=BehindOnInventories, ask_after_s=0.2):
+    async with publishing(scene, client=late(NODE_INVENTORIES, 0.4), ask_after_s=0.2):
         await scene.until(lambda: _ready(scene.publisher))
         await scene.registers("node-a", later)
         await scene.until(lambda: _asked(scene, later))
@@ -740,7 +721,7 @@ async def _ready(publisher: PoolPublisher) -> bool:
 
 async def test_a_watch_that_is_behind_leads_to_no_write_that_was_done_already(scene: Scene) -> None:
     await scene.node("node-a", A)
-    async with publishing(scene, client=Behind):
+    async with publishing(scene, client=late(RESOURCE_SLICES, 0.2)):
         await scene.publishes(node_a=[A.name])
         await scene.reports("node-a", B)
         await scene.publishes(node_a=[B.name])
