@@ -219,3 +219,12 @@ async def publishing(
         )
         async with background(scene.publisher.run()):
             yield
+
+
+@asynccontextmanager
+async def settled(scene: Scene, *gpus: GpuFacts, **options: Any) -> AsyncIterator[None]:
+    """As `publishing`: `node-a` reports these GPUs, and its pool is as it should be."""
+    await scene.node("node-a", *gpus)
+    async with publishing(scene, **options):
+        await scene.publishes(node_a=[facts.name for facts in gpus])
+        yield
