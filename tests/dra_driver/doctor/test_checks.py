@@ -332,11 +332,6 @@ def another_slice(it: Installation, **pool: int) -> None:
     it.add("resourceslices", {**old, "spec": {**old["spec"], "pool": {**old["spec"]["pool"], **pool}}})
 
 
-@finds("slices-complete/old-generation")
-def old_generation(it: Installation) -> None:
-    another_slice(it, generation=2)
-
-
 @finds("slices-complete/device-twice")
 def device_twice(it: Installation) -> None:
     it.slice()["spec"]["pool"]["resourceSliceCount"] = 2
@@ -344,11 +339,6 @@ def device_twice(it: Installation) -> None:
 
 
 # -- configuration
-
-
-@finds("policy/invalid")
-def invalid_policy(it: Installation) -> None:
-    it.policy(publihs=[])
 
 
 def webhook(it: Installation, *, bundle: str = "Q0E=", answer: SeenKind[WebhookAnswer]) -> None:
@@ -474,22 +464,12 @@ def a_claim_that_its_node_has_begun_to_prepare(it: Installation) -> None:
     it.claim["status"]["allocation"]["allocationTimestamp"] = "2026-03-01T11:59:00Z"
 
 
-@finds("claims/node-gone")
-def claim_on_a_node_that_is_gone(it: Installation) -> None:
-    it.claim["status"]["allocation"]["devices"]["results"][0]["pool"] = "gone"
-
-
 @finds("claim-deletions/stuck")
 def stuck_claim(it: Installation) -> None:
     it.claim["metadata"] |= {
         "deletionTimestamp": "2026-03-01T11:00:00Z",
         "finalizers": ["resource.kubernetes.io/delete-protection"],
     }
-
-
-@finds("events/told")
-def bad_news(it: Installation) -> None:
-    event(it, "ResourceClaim", Reason.PREPARE_FAILED, "11:50")
 
 
 @finds("events/told")
@@ -504,11 +484,6 @@ def bad_news_of_a_gpu_that_is_still_ill(it: Installation) -> None:
     sick = {"type": "Xid", "value": "79", "severity": "Critical", "message": "gone", "since": "2026-03-01T11:40:00Z"}
     gpu["health"] = {"healthy": False, "reason": "Xid", "message": "gone", "conditions": [sick]}
     event(it, "Node", Reason.GPU_UNHEALTHY, "11:40", f"GPU {gpu['name']} ({gpu['uuid']}): Xid: gone.")
-
-
-@finds("events/told")
-def bad_news_of_a_gpu_that_nobody_sees_any_more(it: Installation) -> None:
-    event(it, "Node", Reason.GPU_UNHEALTHY, "11:40", "GPU gpu-1 (GPU-00000000): Xid: gone.")
 
 
 @pytest.mark.parametrize(
@@ -600,11 +575,6 @@ def domains_of_nodes_that_publish_for_themselves(it: Installation) -> None:
 @finds("compute-domains/not-looked-at")
 def domain_without_status(it: Installation) -> None:
     del it.domain()["status"]
-
-
-@finds("compute-domains/not-ready")
-def domain_that_waits(it: Installation) -> None:
-    it.domain(ready="False", reason="FabricIncomplete")
 
 
 @finds("compute-domain-nodes/domain-gone")
@@ -745,7 +715,14 @@ SIMPLE = (
         by(Installation.daemon_set, "plugin-of-somebody", "nvcr.io/nvidia/k8s-device-plugin:v0.17.0"),
     ),
     ("gpu-operator/dra-driver", by(Installation.add, "gpuclusters", {"metadata": {"name": "gpu-cluster"}, "spec": {}})),
+    ("slices-complete/old-generation", by(another_slice, generation=2)),
+    ("policy/invalid", by(Installation.policy, publihs=[])),
+    ("claims/node-gone", by(put, "resourceclaims train", "status.allocation.devices.results.0.pool", "gone")),
     ("claims/users-gone", by(Installation.drop, "pods", "train")),
+    ("events/told", by(event, "ResourceClaim", Reason.PREPARE_FAILED, "11:50")),
+    # of a GPU that no node has any longer
+    ("events/told", by(event, "Node", Reason.GPU_UNHEALTHY, "11:40", "GPU gpu-1 (GPU-00000000): Xid: gone.")),
+    ("compute-domains/not-ready", by(Installation.domain, ready="False", reason="FabricIncomplete")),
     ("claims/device-gone", by(put, "resourceslices slice-gpu-1", "spec.devices.0.name", "gpu-another")),
 )
 """What is found, and the one change that is needed for it; the cases that need more are functions above."""
