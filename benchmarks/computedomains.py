@@ -28,7 +28,6 @@ from _api_server import api_server, version
 from _domain_world import OURS, TEAM, TRAYS, CountingKube, Surroundings, domain_label, name_of
 from _many_nodes import define
 from _measured import Record
-from prometheus_client import CollectorRegistry
 from support.publishing import fixed
 
 from controller.computedomains.keeper import DomainKeeper
@@ -45,7 +44,6 @@ from dra_driver.domains.objects import DaemonSettings
 from dra_driver.kube.client import endpoint_from
 from dra_driver.kube.watch import Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
-from dra_driver.publish.metrics import PublishingCounters
 from dra_driver.publish.pools import Publication, PublishingListeners
 from dra_driver.slices.domains import domain_devices
 
@@ -84,7 +82,6 @@ class Bench:
             await _all(around.node(index) for index in range(nodes))
             watches = Watches(inside)
             keeper = DomainKeeper(watches, DaemonSettings(namespace=OURS, image="driver", max_nodes=TRAYS))
-            counters = PublishingCounters(CollectorRegistry())
             devices = PublishedSlices(
                 watches,
                 Publication(
@@ -94,7 +91,6 @@ class Bench:
                     labels_matter=True,
                 ),
                 PublishingListeners(),
-                counters,
                 workers=4,
             )
             async with around.watching():

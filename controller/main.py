@@ -31,7 +31,8 @@ from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.kube.watch import Key, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.live import DecidedPolicies, LivePolicies
-from dra_driver.publish.metrics import PublishedPools, PublishingCounters
+from dra_driver.publish.metrics import PublishedPools
+from dra_driver.publish.narrator import Narrator
 from dra_driver.publish.policy_file import read_policies
 from dra_driver.publish.pools import PoolPublisher, Publication, PublishingListeners
 from dra_driver.runtime import memory
@@ -66,8 +67,8 @@ async def run(settings: ControllerSettings) -> None:
     ):
         events = EventRecorder(own, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         metrics.register(DroppedEvents(events.dropped))
-        counters = PublishingCounters(metrics)
-        replica = Replica(lambda: _Parts(kube, settings, installed, events, tracer, counters))
+        narrator = Narrator(metrics)
+        replica = Replica(lambda: _Parts(kube, settings, installed, events, tracer, narrator))
         metrics.register(PublishedPools(lambda: replica.parts.publishers()))
         if Feature.COMPUTE_DOMAINS in settings.feature_gates:
             metrics.register(DomainCollector(lambda: replica.parts.statuses()))
@@ -124,16 +125,15 @@ class _Parts:
         installed: Sequence[GpuPolicy],
         events: EventRecorder,
         tracer: Tracer,
-        counters: PublishingCounters,
+        narrator: Narrator,
     ) -> None:
         gates, driver = settings.feature_gates, settings.driver_name
         self.watches = watches = Watches(kube)
-        listeners = PublishingListeners(tracer=tracer, tell=events.tell)
+        listeners = PublishingListeners(narrator=narrator, tracer=tracer, tell=events.tell)
         self.slices = PublishedSlices(
             watches,
             _gpus(settings, installed),
             listeners,
-            counters,
             workers=settings.workers,
             classes=_classes(kube, settings, tracer),
             binding=BindingClaims(watches, {driver, COMPUTE_DOMAIN_DRIVER}, workers=settings.workers)
@@ -153,9 +153,7 @@ class _Parts:
                 events=events,
                 tracer=tracer,
             )
-            self._channels = PublishedSlices(
-                watches, _channels(settings), listeners, counters, workers=settings.workers
-            )
+            self._channels = PublishedSlices(watches, _channels(settings), listeners, workers=settings.workers)
 
     def publishers(self) -> list[PoolPublisher]:
         parts = (self.slices, self._channels)

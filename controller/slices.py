@@ -1,14 +1,12 @@
 """From inventories and policy to published slices: runs `dra_driver.publish` for the whole cluster."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from controller.binding import BindingClaims
 from controller.classes import ProfileClasses
-from dra_driver.api.resource import Device
 from dra_driver.kube.watch import Watches
-from dra_driver.publish.metrics import CountingNarrator, PublishingCounters
 from dra_driver.publish.pools import Pace, PoolPublisher, Publication, PublishingListeners
 from dra_driver.runtime import memory
 
@@ -22,7 +20,6 @@ class PublishedSlices:
         watches: Watches,
         publication: Publication,
         listeners: PublishingListeners,
-        counters: PublishingCounters,
         *,
         workers: int,
         classes: ProfileClasses | None = None,
@@ -30,8 +27,9 @@ class PublishedSlices:
     ) -> None:
         """`classes` are maintained as well; None: no classes for MIG profiles. So are the names of the claims that wait
         for their nodes, by `binding`."""
-        observers = replace(listeners, narrator=_Narrator(counters, classes))
-        self._publisher = PoolPublisher(watches, publication, observers, Pace(workers=workers))
+        if classes is not None:
+            listeners = replace(listeners, described=classes.published)
+        self._publisher = PoolPublisher(watches, publication, listeners, Pace(workers=workers))
         self._classes = classes
         self._binding = binding
         self._leads = False
@@ -73,15 +71,3 @@ class PublishedSlices:
             since = "not by this process" if pool.published_at is None else pool.published_at.isoformat()
             failing = ", failing" if pool.failing else ""
             yield f"{pool.name}: generation {pool.generation}, as it should be: {since}{failing}"
-
-
-class _Narrator(CountingNarrator):
-    """Also passes published devices on to `classes`."""
-
-    def __init__(self, counters: PublishingCounters, classes: ProfileClasses | None) -> None:
-        super().__init__(counters)
-        self._classes = classes
-
-    def describes(self, pool: str, devices: Sequence[Device]) -> None:
-        if self._classes is not None:
-            self._classes.published(pool, devices)

@@ -24,7 +24,8 @@ from dra_driver.kube.watch import Watches
 from dra_driver.names import GPU_DRIVER
 from dra_driver.phrases import listed
 from dra_driver.publish.live import DecidedPolicies
-from dra_driver.publish.metrics import PublishedPools, PublishingCounters
+from dra_driver.publish.metrics import PublishedPools
+from dra_driver.publish.narrator import Narrator
 from dra_driver.publish.pools import PoolPublisher, Publication
 from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.facts.hardware import NodeFacts
@@ -89,7 +90,7 @@ def publisher_families() -> list[Family]:
     tell_build(registry, "controller")
     ApiCalls(registry)
     registry.register(DroppedEvents({}))
-    PublishingCounters(registry)
+    Narrator(registry)
     publication = Publication(driver=GPU_DRIVER, policies=lambda *_: DecidedPolicies())
     publisher = PoolPublisher(Watches(Kube(Endpoint(server="http://localhost"))), publication)
     registry.register(PublishedPools(lambda: [publisher]))

@@ -517,7 +517,8 @@ def _publisher(cluster: _Cluster, settings: NodePluginSettings) -> "PoolPublishe
     # Imported here, because plugins do not need it in memory if a controller publishes.
     from dra_driver.kube.watch import Watches
     from dra_driver.publish.live import LivePolicies
-    from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
+    from dra_driver.publish.metrics import PublishedPools
+    from dra_driver.publish.narrator import Narrator
     from dra_driver.publish.policy_file import read_policies
     from dra_driver.publish.pools import PoolPublisher, Publication, PublishingListeners
 
@@ -533,7 +534,7 @@ def _publisher(cluster: _Cluster, settings: NodePluginSettings) -> "PoolPublishe
             list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
         ),
         PublishingListeners(
-            narrator=CountingNarrator(PublishingCounters(cluster.metrics)),
+            narrator=Narrator(cluster.metrics),
             tracer=cluster.tracer,
             tell=cluster.events.tell,
         ),

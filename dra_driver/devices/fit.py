@@ -101,16 +101,8 @@ def _idle_limits(mps: Mps, devices: Sequence[Offer]) -> list[str]:
     limits = dict(mps.memory_limits([identity(device) for device in devices]))
     warnings = []
     for device in devices:
-        limit, memory = limits.get(identity(device)), _memory_bytes(device)
+        limit, memory = limits.get(identity(device)), device.memory_bytes
         if limit is not None and memory is not None and limit > memory:
             amounts = f"{Quantity.of_bytes(limit)}, and the device has {Quantity.of_bytes(memory)}"
             warnings.append(f"{device.name}: the memory limit has no effect: it is {amounts}")
     return warnings
-
-
-def _memory_bytes(device: Offer) -> int | None:
-    if device.kind is not DeviceKind.MIG:
-        return device.gpu.memory_bytes
-    if device.existing is not None and device.existing.memory_bytes is not None:
-        return device.existing.memory_bytes
-    return device.profile.memory_bytes if device.profile is not None else None

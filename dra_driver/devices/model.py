@@ -73,3 +73,12 @@ class Offer:
     """None: for one claim at a time."""
     share: int | None = None
     """Number of this share, where shares are separate devices: on clusters without consumable capacity."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Of the whole device, also if this is a share of it; None if the driver does not report it."""
+        if self.partition is None:
+            return self.gpu.memory_bytes
+        if self.existing is not None and self.existing.memory_bytes is not None:
+            return self.existing.memory_bytes
+        return self.profile.memory_bytes if self.profile is not None else None

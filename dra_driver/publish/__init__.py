@@ -7,7 +7,8 @@
 
 Both read NodeInventory objects, so both follow the same rule for wiped slices (`inventories.Life`). `observed` is the
 watch of slices plus the publisher's own latest writes, `inventories` the stored parts of inventories, `live` follows
-the GpuPolicies, `decisions` says what of them holds for a node and when, `pools` is the reconciler.
+the GpuPolicies, `decisions` says what of them holds for a node and when, `pools` is the reconciler, `narrator` logs and
+counts what it does.
 
 Nothing is imported here: commands that only read policies start without the API client.
 """

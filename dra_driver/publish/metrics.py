@@ -1,72 +1,13 @@
-"""What Prometheus may know of publishing: for the controller, and for a node plugin that publishes by itself.
-
-`CountingNarrator` counts what it logs; `PublishedPools` reads the rest from the publishers at each scrape. Each
-driver has one: that of GPUs, and that of ComputeDomains.
+"""What Prometheus reads from publishers at each scrape: for the controller, and for a node plugin that publishes by
+itself. Each driver has a publisher: that of GPUs, and that of ComputeDomains. What happens to pools,
+`dra_driver.publish.narrator` counts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dra_driver.errors import ClusterError, InvalidInput
-from dra_driver.publish.pools import Figures, Narrator, PoolPublisher, PoolState
-from dra_driver.slices.features import ServerFeatures
-
-
-class PublishingCounters:
-    """What is counted, for all publishers of a process together."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.writes = Counter("gpu_dra_slice_writes", "Writes of ResourceSlices.", ["verb"], registry=registry)
-        self.failures = Counter(
-            "gpu_dra_slice_write_failures", "Writes that the API server refused or did not answer.", registry=registry
-        )
-        self.not_understood = Counter(
-            "gpu_dra_inventories_not_understood", "Inventories that made no sense.", registry=registry
-        )
-        self.lost = Counter(
-            "gpu_dra_slices_not_stored_as_sent", "Slices of which the API server dropped fields.", registry=registry
-        )
-        self.keeps = Gauge(
-            "gpu_dra_api_server_keeps", "1 for what the API server keeps of slices.", ["feature"], registry=registry
-        )
-        self.questions = Counter(
-            "gpu_dra_plugins_asked", "Plugins asked whether they live, because slices were missing.", registry=registry
-        )
-
-
-class CountingNarrator(Narrator):
-    """Counts what it logs."""
-
-    def __init__(self, counters: PublishingCounters) -> None:
-        self._counters = counters
-
-    def wrote(self, pool: str, verb: str, devices: int) -> None:
-        super().wrote(pool, verb, devices)
-        self._counters.writes.labels(verb).inc()
-
-    def refused(self, pool: str, error: ClusterError, retry_s: float) -> None:
-        super().refused(pool, error, retry_s)
-        self._counters.failures.inc()
-
-    def not_understood(self, pool: str, error: InvalidInput) -> None:
-        super().not_understood(pool, error)
-        self._counters.not_understood.inc()
-
-    def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
-        super().lost_fields(pool, fields)
-        self._counters.lost.inc()
-
-    def server_keeps(self, features: ServerFeatures) -> None:
-        super().server_keeps(features)
-        for feature, is_stored in asdict(features).items():
-            self._counters.keeps.labels(feature).set(is_stored)
-
-    def asking(self, pool: str) -> None:
-        super().asking(pool)
-        self._counters.questions.inc()
+from dra_driver.publish.pools import Figures, PoolPublisher, PoolState
 
 
 class PublishedPools:

@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import structlog
-
 from dra_driver.api.inventory import Limitation, NodeInventorySpec, confirmation_annotation
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -28,6 +26,7 @@ from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.publish.decisions import with_offered
 from dra_driver.publish.inventories import KeptInventory, Life, LifeVerdict, kept_inventory
 from dra_driver.publish.live import Changed, Decision, PolicySource
+from dra_driver.publish.narrator import Narrator
 from dra_driver.publish.observed import ObservedSlices, server_features
 from dra_driver.publish.statuses import InventoryStatuses
 from dra_driver.runtime.tracing import AS_WANTED, OFF, POOL, Tracer
@@ -52,8 +51,6 @@ from dra_driver.slices.diff import (
 from dra_driver.slices.features import ServerFeatures
 from dra_driver.slices.layout import slice_layout
 
-_log = structlog.get_logger(__name__)
-
 _WORKERS = 16
 """Pools that are written at the same time: a thousand nodes are published in seconds, an API server is not flooded."""
 _ASK_AFTER_S = 2.0
@@ -66,46 +63,6 @@ _PROBE_PAUSE_S = 10.0
 
 type Describe = Callable[[NodeInventorySpec, PublishingPolicy, Mapping[str, str], str, ServerFeatures], Description]
 """From a node's inventory, the policy, the node's labels, the driver's name and what the server keeps, to devices."""
-
-
-class Narrator:
-    """Logs what happens to pools. Hosts extend it, with metrics for instance."""
-
-    def wrote(self, pool: str, verb: str, devices: int) -> None:
-        """One write succeeded: `verb` is create, update or delete; `devices` are those of the slice now."""
-        _log.info("slice written", pool=pool, verb=verb, devices=devices)
-
-    def refused(self, pool: str, error: ClusterError, retry_s: float) -> None:
-        """A write failed and is tried again."""
-        _log.warning("pool not published", pool=pool, error=str(error), retry_s=round(retry_s, 1))
-
-    def not_understood(self, pool: str, error: InvalidInput) -> None:
-        """The inventory is invalid; the pool stays unchanged."""
-        _log.error("the inventory cannot be parsed; its pool stays unchanged", pool=pool, error=str(error))
-
-    def understood(self, pool: str, notes: Sequence[str]) -> None:
-        """The inventory was read; `notes` says which GPUs or attributes are not published, and why."""
-        for note in notes:
-            _log.warning("not published as reported", pool=pool, note=note)
-
-    def describes(self, pool: str, devices: Sequence[Device]) -> None:
-        """These devices are wanted in the pool, whether or not they are in the cluster already. Called each time."""
-
-    def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
-        """The API server dropped or altered fields; what it made of them is accepted."""
-        _log.error("the API server did not store all that was published", pool=pool, fields=list(fields))
-
-    def server_keeps(self, features: ServerFeatures) -> None:
-        """What the API server keeps of slices was found out, or changed."""
-        _log.info("what the API server keeps of slices decides what is published", features=str(features))
-
-    def server_unknown(self, error: ClusterError, retry_s: float) -> None:
-        """It could not be found out, and is tried again; until it is known nothing is published."""
-        _log.warning("the API server does not say what it keeps of slices", error=str(error), retry_s=round(retry_s, 1))
-
-    def asking(self, pool: str) -> None:
-        """Slices are missing and nothing proves that the plugin lives: it is asked."""
-        _log.info("slices are missing, asking the plugin whether it lives", pool=pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +112,13 @@ class Publication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishingListeners:
-    """Who learns what happens. `tell` takes Events about nodes that cannot follow the policy."""
+    """Who learns what happens. `tell` takes Events about nodes that cannot follow the policy. `described` takes the
+    wanted devices of a pool at each look, whether or not they are in the cluster already."""
 
     narrator: Narrator = field(default_factory=Narrator)
     tracer: Tracer = OFF
     tell: Callable[[News], None] | None = None
+    described: Callable[[str, Sequence[Device]], None] = lambda pool, devices: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +155,7 @@ class PoolPublisher:
         self._describe = publication.describe
         self._labels_matter = publication.labels_matter or self.policies.labels_matter
         self._narrator = listeners.narrator
+        self._described = listeners.described
         self._tracer = listeners.tracer
         self._pace = pace
         self._lists = publication.list_attributes
@@ -423,7 +383,7 @@ class PoolPublisher:
         description = self._describe(facts, decision.rules, self._node_labels(pool), self.driver, features)
         limitations = limitations_of(description.notes, decision.rules, self.driver, pool)
         notes = tuple(map(str, limitations))
-        self._narrator.describes(pool, description.devices)
+        self._described(pool, description.devices)
         self._tell_once((pool, "inventory"), notes, lambda: self._narrator.understood(pool, notes))
         wanted = wanted_pool(self.driver, node, slice_layout(description.gpus, places(observed), features))
         known = self._accepted.get(pool, {})

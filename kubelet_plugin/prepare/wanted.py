@@ -428,7 +428,7 @@ def _amounts(asked: ClaimRef, result: Result, rule: SharingRule, node: KnownNode
         # Where memory is consumed, the scheduler counts on everybody having just that.
         if consumed := _consumed(result, "memory", node):
             return threads, consumed
-        memory = _memory_bytes(result.offer)
+        memory = result.offer.memory_bytes
         return threads, None if memory is None else memory * shares // rule.replicas
     amounts: dict[str, int] = {}
     for name in rule.capacity or ():
@@ -448,14 +448,6 @@ def _consumed(result: Result, name: str, node: KnownNode) -> int | None:
     consumed = result.allocated.consumed_capacity or {}
     text = consumed.get(name) or consumed.get(f"{node.driver}/{name}")
     return None if text is None else int(Quantity.parse(text).value)
-
-
-def _memory_bytes(offer: Offer) -> int | None:
-    if offer.partition is None:
-        return offer.gpu.memory_bytes
-    if offer.existing is not None and offer.existing.memory_bytes is not None:
-        return offer.existing.memory_bytes
-    return offer.profile.memory_bytes if offer.profile is not None else None
 
 
 def _check_distinct(asked: ClaimRef, devices: Sequence[HeldDevice]) -> None:

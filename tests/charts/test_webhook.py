@@ -23,6 +23,7 @@ from support.chart_values import VARIANTS
 from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread
 from support.permissions import faults
+from support.ports import free_port
 from support.reviews import BAD, an_object, config
 from support.rows import slow_but
 
@@ -237,12 +238,6 @@ def made_by_cert_manager(server: ServerThread, name: str, certificate: str) -> N
 
 
 # -- the program, with what the chart made
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

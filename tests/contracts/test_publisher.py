@@ -36,8 +36,9 @@ from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
 from dra_driver.kube.watch import Watches
 from dra_driver.names import GPU_DRIVER
+from dra_driver.publish.narrator import Narrator
 from dra_driver.publish.observed import server_features
-from dra_driver.publish.pools import Narrator, Pace, PoolPublisher, Publication, PublishingListeners
+from dra_driver.publish.pools import Pace, PoolPublisher, Publication, PublishingListeners
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import is_complete, observed_slice
 from dra_driver.slices.offline import published_offline
@@ -80,6 +81,7 @@ def now() -> str:
 
 class Written(Narrator):
     def __init__(self) -> None:
+        super().__init__()
         self.verbs: list[str] = []
         self.complaints: list[str] = []
 

@@ -19,6 +19,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.live import Changed
+from tests.controller.test_policies import a_node
 
 DRIVERS = (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
 BINDS = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
@@ -37,17 +38,6 @@ async def naming(kube: Kube, again_s: float = 60.0) -> AsyncIterator[None]:
     binding = BindingClaims(watches, DRIVERS, workers=2, again_s=again_s)
     async with background(watches.run(), binding.run()):
         yield
-
-
-async def a_node(kube: Kube, name: str, *named: JsonObject) -> None:
-    spec = {
-        "nodeName": name,
-        "bootID": "b",
-        "summary": {"gpus": 2, "healthy": "2/2", "product": "x", "driver": "1", "clique": "-"},
-    }
-    kind = {"apiVersion": NODE_INVENTORIES.api_version, "kind": NODE_INVENTORIES.kind}
-    await kube.create(NODE_INVENTORIES, {**kind, "metadata": {"name": name}, "spec": spec})
-    await kube.merge_patch(NODE_INVENTORIES, name, {"status": {"bindingClaims": list(named)}}, subresource="status")
 
 
 async def named(kube: Kube, node: str, *wanted: tuple[str, str]) -> None:
@@ -111,7 +101,7 @@ async def test_a_claim_is_named_until_its_node_has_answered(kube: Kube) -> None:
 
 async def test_a_new_leader_corrects_what_an_earlier_one_named(kube: Kube) -> None:
     gone = {"driver": GPU_DRIVER, "namespace": "default", "name": "gone", "uid": "uid-of-gone"}
-    await a_node(kube, "node-a", gone)
+    await a_node(kube, "node-a", bindingClaims=[gone])
     await allocated(kube, "waits", result("gpu-0", pool="node-b", **BINDS))
     async with naming(kube):
         await named(kube, "node-a")

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.inventories import gpu, inventory_object, inventory_spec
+from support.ports import free_port
 from support.shipped import create_definitions
 
 from dra_driver.api.meta import LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES
@@ -38,12 +38,6 @@ async def controller(server: SimulatedApiServer, folder: Path, *arguments: str) 
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
-from prometheus_client import CollectorRegistry
 from support.background import background
 from support.inventories import gpu, inventory_object, inventory_spec
 from support.observed_api import ObservedApiServer
@@ -22,7 +21,6 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Watches
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish.live import LivePolicies
-from dra_driver.publish.metrics import PublishingCounters
 from dra_driver.publish.pools import Publication, PublishingListeners
 from dra_driver.runtime import memory
 
@@ -55,7 +53,6 @@ class Terms:
 
 @pytest.fixture
 async def replica(kube: Kube) -> Replica[Parts]:
-    counters = PublishingCounters(CollectorRegistry())
     publication = Publication(
         driver=GPU_DRIVER,
         policies=lambda watches, changed: LivePolicies(watches, GPU_DRIVER, Gates.DEFAULT, changed),
@@ -63,7 +60,7 @@ async def replica(kube: Kube) -> Replica[Parts]:
 
     def build() -> Parts:
         watches = Watches(kube)
-        slices = PublishedSlices(watches, publication, PublishingListeners(), counters, workers=2)
+        slices = PublishedSlices(watches, publication, PublishingListeners(), workers=2)
         return Parts(watches, slices, PolicyKeeper(watches, Gates.DEFAULT))
 
     return Replica(build)

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from support.observed_api import ObservedApiServer
 from support.plugin import eventually, short_folder
 from support.plugin_process import PluginForks
 from support.pod_resources import kubelet, pod
+from support.ports import free_port
 from support.real_node import RealNode
 from support.spans import collecting
 
@@ -48,12 +48,6 @@ async def scene(api_server: ObservedApiServer, kube: Kube, forks: PluginForks) -
         node = RealNode(api_server, kube, forks, folder)
         async with node.running():
             yield node
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def allocated(scene: RealNode) -> ClaimRef:

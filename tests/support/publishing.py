@@ -20,7 +20,8 @@ from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff, Mirror, Watches
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish.live import Changed, Decision, PolicySource
-from dra_driver.publish.pools import Narrator, Pace, PoolPublisher, Publication, PublishingListeners
+from dra_driver.publish.narrator import Narrator
+from dra_driver.publish.pools import Pace, PoolPublisher, Publication, PublishingListeners
 from dra_driver.runtime.tracing import OFF, Tracer
 
 PATIENCE_S = 10.0
@@ -30,6 +31,7 @@ class Recorded(Narrator):
     """What was told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.writes: list[tuple[str, str]] = []
         self.messages: list[str] = []
 
@@ -217,3 +219,12 @@ async def publishing(
         )
         async with background(scene.publisher.run()):
             yield
+
+
+@asynccontextmanager
+async def settled(scene: Scene, *gpus: GpuFacts, **options: Any) -> AsyncIterator[None]:
+    """As `publishing`: `node-a` reports these GPUs, and its pool is as it should be."""
+    await scene.node("node-a", *gpus)
+    async with publishing(scene, **options):
+        await scene.publishes(node_a=[facts.name for facts in gpus])
+        yield

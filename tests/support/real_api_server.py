@@ -8,7 +8,6 @@ lies beside the others.
 import os
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from support import versions
+from support.ports import free_port
 
 ASSETS = "KUBEBUILDER_ASSETS"
 _START_LIMIT_S = 90.0
@@ -36,12 +36,6 @@ def assets_folder() -> Path:
     if shutil.which("openssl") is None:
         pytest.skip("a real kube-apiserver needs a key for its tokens, and openssl to make it is not installed")
     return Path(folder)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -109,7 +103,7 @@ def start(
     key, tokens, token = folder / "sa.key", folder / "tokens.csv", secrets.token_hex(16)
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     tokens.write_text(f"{token},admin,admin,system:masters\n")
-    etcd_url, peer_url, port = f"http://127.0.0.1:{_free_port()}", f"http://127.0.0.1:{_free_port()}", _free_port()
+    etcd_url, peer_url, port = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", free_port()
     server = RealApiServer(f"https://127.0.0.1:{port}", token, folder / "certs/apiserver.crt", folder, False, gates)
     etcd = ["--data-dir", str(folder / "etcd"), "--listen-client-urls", etcd_url, "--advertise-client-urls", etcd_url]
     etcd += ["--listen-peer-urls", peer_url, "--log-level", "error", "--quota-backend-bytes", str(_ETCD_BYTES)]

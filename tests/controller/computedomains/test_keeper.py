@@ -1,7 +1,7 @@
 """Domains on the objects of an API server: they come up, say what is missing, and leave nothing behind."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from support.domain_cluster import (
     tended,
     until,
 )
+from support.late_watch import late
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import (
@@ -30,7 +31,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
 from dra_driver.errors import Rejected
-from dra_driver.kube.client import Endpoint, Kube, WatchEvent
+from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 
@@ -222,17 +223,7 @@ async def test_a_template_of_somebody_else_is_left_alone_and_named(kube: Kube, c
         assert "labels" not in stored["metadata"]
 
 
-class Late(Kube):
-    """A watch that shows templates late."""
-
-    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
-        async for event in super().watch(resource, **more):
-            if resource is RESOURCE_CLAIM_TEMPLATES:
-                await asyncio.sleep(1.0)
-            yield event
-
-
-@pytest.mark.parametrize("client", [Kube, Late])
+@pytest.mark.parametrize("client", [Kube, late(RESOURCE_CLAIM_TEMPLATES, 1.0)])
 async def test_a_name_that_becomes_free_is_taken_at_once(
     api_server: SimulatedApiServer, cluster: DomainCluster, client: type[Kube], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,9 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 from support.helm import CHART
 from support.rows import examples
 
+from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.migration.claims.publishing import final_values, kept_resources, values_for_cutover
 from dra_driver.migration.cutover.commands import Act, CutoverPlan, Results, Stage
@@ -251,6 +251,15 @@ def commands(stages: tuple[Stage, ...], until: Act | None = None) -> Iterator[st
             yield from step.commands
 
 
+def node_object(name: str, allocatable: Mapping[str, str], labels: Mapping[str, str] | None = None) -> JsonObject:
+    return {"kind": "Node", "metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}
+
+
+def daemon_set_object(name: str, *containers: JsonObject, owner: JsonObject | None = None) -> JsonObject:
+    metadata = {"name": name, "namespace": "nvidia", "ownerReferences": [owner] if owner is not None else []}
+    return {"kind": "DaemonSet", "metadata": metadata, "spec": {"template": {"spec": {"containers": [*containers]}}}}
+
+
 def plan_of(offering: Offering) -> CutoverPlan:
     policy = {"mig": [{"mode": "Dynamic"}]} if offering.mig_manager else None
     return cutover(offering, Migration((), (), (), (), (), policy=policy), GPU_DRIVER, Results())
@@ -349,8 +358,7 @@ def test_where_a_plan_brought_every_node_over_that_is_left_its_end_is_the_plan()
     by_plan = {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}
     slices = {"kind": "ResourceSlice", "spec": {"driver": GPU_DRIVER, "nodeName": "over"}}
     for labels, ends in ((by_plan, True), ({}, False)):
-        node = {"kind": "Node", "metadata": {"name": "over", "labels": labels}, "status": {"allocatable": {}}}
-        read = offering_of([node, slices], GPU_DRIVER)
+        read = offering_of([node_object("over", {}, labels), slices], GPU_DRIVER)
         assert plan_of(read).empty, "no device plugin is left"
         plan = plan_of(Offering(read.nodes, (DAEMON_SET,)))
         assert plan.has_only_its_end is ends
@@ -389,12 +397,7 @@ def test_pods_of_a_daemon_set_are_found_by_their_owner_since_their_names_change(
     offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False, held),), (DAEMON_SET,))
     evict = next(step for step in plan_of(offering).forward[1].steps if step.act is Act.EVICT)
     (line,) = [line for line in evict.commands if "watch" in line]
-    (tmp_path / "kubectl").write_text(
-        f'#!/bin/sh\necho "$*" >> {tmp_path}/typed\n[ "$3" = get ] && echo watch-x watch-y\n'
-    )
-    (tmp_path / "kubectl").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    subprocess.run(["bash", "-c", line], env=environment, check=False)
+    shell(line, f'echo "$*" >> {tmp_path}/typed\n[ "$3" = get ] && echo watch-x watch-y', tmp_path)
     asked, deleted = (tmp_path / "typed").read_text().splitlines()
     assert 'ownerReferences[0].name=="watch"' in asked
     assert deleted == "-n team delete pod watch-x watch-y"
@@ -450,10 +453,7 @@ Events:              <none>
 def test_whether_somebody_is_left_is_seen_in_what_kubectl_says(used: int, status: int, tmp_path: Path) -> None:
     offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False),), (DAEMON_SET,))
     (free,) = next(step.commands for step in plan_of(offering).forward[1].steps if step.act is Act.AWAIT_FREE)
-    (tmp_path / "kubectl").write_text(f"#!/bin/sh\ncat <<'END'\n{DESCRIBED.format(used=used)}END\n")
-    (tmp_path / "kubectl").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    assert subprocess.run(["bash", "-c", free], env=environment, check=False).returncode == status
+    assert shell(free, f"cat <<'END'\n{DESCRIBED.format(used=used)}END", tmp_path).returncode == status
 
 
 def shell(command: str, kubectl: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -537,19 +537,14 @@ def test_only_pods_that_have_gpus_are_moved(tmp_path: Path) -> None:
 def test_network_cards_and_what_a_person_says_is_no_gpu_are_not_waited_for_and_their_pods_stay(tmp_path: Path) -> None:
     """NVIDIA's Network Operator gives its cards names of the same prefix."""
     beside = {"nvidia.com/hostdev": "4", "nvidia.com/license-x": "9"}
-    node = {
-        "kind": "Node",
-        "metadata": {"name": "node-0"},
-        "status": {"allocatable": {"nvidia.com/gpu": "8", **beside}},
-    }
+    nodes = [node_object("node-0", {"nvidia.com/gpu": "8", **beside}), node_object("cards", beside)]
 
-    def held(name: str, resource: str) -> dict[str, object]:
+    def held(name: str, resource: str) -> JsonObject:
         spec = {"nodeName": "node-0", "containers": [{"name": "c", "resources": {"limits": {resource: "1"}}}]}
         return {"kind": "Pod", "metadata": {"name": name, "namespace": "t"}, "spec": spec}
 
     pods = [held("gpu", "nvidia.com/gpu"), held("card", "nvidia.com/hostdev"), held("lic", "nvidia.com/license-x")]
-    alone = {**node, "metadata": {"name": "cards"}, "status": {"allocatable": beside}}
-    read = offering_of([node, alone, *pods], GPU_DRIVER, ["nvidia.com/license-x"])
+    read = offering_of([*nodes, *pods], GPU_DRIVER, ["nvidia.com/license-x"])
     (gpu_node,) = read.nodes
     assert (gpu_node.resources, [holder.name for holder in gpu_node.holders]) == ({"nvidia.com/gpu": 8}, ["gpu"])
     plan = plan_of(Offering(read.nodes, (DAEMON_SET,)))
@@ -575,12 +570,9 @@ def test_what_an_earlier_plan_left_behind_is_taken_up() -> None:
     """A driver's label beside a device plugin, which the chart refuses, and a node that nobody offers."""
     labels = {DRIVER_RUNS: "yes", OFFERED_BY: "device-plugin"}
     nodes = [
-        {
-            "kind": "Node",
-            "metadata": {"name": name, "labels": its},
-            "status": {"allocatable": {"nvidia.com/gpu": amount}},
-        }
-        for name, its, amount in (("label", labels, "8"), ("nobody", {OFFERED_BY: "nobody"}, "0"), ("plain", {}, "8"))
+        node_object("label", {"nvidia.com/gpu": "8"}, labels),
+        node_object("nobody", {"nvidia.com/gpu": "0"}, {OFFERED_BY: "nobody"}),
+        node_object("plain", {"nvidia.com/gpu": "8"}),
     ]
     read = offering_of(nodes, GPU_DRIVER)
     plan = plan_of(Offering(read.nodes, (DAEMON_SET,)))
@@ -594,19 +586,15 @@ def test_what_an_earlier_plan_left_behind_is_taken_up() -> None:
 
 def test_there_is_no_plan_beside_nvidias_own_dra_driver() -> None:
     """Its slices have the name of ours: nobody could say whose they are."""
-    node = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    node = node_object("n", {"nvidia.com/gpu": "8"})
     cluster = {"apiVersion": "nvidia.com/v1alpha1", "kind": "GPUCluster", "metadata": {"name": "gpu-cluster"}}
     plugin = {"image": "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v26.8.0", "name": "gpus"}
-    daemon_set = {
-        "kind": "DaemonSet",
-        "metadata": {"name": "kubelet-plugin", "namespace": "n"},
-        "spec": {"template": {"spec": {"containers": [plugin]}}},
-    }
-    for other, name in ((cluster, "GPUCluster gpu-cluster"), (daemon_set, "DaemonSet n/kubelet-plugin")):
+    daemon_set = daemon_set_object("kubelet-plugin", plugin)
+    for other, name in ((cluster, "GPUCluster gpu-cluster"), (daemon_set, "DaemonSet nvidia/kubelet-plugin")):
         offering = offering_of([node, other], GPU_DRIVER)
         plan = plan_of(offering)
         assert plan.empty and not plan.back and plan.refusal.startswith(name)
-    domains = {**daemon_set, "spec": {"template": {"spec": {"containers": [{**plugin, "name": "compute-domains"}]}}}}
+    domains = daemon_set_object("kubelet-plugin", {**plugin, "name": "compute-domains"})
     for parts, refused in (
         ({"enabled": False}, False),
         ({"gpus": {"enabled": False}, "computeDomains": {"enabled": True}}, False),
@@ -627,16 +615,21 @@ def test_every_command_is_one_for_a_shell() -> None:
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
-def test_the_chart_takes_the_values() -> None:
-    chart = json.loads((Path(__file__).parents[3] / "charts" / "gpu-dra-driver" / "values.schema.json").read_text())
+@pytest.fixture
+def chart() -> JsonObject:
+    """The schema of its values."""
+    schema: JsonObject = json.loads((CHART / "values.schema.json").read_text())
+    return schema
+
+
+def test_the_chart_takes_the_values(chart: JsonObject) -> None:
     for policy in (None, {"mig": [{"mode": "Dynamic"}], "sharing": [{"strategy": "MPS", "replicas": 4}]}):
         migration = Migration((), (), (), (), (), policy=policy)
         jsonschema.validate(values_for_cutover(migration), chart)
         jsonschema.validate(final_values(migration), chart)
 
 
-def test_the_chart_takes_the_values_where_pods_go_on_to_ask_for_mig_devices() -> None:
-    chart = json.loads((Path(__file__).parents[3] / "charts" / "gpu-dra-driver" / "values.schema.json").read_text())
+def test_the_chart_takes_the_values_where_pods_go_on_to_ask_for_mig_devices(chart: JsonObject) -> None:
     pod = """
 apiVersion: v1
 kind: Pod
@@ -651,12 +644,9 @@ spec: {containers: [{name: main, image: cuda, resources: {limits: {nvidia.com/mi
 
 
 def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> None:
-    node = {
-        "kind": "Node",
-        "metadata": {"name": "n", "labels": {"nvidia.com/mig.config": "all-disabled"}},
-        "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8", "nvidia.com/gpu.shared": "0"}},
-    }
-    other = {"kind": "Node", "metadata": {"name": "cpu"}, "status": {"allocatable": {"cpu": "8"}}}
+    allocatable = {"cpu": "8", "nvidia.com/gpu": "8", "nvidia.com/gpu.shared": "0"}
+    node = node_object("n", allocatable, {"nvidia.com/mig.config": "all-disabled"})
+    other = node_object("cpu", {"cpu": "8"})
     limits = {"limits": {"nvidia.com/gpu": "1"}}
     owner: dict[str, object] = {"kind": "ReplicaSet", "name": "web-5d9", "controller": True}
     pod = {
@@ -671,11 +661,7 @@ def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> No
     }
     ended = {**pod, "metadata": {"name": "ended"}, "status": {"phase": "Succeeded"}}
     waiting = {**pod, "metadata": {"name": "waiting"}, "spec": {"containers": pod["spec"]["containers"]}}
-    daemon_set = {
-        "kind": "DaemonSet",
-        "metadata": {"name": "nvdp", "namespace": "nvidia"},
-        "spec": {"template": {"spec": {"containers": [{"image": "registry.local:5000/k8s-device-plugin:v0.18.0"}]}}},
-    }
+    daemon_set = daemon_set_object("nvdp", {"image": "registry.local:5000/k8s-device-plugin:v0.18.0"})
     slice_ = {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {"driver": GPU_DRIVER, "nodeName": "n"}}
     offering = offering_of([node, other, pod, ended, waiting, daemon_set, slice_], GPU_DRIVER)
     holder = GpuHolder("t", "web-1", ObjectRef("Deployment", "t", "web"), by_claim=False)
@@ -688,11 +674,10 @@ def test_feature_discovery_stays_although_it_has_the_image_of_the_device_plugin(
     """The device plugin's chart runs both from one image, each beside a sidecar that brings its configuration."""
     image = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
 
-    def daemon_set(name: str, command: str) -> dict[str, Any]:
+    def daemon_set(name: str, command: str) -> JsonObject:
         sidecar = {"image": image, "command": ["config-manager"]}
         program = {"image": image, "command": [command], "env": [{"name": "MIG_STRATEGY", "value": "mixed"}]}
-        spec = {"template": {"spec": {"containers": [sidecar, program]}}}
-        return {"kind": "DaemonSet", "metadata": {"name": name, "namespace": "nvidia"}, "spec": spec}
+        return daemon_set_object(name, sidecar, program)
 
     plugin = daemon_set("nvdp", "nvidia-device-plugin")
     discovery = daemon_set("nvdp-gpu-feature-discovery", "/usr/bin/gpu-feature-discovery")
@@ -712,11 +697,8 @@ def test_who_manages_the_daemon_set_must_change_it() -> None:
 def test_a_cluster_policy_stands_for_the_daemon_sets_that_it_owns() -> None:
     policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cp"}, "spec": {}}
     kyverno = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "metadata": {"name": "other"}}
-    daemon_set = {
-        "kind": "DaemonSet",
-        "metadata": {"name": "d", "namespace": "n", "ownerReferences": [{"kind": "ClusterPolicy"}]},
-        "spec": {"template": {"spec": {"containers": [{"image": "nvcr.io/nvidia/k8s-device-plugin:v0.18.0"}]}}},
-    }
+    plugin = {"image": "nvcr.io/nvidia/k8s-device-plugin:v0.18.0"}
+    daemon_set = daemon_set_object("d", plugin, owner={"kind": "ClusterPolicy"})
     offering = offering_of([policy, kyverno, daemon_set], GPU_DRIVER)
     assert offering.plugins == (DevicePlugin(Installed.OPERATOR, "", "cp"),)
     assert offering.mig_manager
@@ -728,10 +710,8 @@ def test_the_operator_is_known_by_what_its_cluster_policy_owns_if_that_was_not_g
     """`kubectl get daemonsets` does not show the ClusterPolicy. A patch of the DaemonSet would be undone."""
     owner = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cp", "controller": True}
 
-    def owned(name: str, image: str) -> dict[str, object]:
-        metadata = {"name": name, "namespace": "gpu-operator", "ownerReferences": [owner]}
-        spec = {"template": {"spec": {"containers": [{"image": f"nvcr.io/nvidia/{image}"}]}}}
-        return {"kind": "DaemonSet", "metadata": metadata, "spec": spec}
+    def owned(name: str, image: str) -> JsonObject:
+        return daemon_set_object(name, {"image": f"nvcr.io/nvidia/{image}"}, owner=owner)
 
     plugin = owned("nvidia-device-plugin-daemonset", "k8s-device-plugin:v0.18.0")
     offering = offering_of([plugin, owned("nvidia-dcgm", "cloud-native/dcgm:4")], GPU_DRIVER)
@@ -759,7 +739,7 @@ def test_the_operator_is_known_by_what_its_cluster_policy_owns_if_that_was_not_g
 def test_a_pod_has_gpus_of_the_device_plugin_whatever_claims_it_has_besides(
     limits: dict[str, str], claims: list[dict[str, str]], status: dict[str, object], by_claim: bool
 ) -> None:
-    node = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    node = node_object("n", {"nvidia.com/gpu": "8"})
     spec = {"nodeName": "n", "resourceClaims": claims, "containers": [{"name": "c", "resources": {"limits": limits}}]}
     pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "t"}, "spec": spec, "status": status}
     (gpu_node,) = offering_of([node, pod], GPU_DRIVER).nodes

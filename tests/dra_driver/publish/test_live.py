@@ -1,15 +1,16 @@
 """GpuPolicies in a cluster: what they change, when, and what is written where: dra_driver/publish/live.py."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from support.inventories import gpu, inventory_spec
+from support.late_watch import late
 from support.objects import allocation, claim, result
 from support.observed_api import ObservedApiServer
-from support.publishing import Scene, publishing
+from support.publishing import Scene, publishing, settled
 from support.shipped import create_definitions
 from support.spans import Recorder
 
@@ -28,7 +29,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
-from dra_driver.kube.client import Kube, WatchEvent
+from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange, Watches
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.decisions import decided
@@ -88,9 +89,7 @@ async def waiting(scene: Scene) -> Sequence[str]:
 
 
 async def test_a_policy_is_followed_live_and_undone_when_it_goes(scene: Scene) -> None:
-    await scene.node("node-a", A, B)
-    async with publishing(scene, policies=live):
-        await scene.publishes(node_a=[A.name, B.name])
+    async with settled(scene, A, B, policies=live):
         await applied(scene, "no-b", gpus={"uuids": [B.uuid]}, publish=False)
         await scene.publishes(node_a=[A.name])
         await scene.kube.delete(GPU_POLICIES, "no-b")
@@ -110,9 +109,7 @@ class SlowAnswers(Kube):
 async def test_a_change_for_a_node_is_one_look_at_it(scene: Scene, client: type[Kube]) -> None:
     """Its own write of the status is no news, which counts in a cluster of thousands of nodes."""
     recorder = Recorder()
-    await scene.node("node-a", A)
-    async with publishing(scene, policies=live, client=client, tracer=recorder.tracer):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, policies=live, client=client, tracer=recorder.tracer):
         await scene.rests()
         before = len(recorder.spans)
         await applied(scene, "shared", **SHARED)
@@ -122,9 +119,7 @@ async def test_a_change_for_a_node_is_one_look_at_it(scene: Scene, client: type[
 
 
 async def test_what_a_node_reports_before_a_write_is_answered_is_published(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, policies=live, client=SlowAnswers):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, policies=live, client=SlowAnswers):
         await applied(scene, "also", attributes={"rack": {"string": "r1"}})
         await scene.until(lambda: knows(scene, "also"))
         await scene.reports("node-a", A, B)
@@ -136,20 +131,8 @@ async def knows(scene: Scene, name: str) -> bool:
     return policy is not None and name in policy.gpus[0].policies
 
 
-class Behind(Kube):
-    """A watch that shows inventories late."""
-
-    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
-        async for event in super().watch(resource, **more):
-            if resource is NODE_INVENTORIES:
-                await asyncio.sleep(0.3)
-            yield event
-
-
 async def test_a_change_while_the_watch_is_behind_is_made_when_it_has_caught_up(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, policies=live, client=Behind):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, policies=live, client=late(NODE_INVENTORIES, 0.3)):
         await applied(scene, "also", attributes={"rack": {"string": "r1"}})
         await scene.until(lambda: has_attributes(scene, "rack"))
         await applied(scene, "more", attributes={"row": {"string": "7"}})
@@ -187,9 +170,7 @@ async def test_labels_of_nodes_select(scene: Scene) -> None:
 
 
 async def test_the_plugin_learns_what_holds_before_anybody_can_be_given_a_device(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, policies=live):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, policies=live):
         await applied(scene, "also", attributes={"rack": {"string": "r1"}})
         await applied(scene, "shared", priority=1, **SHARED)
         await scene.until(lambda: sharable(scene, A.name))
@@ -201,9 +182,7 @@ async def test_the_plugin_learns_what_holds_before_anybody_can_be_given_a_device
 
 @pytest.mark.parametrize("spec", [SHARED, {"publish": False}])
 async def test_slices_wait_until_the_plugin_can_learn_what_holds(scene: Scene, spec: JsonObject) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, policies=live):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, policies=live):
         scene.writes()
         scene.server.fail_next("PATCH", "/nodeinventories/node-a/status", 403, times=1000)
         published_at = dict(scene.publisher._published_at)
@@ -235,9 +214,7 @@ async def test_a_gpu_in_use_changes_when_its_claim_is_gone(
         made.append(source(kube, changed))
         return made[-1]
 
-    await scene.node("node-a", A, B)
-    async with publishing(scene, policies=made_policies, node_name="node-a" if source is live_on_node else None):
-        await scene.publishes(node_a=[A.name, B.name])
+    async with settled(scene, A, B, policies=made_policies, node_name="node-a" if source is live_on_node else None):
         await allocated(scene, "one", A.name)
         await allocated(scene, "admin", B.name, admin=True)
         await applied(scene, "shared", **SHARED)
@@ -289,9 +266,8 @@ async def test_facts_about_which_nothing_new_is_decided_are_published(scene: Sce
 
 
 async def test_a_restarted_publisher_keeps_what_is_in_use(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, policies=live):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, policies=live):
+        pass
     await allocated(scene, "one", A.name)
     await applied(scene, "gone", publish=False)
     async with publishing(scene, policies=live):
@@ -310,9 +286,7 @@ async def test_a_node_that_publishes_for_itself_lists_claims_only_when_a_policy_
         await read(users)
 
     monkeypatch.setattr(_Users, "read", counting)
-    await scene.node("node-a", A)
-    async with publishing(scene, policies=live_on_node, node_name="node-a"):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, policies=live_on_node, node_name="node-a"):
         await scene.kube.merge_patch(NODES, "node-a", {"metadata": {"labels": {"pool": "ml"}}})
         await scene.rests()
         assert lists == []

@@ -18,7 +18,8 @@ from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.kube.watch import Backoff, Watches
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
+from dra_driver.publish.metrics import PublishedPools
+from dra_driver.publish.narrator import Narrator
 from dra_driver.publish.pools import Figures, Pace, PoolPublisher, PoolState, Publication, PublishingListeners
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 from dra_driver.slices.features import ServerFeatures
@@ -61,7 +62,7 @@ async def test_pools_tell_their_generation_and_publication_and_that_they_fail(
         publisher = PoolPublisher(
             Watches(client),
             Publication(driver=GPU_DRIVER, policies=fixed()),
-            PublishingListeners(narrator=CountingNarrator(PublishingCounters(registry))),
+            PublishingListeners(narrator=Narrator(registry)),
             Pace(ask_after_s=0.0, retry=lambda: Backoff(first_s=0.01, longest_s=0.1)),
         )
         registry.register(PublishedPools(lambda: [publisher]))
@@ -92,15 +93,15 @@ def counted(registry: CollectorRegistry) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
 
-def test_what_is_told_is_counted_for_all_publishers_together() -> None:
+def test_what_is_told_is_counted() -> None:
     registry = CollectorRegistry()
-    counters = PublishingCounters(registry)
-    for narrator in (CountingNarrator(counters), CountingNarrator(counters)):
-        narrator.not_understood("a", InvalidInput("nonsense"))
-        narrator.lost_fields("a", ["taints"])
-        narrator.asking("a")
-        narrator.wrote("a", "update", 8)
-        narrator.refused("a", Unreachable("too busy"), 1.0)
+    narrator = Narrator(registry)
+    for pool in ("a", "b"):
+        narrator.not_understood(pool, InvalidInput("nonsense"))
+        narrator.lost_fields(pool, ["taints"])
+        narrator.asking(pool)
+        narrator.wrote(pool, "update", 8)
+        narrator.refused(pool, Unreachable("too busy"), 1.0)
         narrator.server_keeps(ServerFeatures(taints=True))
     samples = counted(registry)
     assert samples["gpu_dra_inventories_not_understood_total"] == 2

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from support.background import background
 from support.plugin import eventually
 
 from dra_driver.api.meta import JsonObject
@@ -53,29 +54,12 @@ class Scene:
         self.server = Server(*items)
         self.changes: list[bool] = []
         """For each call to look at the pool, whether it was because of a loss."""
-        self.slices = ObservedSlices(
-            Watches(self.server),
-            "gpu.nvidia.com",
-            None,
-            self._changed,
-            unseen_s=unseen_s,
-        )
+        watches = Watches(self.server)
+        self.slices = ObservedSlices(watches, "gpu.nvidia.com", None, self._changed, unseen_s=unseen_s)
 
     def _changed(self, pool: str, *, lost: bool) -> None:
         assert pool == "node-a"
         self.changes.append(lost)
-
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.slices.mirror.run())
-        await self.slices.mirror.synced.wait()
-        self.changes.clear()
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            self.slices.close()
 
     async def shows(self, kind: str, obj: JsonObject) -> None:
         self.server.events.put_nowait(WatchEvent(kind, obj))
@@ -86,9 +70,19 @@ class Scene:
         return [item.generation for item in self.slices.of_pool("node-a")]
 
 
+@asynccontextmanager
+async def watching(*items: JsonObject, unseen_s: float = 60.0) -> AsyncIterator[Scene]:
+    """A collection that has these items, as the watch shows it."""
+    scene = Scene(*items, unseen_s=unseen_s)
+    async with background(scene.slices.mirror.run()):
+        await scene.slices.mirror.synced.wait()
+        scene.changes.clear()
+        yield scene
+    scene.slices.close()
+
+
 async def test_a_creation_counts_at_once_and_its_event_is_no_news() -> None:
-    scene = Scene()
-    async with scene.watching():
+    async with watching() as scene:
         scene.slices.wrote(a_slice(version=5))
         assert scene.generations() == [1]
         await scene.shows("ADDED", a_slice(version=5))
@@ -101,8 +95,7 @@ def creation() -> CreateSlice:
 
 
 async def test_the_event_of_a_creation_may_come_before_the_answer() -> None:
-    scene = Scene()
-    async with scene.watching():
+    async with watching() as scene:
         with scene.slices.writing("node-a", creation()):
             await scene.shows("ADDED", a_slice(version=5))
             assert scene.generations() == [1]
@@ -113,8 +106,7 @@ async def test_the_event_of_a_creation_may_come_before_the_answer() -> None:
 
 
 async def test_what_others_do_to_a_slice_before_the_answer_to_its_creation_is_news() -> None:
-    scene = Scene()
-    async with scene.watching():
+    async with watching() as scene:
         with scene.slices.writing("node-a", creation()):
             await scene.shows("ADDED", a_slice(version=5))
             await scene.shows("MODIFIED", a_slice(version=6, generation=2))
@@ -123,8 +115,7 @@ async def test_what_others_do_to_a_slice_before_the_answer_to_its_creation_is_ne
 
 
 async def test_a_second_slice_from_a_creation_whose_answer_was_lost_is_news_after_the_answer() -> None:
-    scene = Scene()
-    async with scene.watching():
+    async with watching() as scene:
         with scene.slices.writing("node-a", creation()):
             await scene.shows("ADDED", a_slice("lost", version=4))
             assert scene.changes == []
@@ -133,8 +124,7 @@ async def test_a_second_slice_from_a_creation_whose_answer_was_lost_is_news_afte
 
 
 async def test_a_write_that_fails_after_its_event_is_news_and_one_without_event_is_not() -> None:
-    scene = Scene()
-    async with scene.watching():
+    async with watching() as scene:
         with suppress(Unreachable), scene.slices.writing("node-a", creation()):
             raise Unreachable("no answer")
         assert scene.changes == []
@@ -145,8 +135,7 @@ async def test_a_write_that_fails_after_its_event_is_news_and_one_without_event_
 
 
 async def test_an_update_is_not_taken_back_by_an_older_event() -> None:
-    scene = Scene(a_slice(version=1))
-    async with scene.watching():
+    async with watching(a_slice(version=1)) as scene:
         scene.slices.wrote(a_slice(version=9, generation=3))
         await scene.shows("MODIFIED", a_slice(version=5, generation=2))
         assert (scene.generations(), scene.changes) == ([3], [])
@@ -155,8 +144,7 @@ async def test_an_update_is_not_taken_back_by_an_older_event() -> None:
 
 
 async def test_a_slice_that_others_delete_is_a_loss_and_one_that_we_delete_is_not() -> None:
-    scene = Scene(a_slice("a"), a_slice("b"))
-    async with scene.watching():
+    async with watching(a_slice("a"), a_slice("b")) as scene:
         ours, _ = scene.slices.of_pool("node-a")
         scene.slices.deleting(ours)
         scene.slices.deleted(ours)
@@ -168,8 +156,7 @@ async def test_a_slice_that_others_delete_is_a_loss_and_one_that_we_delete_is_no
 
 
 async def test_the_event_of_our_deletion_may_come_before_the_answer() -> None:
-    scene = Scene(a_slice())
-    async with scene.watching():
+    async with watching(a_slice()) as scene:
         (ours,) = scene.slices.of_pool("node-a")
         scene.slices.deleting(ours)
         await scene.shows("DELETED", a_slice(version=7))
@@ -178,8 +165,7 @@ async def test_the_event_of_our_deletion_may_come_before_the_answer() -> None:
 
 
 async def test_a_deletion_that_was_refused_leaves_the_slice_to_others() -> None:
-    scene = Scene(a_slice())
-    async with scene.watching():
+    async with watching(a_slice()) as scene:
         (ours,) = scene.slices.of_pool("node-a")
         scene.slices.deleting(ours)
         scene.slices.not_deleted(ours)
@@ -190,8 +176,7 @@ async def test_a_deletion_that_was_refused_leaves_the_slice_to_others() -> None:
 
 async def test_the_answer_to_a_creation_that_comes_after_the_deletion_brings_nothing_back() -> None:
     """kubelet wiped the new slice before its creator heard of it."""
-    scene = Scene()
-    async with scene.watching():
+    async with watching() as scene:
         await scene.shows("ADDED", a_slice(version=5))
         await scene.shows("DELETED", a_slice(version=6))
         scene.slices.wrote(a_slice(version=5))
@@ -199,23 +184,20 @@ async def test_the_answer_to_a_creation_that_comes_after_the_deletion_brings_not
 
 
 async def test_another_slice_under_the_same_name_is_a_loss_and_a_find() -> None:
-    scene = Scene(a_slice(version=1, uid="old"))
-    async with scene.watching():
+    async with watching(a_slice(version=1, uid="old")) as scene:
         await scene.shows("ADDED", a_slice(version=9, uid="new", generation=2))
         assert (scene.generations(), scene.changes) == ([2], [True, False])
 
 
 async def test_a_creation_that_the_watch_never_shows_was_lost() -> None:
-    scene = Scene(unseen_s=0.01)
-    async with scene.watching():
+    async with watching(unseen_s=0.01) as scene:
         scene.slices.wrote(a_slice(version=5))
         await asyncio.sleep(0.05)
         assert (scene.generations(), scene.changes) == ([], [True])
 
 
 async def test_a_watch_that_is_broken_is_no_reason_to_forget_a_creation() -> None:
-    scene = Scene(unseen_s=0.01)
-    async with scene.watching():
+    async with watching(unseen_s=0.01) as scene:
         scene.slices.wrote(a_slice(version=5))
         scene.server.events.put_nowait(Unreachable("away", retry_after_s=60.0))
         await asyncio.sleep(0.05)
@@ -223,8 +205,7 @@ async def test_a_watch_that_is_broken_is_no_reason_to_forget_a_creation() -> Non
 
 
 async def test_a_creation_that_the_watch_does_not_show_after_it_was_broken_was_lost() -> None:
-    scene = Scene(unseen_s=0.01)
-    async with scene.watching():
+    async with watching(unseen_s=0.01) as scene:
         scene.slices.wrote(a_slice(version=5))
         scene.server.events.put_nowait(Unreachable("away", retry_after_s=0.05))
         await asyncio.sleep(0.02)
@@ -239,8 +220,7 @@ async def test_versions_that_are_no_numbers_have_no_order() -> None:
     for known, news in (("5", "x"), ("x", "5"), ("x", "w")):
         obj = a_slice(generation=1)
         obj["metadata"]["resourceVersion"] = known
-        scene = Scene(obj)
-        async with scene.watching():
+        async with watching(obj) as scene:
             obj = a_slice(generation=2)
             obj["metadata"]["resourceVersion"] = news
             await scene.shows("MODIFIED", obj)
@@ -248,8 +228,7 @@ async def test_versions_that_are_no_numbers_have_no_order() -> None:
 
 
 async def test_a_creation_that_was_deleted_again_before_it_was_seen_is_no_loss() -> None:
-    scene = Scene(unseen_s=0.01)
-    async with scene.watching():
+    async with watching(unseen_s=0.01) as scene:
         ours = scene.slices.wrote(a_slice(version=5))
         scene.slices.deleting(ours)
         scene.slices.deleted(ours)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from support.inventories import gpu, inventory_object, inventory_spec, mig
+from support.late_watch import late
 from support.observed_api import ObservedApiServer
-from support.publishing import LONG_AGO, A, B, Scene, at_rest, now, publishing
+from support.publishing import LONG_AGO, A, B, Scene, at_rest, now, publishing, settled
 from support.shipped import create_definitions
 from support.spans import Recorder
 
@@ -26,7 +27,7 @@ from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonOb
 from dra_driver.api.policy import MigRule, PublishingPolicy
 from dra_driver.devices.health import xid_condition
 from dra_driver.errors import ClusterError, Rejected
-from dra_driver.kube.client import Kube, Listing, WatchEvent
+from dra_driver.kube.client import Kube, Listing
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import pools
 from dra_driver.publish.policy_file import decode_policy
@@ -43,9 +44,7 @@ async def scene(api_server: ObservedApiServer, kube: Kube) -> Scene:
 
 
 async def test_each_node_gets_a_pool_of_its_devices(scene: Scene) -> None:
-    await scene.node("node-a", A, B)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name, B.name])
+    async with settled(scene, A, B):
         await scene.node("node-b")
         await scene.publishes(node_a=[A.name, B.name], node_b=[])
         assert scene.writes() == ["create", "create"]
@@ -66,9 +65,7 @@ async def test_slices_are_what_conformance_expects(scene: Scene) -> None:
 
 
 async def test_one_gpu_that_changes_is_one_write(scene: Scene) -> None:
-    await scene.node("node-a", A, B)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name, B.name])
+    async with settled(scene, A, B):
         scene.writes()
         await scene.reports("node-a", A, B.model_copy(update={"power_limit_watts": 350}))
         await scene.until(lambda: _attribute(scene, B.name, "powerLimitWatts", 350))
@@ -84,9 +81,8 @@ async def _attribute(scene: Scene, device: str, name: str, value: int) -> bool:
 
 async def test_a_restart_of_publisher_or_plugin_writes_nothing(scene: Scene) -> None:
     """Slices stay identical, down to their resourceVersion (behavior 16)."""
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
+        pass
     before = await scene.slices()
     scene.writes()
     async with publishing(scene):
@@ -109,9 +105,7 @@ async def test_without_a_registration_nothing_is_published_and_nobody_is_asked(s
 
 
 async def test_a_wipe_before_the_plugin_registers_again_is_made_good_with_its_registration(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, ask_after_s=60.0):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, ask_after_s=60.0):
         await scene.registers("node-a", LONG_AGO)
         await scene.wipe("node-a")
         await asyncio.sleep(0.1)
@@ -121,9 +115,7 @@ async def test_a_wipe_before_the_plugin_registers_again_is_made_good_with_its_re
 
 
 async def test_a_wipe_after_the_plugin_registered_again_is_made_good_at_once(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, ask_after_s=60.0):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, ask_after_s=60.0):
         await scene.registers("node-a")
         await scene.wipe("node-a")
         await scene.publishes(node_a=[A.name])
@@ -132,9 +124,7 @@ async def test_a_wipe_after_the_plugin_registered_again_is_made_good_at_once(sce
 
 async def test_what_a_dead_plugin_reported_is_not_restored(scene: Scene) -> None:
     """Neither by this publisher, nor by the next; the plugin is asked once."""
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         await scene.registers("node-a", LONG_AGO)
         await scene.wipe("node-a")
         await scene.until(lambda: _asked(scene, LONG_AGO))
@@ -162,9 +152,7 @@ async def test_a_plugin_that_answers_gets_its_slices_back(scene: Scene) -> None:
 
 
 async def test_slices_that_somebody_deletes_again_and_again_come_back_with_a_question_each(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         for _ in range(3):
             asked = (await scene.kube.get(NODE_INVENTORIES, "node-a"))["spec"]["registrations"][0]["time"]
             await scene.wipe("node-a")
@@ -228,9 +216,8 @@ async def test_the_pool_goes_with_its_inventory(scene: Scene) -> None:
 async def test_slices_whose_inventory_went_while_nobody_published_are_removed_and_those_of_others_are_not(
     scene: Scene,
 ) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
+        pass
     foreign = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -248,9 +235,7 @@ async def test_slices_whose_inventory_went_while_nobody_published_are_removed_an
 
 
 async def test_a_deleted_node_takes_its_pool_along_and_comes_back_with_a_new_owner(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         await scene.kube.delete(NODES, "node-a")
         await scene.publishes()
         await scene.node("node-a", A)
@@ -260,9 +245,7 @@ async def test_a_deleted_node_takes_its_pool_along_and_comes_back_with_a_new_own
 
 
 async def test_what_others_did_to_a_slice_is_undone_and_their_labels_stay(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         scene.writes()
         name = (await scene.slices())[0]["metadata"]["name"]
         await scene.kube.merge_patch(RESOURCE_SLICES, name, {"metadata": {"labels": {"team": "a"}}})
@@ -275,9 +258,7 @@ async def test_what_others_did_to_a_slice_is_undone_and_their_labels_stay(scene:
 
 
 async def test_a_duplicate_is_removed(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         copy = (await scene.slices())[0]
         copy["metadata"] = {"generateName": copy["metadata"]["generateName"], "labels": copy["metadata"]["labels"]}
         await scene.kube.create(RESOURCE_SLICES, copy)
@@ -340,9 +321,7 @@ class SlowToListSlices(Kube):
 
 
 async def test_a_wipe_after_a_deletion_that_failed_is_a_loss(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         (observed,) = scene.publisher._slices.of_pool("node-a")
         scene.server.fail_next("DELETE", "/resourceslices/", 503)
         with pytest.raises(ClusterError):
@@ -355,9 +334,8 @@ async def test_a_wipe_after_a_deletion_that_failed_is_a_loss(scene: Scene) -> No
 
 
 async def test_nothing_is_written_before_the_slices_that_are_there_were_read(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
+        pass
     scene.writes()
     async with publishing(scene, client=SlowToListSlices):
         await scene.publishes(node_a=[A.name])
@@ -365,9 +343,7 @@ async def test_nothing_is_written_before_the_slices_that_are_there_were_read(sce
 
 
 async def test_the_loss_of_a_slice_of_no_known_node_is_no_matter(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         scene.publisher._slices_changed("node-z", lost=True)
         await scene.rests()
 
@@ -378,9 +354,7 @@ async def test_a_node_that_comes_back_under_the_policy_is_asked_whether_its_plug
         "withhold: [{nodes: {labelSelector: {matchLabels: {out: a}}}}]}",
         about="policy",
     )
-    await scene.node("node-a", A)
-    async with publishing(scene, policy=policy):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, policy=policy):
         await scene.registers("node-a", LONG_AGO)
         await scene.kube.merge_patch(NODES, "node-a", {"metadata": {"labels": {"out": "a"}}})
         await scene.publishes()
@@ -395,9 +369,7 @@ async def test_a_node_that_comes_back_under_the_policy_is_asked_whether_its_plug
 
 
 async def test_an_inventory_that_is_too_large_is_not_read_and_its_pool_stays(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         xid = xid_condition(79, since="2026-01-01T00:00:00Z").model_copy(update={"message": "x" * 1024})
         sick = HealthFacts(healthy=False, conditions=[xid] * 64)
         await scene.reports("node-a", *(gpu(number, health=sick) for number in range(16)))
@@ -481,9 +453,8 @@ async def test_a_publisher_on_a_node_minds_its_own_pool(scene: Scene) -> None:
 
 async def test_who_publishes_can_change_and_not_a_slice_is_written(scene: Scene) -> None:
     """From the controller to the node's own plugin, and back."""
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
+        pass
     before = await scene.slices()
     scene.writes()
     for node_name in ("node-a", None):
@@ -535,9 +506,7 @@ async def test_two_publishers_at_once_agree(scene: Scene) -> None:
 
 
 async def test_the_api_server_going_away_ends_nothing(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         await scene.server.stop()
         await asyncio.sleep(0.1)
         await scene.server.start()
@@ -547,9 +516,7 @@ async def test_the_api_server_going_away_ends_nothing(scene: Scene) -> None:
 
 async def test_a_lost_history_is_read_again(scene: Scene) -> None:
     """410: what happened meanwhile is found by listing, wipes included."""
-    await scene.node("node-a", A)
-    async with publishing(scene):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A):
         await scene.server.stop()
         scene.server.store.compact()
         await scene.server.start()
@@ -588,9 +555,7 @@ def _without_capacity(obj: JsonObject) -> JsonObject:
 
 
 async def test_fields_that_the_server_drops_are_reported_once_and_not_sent_again_and_again(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, client=Forgetful):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, client=Forgetful):
         for _ in range(3):
             await scene.registers("node-a")
             await scene.rests()
@@ -695,37 +660,16 @@ class Silent(Kube):
 
 
 async def test_nothing_is_published_before_it_is_known_what_the_server_keeps(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, client=Silent):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, client=Silent):
+        pass
     assert scene.narrator.messages == ["unknown: slice: a webhook knows no dry runs"] * 3
-
-
-class Behind(Kube):
-    """A watch that shows everything a little late."""
-
-    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
-        async for event in super().watch(resource, **more):
-            if resource is RESOURCE_SLICES:
-                await asyncio.sleep(0.2)
-            yield event
-
-
-class BehindOnInventories(Kube):
-    """A watch that shows inventories late, and this publisher too much of the past."""
-
-    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
-        async for event in super().watch(resource, **more):
-            if resource is NODE_INVENTORIES:
-                await asyncio.sleep(0.4)
-            yield event
 
 
 async def test_an_earlier_registration_is_never_taken_for_an_answer(scene: Scene) -> None:
     """The plugin registered again and died before it was asked; news of that are late."""
     later = now(-1800)
     await scene.node("node-a", A, registered=LONG_AGO)
-    async with publishing(scene, client=BehindOnInventories, ask_after_s=0.2):
+    async with publishing(scene, client=late(NODE_INVENTORIES, 0.4), ask_after_s=0.2):
         await scene.until(lambda: _ready(scene.publisher))
         await scene.registers("node-a", later)
         await scene.until(lambda: _asked(scene, later))
@@ -739,9 +683,7 @@ async def _ready(publisher: PoolPublisher) -> bool:
 
 
 async def test_a_watch_that_is_behind_leads_to_no_write_that_was_done_already(scene: Scene) -> None:
-    await scene.node("node-a", A)
-    async with publishing(scene, client=Behind):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, client=late(RESOURCE_SLICES, 0.2)):
         await scene.reports("node-a", B)
         await scene.publishes(node_a=[B.name])
         await scene.reports("node-a", A, B)
@@ -756,9 +698,8 @@ async def test_a_watch_that_is_behind_leads_to_no_write_that_was_done_already(sc
 
 async def test_each_look_at_a_pool_is_a_span_with_its_writes(scene: Scene) -> None:
     recorder = Recorder()
-    await scene.node("node-a", A)
-    async with publishing(scene, tracer=recorder.tracer):
-        await scene.publishes(node_a=[A.name])
+    async with settled(scene, A, tracer=recorder.tracer):
+        pass
     first = next(span for span in recorder.spans if span.name == "publish")
     assert dict(first.attributes or {}) == {
         "gpu_dra.pool": "node-a",
