@@ -20,6 +20,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 import yaml
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -274,7 +275,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -
     column, or, if the last column has sentences and little room, in lines of its own below the others.
     """
     rows = [[cell if isinstance(cell, Text) else shown_safely(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    widths = [max(cell_len(str(cell)) for cell in column) for column in zip(headings, *rows, strict=True)]
     natural = sum(width + _GAP for width in widths)
     if not sys.stdout.isatty():
         console = SafeConsole(highlight=False, markup=False, emoji=False, width=natural)
@@ -311,7 +312,8 @@ def _print_stacked(console: Console, rows: Sequence[Sequence[str | Text]], width
     for number, row in enumerate(rows):
         style = "bold" if number == 0 else ""
         *first, last = map(str, row)
-        line = (" " * _GAP).join(cell.ljust(size) for cell, size in zip(first, widths, strict=False)).rstrip()
+        padded = (cell + " " * (size - cell_len(cell)) for cell, size in zip(first, widths, strict=False))
+        line = (" " * _GAP).join(padded).rstrip()
         console.print(line, style=style, soft_wrap=True)
         folded = textwrap.wrap(last, width, break_long_words=False, break_on_hyphens=False)
         console.print("\n".join(indent + part for part in folded), style=style, soft_wrap=True)

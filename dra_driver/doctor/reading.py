@@ -201,10 +201,10 @@ class Reader:
         slice_ = probe(_PROBE_DRIVER, None, counters_apart=apart)
         try:
             answer = await self.waited("a probe", self._kube.create(RESOURCE_SLICES, slice_, dry_run=True))
+            return SeenKind((kept_features(answer, counters_apart=apart),))
         except ClusterError as error:
             what = "the slice fields that the API server keeps"
             return SeenKind((), _unread(what, error, "create", RESOURCE_SLICES))
-        return SeenKind((kept_features(answer, counters_apart=apart),))
 
     async def _gates(self) -> SeenKind[tuple[str, bool]]:
         gates: dict[str, bool] = {}

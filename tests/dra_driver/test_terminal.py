@@ -129,6 +129,37 @@ def test_a_pipe_gets_a_line_for_each_row_without_spaces_at_its_end(capsys: pytes
     assert capsys.readouterr().out.splitlines()[-1] == "a.yaml:1:1" + " " * 43 + "error     is a list"
 
 
+@rows(
+    "width, lines",
+    [
+        (
+            None,
+            ["PLACE        SEVERITY  WHAT", "日本.yaml:1  error     is a list, not an object with apiVersion and kind"],
+        ),
+        (
+            60,
+            [
+                "PLACE        SEVERITY",
+                "    WHAT",
+                "日本.yaml:1  error",
+                "    is a list, not an object with apiVersion and kind",
+            ],
+        ),
+    ],
+)
+def test_a_wide_character_takes_two_columns(
+    width: int | None, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = StringIO() if width is None else Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("TERM", "dumb")
+    sentence = "is a list, not an object with apiVersion and kind"
+    print_table(("PLACE", "SEVERITY", "WHAT"), [("日本.yaml:1", "error", sentence)])
+    assert [line.rstrip() for line in screen.getvalue().splitlines()] == lines
+
+
 def test_a_watch_never_waits_in_a_pager(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)

@@ -8,6 +8,7 @@ import pytest
 from support.installation import NODES, NOW, RELEASE, FakeKube, Installation, account
 from support.rows import rows
 
+from dra_driver.api.meta import RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.cli.doctor import progress, shipped_checks
 from dra_driver.doctor.cluster import ClusterView, KubeletSeen, ReleaseSeen, facts_from
 from dra_driver.doctor.findings import Verdict, examined
@@ -93,6 +94,18 @@ async def test_a_server_that_does_not_answer_ends_it() -> None:
     kube.fail = {"/version": Unreachable("no route to host")}
     with pytest.raises(Unreachable):
         await read(kube)
+
+
+async def test_a_probe_that_is_answered_with_something_else_leaves_only_its_check_unknown() -> None:
+    class Odd(FakeKube):
+        async def create(self, resource: Resource, obj: JsonObject, *, dry_run: bool = False) -> JsonObject:
+            answer = await super().create(resource, obj, dry_run=dry_run)
+            return {"kind": "Status"} if resource == RESOURCE_SLICES else answer
+
+    unknown = [
+        check for check, verdict in verdicts(await read(Odd(Installation()))).items() if verdict is Verdict.UNKNOWN
+    ]
+    assert unknown == ["features"]
 
 
 async def test_a_probe_that_may_not_be_made_leaves_gates_to_the_servers_metrics() -> None:
