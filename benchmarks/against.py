@@ -92,7 +92,11 @@ UNITS = {
     "memory of no file after 1,000 claims": "MiB",
     "processor at rest": "% of a core",
     "wakeups at rest": "a second",
+    "one prepare after the rest": "ms",
+    "one unprepare after the rest": "ms",
     "start to slices visible": "s",
+    "one prepare after the start": "ms",
+    "one unprepare after the start": "ms",
 }
 
 
@@ -291,17 +295,26 @@ async def calls(nodes: Sequence[Node], count: int, batch: int, text: str) -> Non
         node.figures[f"processor time, prepare and unprepare of {text}"] = spent_s * 1e3 / count
 
 
+async def one_call(nodes: Sequence[Node], when: str) -> None:
+    for node in nodes:
+        names = (f"one prepare{when}", f"one unprepare{when}")
+        await asyncio.to_thread(node.turn, await node.claims(1), 1, names)
+
+
 async def one_round(nodes: Sequence[Node], first: int, quiet_s: float) -> None:
     for node in (*nodes[first:], *nodes[:first]):
         await node.start()
     await asyncio.sleep(SETTLE_S)
     for node in nodes:
         node.weigh("after the start")
+    await one_call(nodes, " after the start")
+    await asyncio.sleep(SETTLE_S)
     before = [(node.processor_s(), node.wakeups()) for node in nodes]
     await asyncio.sleep(quiet_s)
     for node, (processor_s, wakeups) in zip(nodes, before, strict=True):
         node.figures["processor at rest"] = 100 * (node.processor_s() - processor_s) / quiet_s
         node.figures["wakeups at rest"] = (node.wakeups() - wakeups) / quiet_s
+    await one_call(nodes, " after the rest")
     await calls(nodes, ONES, 1, "one")
     await calls(nodes, EIGHTS, GPUS, "eight")
     for node in nodes:
