@@ -5,10 +5,9 @@ Source of the grammar of selectors: Kubernetes' "Labels and Selectors"; selectab
 """
 
 import asyncio
-import base64
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -120,26 +119,20 @@ _EXISTS = re.compile(r"^(?P<absent>!\s*)?(?P<key>[A-Za-z0-9][-A-Za-z0-9_./]*)$")
 def _label_terms(text: str) -> Iterator[Predicate]:
     """Raises ApiError 400 for text that is no selector."""
     for part in filter(None, (part.strip() for part in _COMMA.split(text))):
-        yield partial(_has_labels, _label_term(part))
+        if match := _IN_SET.match(part):
+            values = {value.strip() for value in match["values"].split(",")}
+            yield partial(_has_label, match["key"], values, match["op"] == "in")
+        elif match := _EQUALITY.match(part):
+            yield partial(_has_label, match["key"], {match["value"]}, match["op"] != "!=")
+        elif match := _EXISTS.match(part):
+            yield partial(_has_label, match["key"], {None}, match["absent"] is not None)
+        else:
+            raise bad_request(f"unable to parse requirement: found {part!r}, expected: a label selector")
 
 
-def _has_labels(term: Callable[[dict[str, str]], bool], obj: JsonObject) -> bool:
-    return term(obj["metadata"].get("labels") or {})
-
-
-def _label_term(term: str) -> Callable[[dict[str, str]], bool]:
-    if match := _IN_SET.match(term):
-        key, values = match["key"], {value.strip() for value in match["values"].split(",")}
-        if match["op"] == "in":
-            return lambda labels: labels.get(key) in values
-        return lambda labels: labels.get(key) not in values
-    if match := _EQUALITY.match(term):
-        key, op, value = match["key"], match["op"], match["value"]
-        return lambda labels: (labels.get(key) == value) is (op != "!=")
-    if match := _EXISTS.match(term):
-        key, absent = match["key"], match["absent"] is not None
-        return lambda labels: (key in labels) is not absent
-    raise bad_request(f"unable to parse requirement: found {term!r}, expected: a label selector")
+def _has_label(key: str, values: Container[str | None], among: bool, obj: JsonObject) -> bool:
+    """Whether the label's value, None if it is absent, is one of `values`; not `among`: whether it is none of them."""
+    return ((obj["metadata"].get("labels") or {}).get(key) in values) is among
 
 
 def _field_terms(text: str, allowed: Sequence[str]) -> Iterator[Predicate]:
@@ -198,19 +191,15 @@ def list_page(store: Store, target: RequestTarget, query: ListQuery) -> Page:
         return Page(matching[start:], revision)
     store.keep_page(target.kind.key, revision, entries)
     rest = len(matching) - end if not query.terms else None
-    return Page(matching[start:end], revision, _token(revision, end), rest)
-
-
-def _token(revision: int, start: int) -> str:
-    return base64.urlsafe_b64encode(json.dumps({"rv": revision, "start": start}).encode()).decode()
+    return Page(matching[start:end], revision, f"{revision}.{end}", rest)
 
 
 def _read_token(token: str) -> tuple[int, int]:
     try:
-        content = json.loads(base64.urlsafe_b64decode(token.encode()))
-        return int(content["rv"]), int(content["start"])
-    except (ValueError, KeyError, TypeError) as error:
+        revision, start = map(int, token.split("."))
+    except ValueError as error:
         raise bad_request("continue key is not valid") from error
+    return revision, start
 
 
 def list_metadata(page: Page) -> JsonObject:
