@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
-from typing import Literal, Never
+from typing import Literal
 
 from dra_driver import kubernetes
 from dra_driver.allocation.behavior import Behavior
@@ -59,12 +59,11 @@ class SimulatedClaimController:
         self._complaints: set[tuple[str, str]] = set()
         """UID of the pod, and message; as long as the pod exists."""
 
-    async def run(self) -> Never:
+    async def run(self) -> None:
         _, self._minor = await self._kube.server_version()
         async with asyncio.TaskGroup() as group:
             await follow((self._pods, self._claims, self._templates), group)
             group.create_task(self._queue.work(self._handle, workers=4))
-        raise AssertionError("reflectors and workers run until they are cancelled")
 
     # -- what a change means
 
@@ -236,7 +235,7 @@ class SimulatedTaintEviction:
         self._claims = Mirror(kube, RESOURCE_CLAIMS, keep=ResourceClaim.of, on_change=lambda _: self._wake.set())
         self._pods = Reflector(kube, PODS)
 
-    async def run(self) -> Never:
+    async def run(self) -> None:
         _, minor = await self._kube.server_version()
         if not Behavior.of(minor).taints:
             await asyncio.Event().wait()
@@ -247,7 +246,6 @@ class SimulatedTaintEviction:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), wait_s)
                 self._wake.clear()
-        raise AssertionError("reflectors run until they are cancelled")
 
     async def _look(self) -> float | None:
         """Evict whose time has come; answers after how many seconds to look again."""

@@ -121,14 +121,13 @@ class SimulatedScheduler:
         """Whether a node was chosen for the pod, also if its devices are still prepared before it is bound."""
         return is_scheduled(pod) or pod["metadata"]["uid"] in self._assumed
 
-    async def run(self) -> Never:
+    async def run(self) -> None:
         mirrors: list[Mirror[Any]] = [self._pods, self._nodes, self._claims, self._classes, self._slices]
         _, minor = await self._kube.server_version()
         self._behavior = Behavior.of(minor)
         async with asyncio.TaskGroup() as group:
             await follow(mirrors, group)
             group.create_task(self._schedule_forever())
-        raise AssertionError("reflectors and the scheduling loop run until they are cancelled")
 
     # -- what changed
 
@@ -238,9 +237,7 @@ class SimulatedScheduler:
         return claims_of
 
     def _claim(self, key: Key) -> JsonObject | None:
-        if key in self._claims.objects or key in self._written_claims:
-            return self._written_claims.get(key) or self._claims.objects[key]
-        return None
+        return self._written_claims.get(key) or self._claims.objects.get(key)
 
     def _placement(self, pod: JsonObject, claims: Sequence[JsonObject]) -> Placement:
         """The best node: the first one, unless preference lists make another one better. Raises _Waits."""

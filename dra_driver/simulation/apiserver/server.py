@@ -108,7 +108,10 @@ class SimulatedApiServer:
         try:
             return await self.answer(request)
         except ApiError as error:
-            return _failure(error)
+            retry_after = (error.details or {}).get("retryAfterSeconds")
+            headers = {"Retry-After": str(retry_after)} if retry_after else {}
+            body = encode(error.to_status())
+            return web.Response(body=body, status=error.status, content_type="application/json", headers=headers)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Raises ApiError for a refusal."""
@@ -125,13 +128,3 @@ class SimulatedApiServer:
         if isinstance(body, str):
             return web.Response(text=body)
         return web.Response(body=encode(body), content_type="application/json")
-
-
-def _failure(error: ApiError) -> web.Response:
-    headers = {}
-    retry_after = (error.details or {}).get("retryAfterSeconds")
-    if retry_after:
-        headers["Retry-After"] = str(retry_after)
-    return web.Response(
-        body=encode(error.to_status()), status=error.status, content_type="application/json", headers=headers
-    )

@@ -100,7 +100,7 @@ class SimulatedKubelet:
         """Start as kubelet does: this node's slices are deleted, plugins register, pods are synced."""
         self.claims.load()
         self._tasks = [
-            asyncio.create_task(self._wipe({"spec.nodeName": self.node_name})),
+            asyncio.create_task(self._wipe(f"spec.nodeName={self.node_name}")),
             asyncio.create_task(self.registry.run()),
             asyncio.create_task(self._pods.run()),
             asyncio.create_task(self._reconcile()),
@@ -180,10 +180,9 @@ class SimulatedKubelet:
         await asyncio.sleep(self._times.wipe_after_s)
         self._seen_drivers.discard(driver)
         self._wipes.pop(driver, None)
-        await self._wipe({"spec.nodeName": self.node_name, "spec.driver": driver})
+        await self._wipe(f"spec.nodeName={self.node_name},spec.driver={driver}")
 
-    async def _wipe(self, selector: dict[str, str]) -> None:
-        fields = ",".join(f"{key}={value}" for key, value in selector.items())
+    async def _wipe(self, fields: str) -> None:
         while True:
             try:
                 await self._kube.delete_collection(RESOURCE_SLICES, field_selector=fields)
