@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Never
 from uuid import uuid4
 
@@ -56,6 +57,7 @@ from dra_driver.simulation.pods import (
     released,
     without_finalizer,
 )
+from dra_driver.simulation.workloads.workload_plan import conditions_of
 from dra_driver.simulation.writes import delete, patch_status, tell, timestamp
 
 _log = structlog.get_logger(__name__)
@@ -419,13 +421,12 @@ class SimulatedScheduler:
 
     async def _report(self, pod: JsonObject, reason: str) -> None:
         """Condition and event, once per reason."""
-        known = [item for item in (pod.get("status") or {}).get("conditions") or () if item["type"] == "PodScheduled"]
-        if known and known[0].get("message") == reason:
+        known = (pod.get("status") or {}).get("conditions") or ()
+        if any(item["type"] == "PodScheduled" and item.get("message") == reason for item in known):
             return
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": reason}
-        condition["lastTransitionTime"] = known[0].get("lastTransitionTime") if known else timestamp()
-        conditions = [item for item in (pod.get("status") or {}).get("conditions") or () if item not in known]
-        await patch_status(self._kube, pod, {"conditions": [*conditions, condition]})
+        condition = ("PodScheduled", False, "Unschedulable", reason)
+        conditions = conditions_of(pod, datetime.now(UTC), condition, keep=True)
+        await patch_status(self._kube, pod, {"conditions": conditions})
         await tell(self._kube, NAME, pod, "Warning", "FailedScheduling", reason)
 
 
