@@ -10,9 +10,9 @@ import re
 from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import Path, value_at
 from dra_driver.apirules.status import ApiError, bad_request, expired
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
 from dra_driver.simulation.apiserver.store import Store, StoredVersion, StoreEvent, encode
@@ -143,14 +143,12 @@ def _field_terms(text: str, allowed: Sequence[str]) -> Iterator[Predicate]:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         if match["key"] not in allowed:
             raise bad_request(f"field label not supported: {match['key']}")
-        yield partial(_has_field, match["key"].split("."), match["value"], match["op"] != "!=")
+        yield partial(_has_field, tuple(match["key"].split(".")), match["value"], match["op"] != "!=")
 
 
-def _has_field(path: Sequence[str], wanted: str, equal: bool, obj: JsonObject) -> bool:
+def _has_field(path: Path, wanted: str, equal: bool, obj: JsonObject) -> bool:
     """Compared as the server does: absent is the empty string."""
-    value: Any = obj
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
+    value = value_at(obj, path)
     text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return (text == wanted) is equal
 

@@ -194,12 +194,6 @@ def pod_claims(pod: JsonObject) -> list[KubeletClaim]:
     return claims
 
 
-def container_cdi_ids(pod: JsonObject, container: JsonObject, records: Iterable[ClaimRecord]) -> list[str]:
-    """The CDI devices of one container, each once."""
-    devices = container_devices(pod, container, records)
-    return list(dict.fromkeys(name for _, _, device in devices for name in device.cdi_ids))
-
-
 def container_devices(
     pod: JsonObject, container: JsonObject, records: Iterable[ClaimRecord]
 ) -> Iterator[tuple[str, str, AnsweredDevice]]:

@@ -32,7 +32,6 @@ from dra_driver.simulation.kubelet import pods, shell
 from dra_driver.simulation.kubelet.claim_manager import (
     ClaimManager,
     ClaimRecord,
-    container_cdi_ids,
     container_devices,
 )
 from dra_driver.simulation.kubelet.containers import Containers, ContainerStanding
@@ -256,7 +255,8 @@ class SimulatedKubelet:
         specs = read_folders(self._cdi_folders)
         written, described = [], {}
         for container in pods.containers_of(pod):
-            ids = container_cdi_ids(pod, container, self.claims.records())
+            devices = container_devices(pod, container, self.claims.records())
+            ids = list(dict.fromkeys(name for _, _, device in devices for name in device.cdi_ids))
             plain = ContainerDescription(env=tuple(pods.environment(pod, container)))
             described[container["name"]] = inject(plain, ids, specs)
             written.append({"name": container["name"], "cdiDevices": ids} | _described(described[container["name"]]))
