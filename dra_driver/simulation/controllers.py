@@ -27,6 +27,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Mirror, Reflector, follow
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.names import POD_CLAIM_ANNOTATION, DeviceId
+from dra_driver.runtime.tasks import until
 from dra_driver.simulation.pods import (
     claim_entries,
     generated_claims,
@@ -243,8 +244,7 @@ class SimulatedTaintEviction:
             await follow((self._slices, self._claims, self._pods), group)
             while True:
                 wait_s = await self._look()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), wait_s)
+                await until(self._wake, wait_s)
                 self._wake.clear()
 
     async def _look(self) -> float | None:

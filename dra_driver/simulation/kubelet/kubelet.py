@@ -28,6 +28,7 @@ from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, health_v1alpha1_pb2
 from dra_driver.kube.watch import Change, Reflector
+from dra_driver.runtime.tasks import end_tasks, until
 from dra_driver.simulation.kubelet import pods, shell
 from dra_driver.simulation.kubelet.claim_manager import (
     ClaimManager,
@@ -107,10 +108,7 @@ class SimulatedKubelet:
 
     async def stop(self) -> None:
         """End at once, as a killed kubelet; pods stay as they are."""
-        tasks = [*self._tasks, *self._workers.values(), *self._wipes.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._tasks, *self._workers.values(), *self._wipes.values())
         self._tasks, self._workers, self._wipes = [], {}, {}
 
     def containers(self, pod_uid: str) -> list[JsonObject]:
@@ -235,8 +233,7 @@ class SimulatedKubelet:
             except DriverError as error:
                 await self._report(pod, error)
                 wait_s = self._times.pod_retry_s
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake[uid].wait(), wait_s)
+            await until(self._wake[uid], wait_s)
         await self._release(uid)
 
     async def _finish(self, pod: JsonObject) -> None:
