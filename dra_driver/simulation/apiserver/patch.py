@@ -201,7 +201,7 @@ def _element(item: Any, schema: Schema) -> str:
 
 
 def key_of_item(item: Any, schema: Schema) -> Any:
-    """What tells an item of a keyed list from the others: its keys, or their defaults; of a set, the item itself."""
+    """What identifies an item of a keyed list: its keys, or their defaults; of a set, the item itself."""
     if schema.list_type == "set" or not isinstance(item, dict):
         return item
     fields = (schema.items or OPEN).properties
