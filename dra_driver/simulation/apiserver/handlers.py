@@ -80,9 +80,9 @@ class Handlers:
         if request.method == "POST" and creates:
             entry, status = objects.create(kind, target.place, _as_object(body), options), 201
         elif request.method == "PUT" and target.name is not None:
-            entry = objects.update(kind, target.place, target.name, target.subresource, _as_object(body), options)
+            entry = objects.update(target, _as_object(body), options)
         elif request.method == "PATCH" and target.name is not None:
-            entry, new = self._patch(request.content_type, target, target.name, body, options)
+            entry, new = self._patch(request.content_type, target, body, options)
             status = 201 if new else 200
         else:
             raise method_not_allowed()
@@ -133,13 +133,13 @@ class Handlers:
         return scale_of(objects.change(kind, old, obj, "scale", _write_options(request)).obj)
 
     def _patch(
-        self, form: str, target: RequestTarget, name: str, body: object, options: WriteOptions
+        self, form: str, target: RequestTarget, body: object, options: WriteOptions
     ) -> tuple[StoredVersion, bool]:
         """The object after a patch of this media type, and whether it is new."""
         objects, kind = self._objects, target.kind
         if form == "application/apply-patch+yaml":
-            return objects.apply(kind, target.place, name, target.subresource, _as_object(body), options)
-        old = objects.get(kind, target.place, name)
+            return objects.apply(target, _as_object(body), options)
+        old = objects.get(kind, target.place, target.name or "")
         current = copy_json(old.served_as(kind.resource.api_version))
         if form == "application/merge-patch+json":
             patched = merge_patch(current, _as_object(body))
@@ -149,7 +149,7 @@ class Handlers:
             patched = json_patch(current, body)
         else:
             raise ApiError(415, f"the body of the request was in an unknown format - {form}", details={})
-        return objects.update(kind, target.place, name, target.subresource, patched, options, patched=old), False
+        return objects.update(target, patched, options, patched=old), False
 
     def _delete(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _delete_options(request, body)

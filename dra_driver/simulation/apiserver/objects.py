@@ -27,6 +27,7 @@ from dra_driver.apirules.status import (
 )
 from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
+from dra_driver.simulation.apiserver.lists import RequestTarget
 from dra_driver.simulation.apiserver.patch import FieldPath, fields_of, merged, through_maps, without
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules, fill
@@ -133,26 +134,19 @@ class ObjectService:
         return self.store_unchecked(kind, obj)
 
     def update(
-        self,
-        kind: ResourceType,
-        namespace: str,
-        name: str,
-        subresource: str,
-        body: JsonObject,
-        options: WriteOptions,
-        *,
-        patched: StoredVersion | None = None,
+        self, target: RequestTarget, body: JsonObject, options: WriteOptions, *, patched: StoredVersion | None = None
     ) -> StoredVersion:
         """Replaces an object, or its status. A resourceVersion in the body must be the current one. `patched` is what
         the body is the outcome of a patch of; else a uid in the body is a precondition."""
-        obj = self._decode(kind, namespace, body, options)
+        kind, name = target.kind, target.name or ""
+        obj = self._decode(kind, target.place, body, options)
         given = obj["metadata"].get("name", "")
         if given != name:
             raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
-        old = patched or self.get(kind, namespace, name)
+        old = patched or self.get(kind, target.place, name)
         if patched is None:
             self._check_preconditions(kind, old, uid=obj["metadata"].get("uid") or None)
-        return self.change(kind, old, obj, subresource, options)
+        return self.change(kind, old, obj, target.subresource, options)
 
     def change(
         self, kind: ResourceType, old: StoredVersion, obj: JsonObject, subresource: str, options: WriteOptions
@@ -216,10 +210,9 @@ class ObjectService:
             return problems + rules.status_problems(obj, old, situation)
         return problems_of_metadata(situation.kind.key, metadata) + problems + rules.problems(obj, old, situation)
 
-    def apply(
-        self, kind: ResourceType, namespace: str, name: str, subresource: str, config: JsonObject, options: WriteOptions
-    ) -> tuple[StoredVersion, bool]:
+    def apply(self, target: RequestTarget, config: JsonObject, options: WriteOptions) -> tuple[StoredVersion, bool]:
         """Server-side apply; answers the object and whether it is new. Nothing in a configuration may be unknown."""
+        kind, namespace, name = target.kind, target.place, target.name or ""
         if not (config.get("apiVersion") and config.get("kind")):
             raise bad_request("invalid object type: apiVersion and kind are required")
         config = self._decode(kind, namespace, config, None)
@@ -228,11 +221,11 @@ class ObjectService:
         if config["metadata"].pop("managedFields", None):
             raise bad_request("metadata.managedFields must be nil")
         old = self.store.get(kind.key, namespace, name)
-        if old is None and subresource:
+        if old is None and target.subresource:
             raise not_found(kind.resource, name)
         fields = set(fields_of(config, kind.schema))
         applied = self._applied.get(old.obj["metadata"]["uid"], {}) if old is not None else {}
-        applier = (options.field_manager, subresource)
+        applier = (options.field_manager, target.subresource)
         obj = config
         if old is not None:
             others = {path for other, paths in applied.items() if other != applier for path in paths}
@@ -242,7 +235,7 @@ class ObjectService:
         if old is None:
             entry = self.create(kind, namespace, obj, options)
         else:
-            entry = self.update(kind, namespace, name, subresource, obj, options, patched=old)
+            entry = self.update(target, obj, options, patched=old)
         if not options.dry_run:
             self._applied.setdefault(entry.obj["metadata"]["uid"], {})[applier] = fields
         return entry, old is None
