@@ -33,19 +33,19 @@ class SliceRules(DraRules):
                 taint.setdefault("timeAdded", situation.now)
             for amount in (device.get("capacity") or {}).values():
                 amount.setdefault("value", "0")
-        if situation.minor < 35:
+        if situation.gates.minor < 35:
             obj["spec"].setdefault("devices", None)
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         super().prepare(obj, old, situation)
         driver = obj["spec"].get("driver", "")
-        if driver != driver.lower() and situation.minor >= 35:
+        if driver != driver.lower() and situation.gates.minor >= 35:
             situation.warnings.append(
                 f'spec.driver: driver names should be lowercase; "{driver}" contains uppercase characters'
             )
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
-        return problems_of_slice(obj["spec"], old and old["spec"], SliceLimits.of(situation.minor))
+        return problems_of_slice(obj["spec"], old and old["spec"], SliceLimits.of(situation.gates.minor))
 
 
 class TemplateRules(DraRules):
@@ -104,7 +104,7 @@ def _changed_spec(obj: JsonObject, old: JsonObject) -> list[FieldProblem]:
 
 def _problems_of_spec(spec: JsonObject, path: str, situation: Situation) -> list[FieldProblem]:
     # Constraints may be about distinct values if the gate is on; 1.34 keeps and takes them in any case.
-    consumable = situation.minor < 35 or situation.gates.enabled("DRAConsumableCapacity")
+    consumable = situation.gates.minor < 35 or situation.gates.enabled("DRAConsumableCapacity")
     return problems_of_claim_spec(spec, path, situation.selector_problem, consumable=consumable)
 
 

@@ -7,6 +7,7 @@ stream, and the stream's bytes. Source: KEP-4006, protocol v5.channel.k8s.io.
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
 import yaml
@@ -86,12 +87,12 @@ class Handlers:
             status = 201 if new else 200
         else:
             raise method_not_allowed()
-        form = Representation(request, target, self._objects.now)
+        form = Representation(request, target)
         return _object(form, entry, status=status, warnings=options.warnings)
 
     async def _read(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         query = list_query(target.kind, request.query)
-        form = Representation(request, target, self._objects.now)
+        form = Representation(request, target)
         if query.watch:
             lines = watch_lines(self._objects.store, target, query, form.watch_encoder(), self._watch)
             return await _streamed(request, lines)
@@ -157,7 +158,7 @@ class Handlers:
             entry, gone = self._objects.delete(target.kind, target.place, target.name, options)
             if gone and "returned" not in target.kind.marks:
                 return _deleted(target.kind, entry)
-            return _object(Representation(request, target, self._objects.now), entry)
+            return _object(Representation(request, target), entry)
         if "deletecollection" not in discovery.verbs_of(target.kind):
             raise method_not_allowed()
         page = list_page(self._objects.store, target, list_query(target.kind, request.query))
@@ -181,7 +182,7 @@ class Handlers:
             return
         for served in crds.served_types(obj):
             registry.add(served)
-        status = crds.accepted_status(obj, wire_time(self._objects.now()))
+        status = crds.accepted_status(obj, wire_time(datetime.now(UTC)))
         known = obj.get("status") or {}
         if not known.get("conditions") or known.get("storedVersions") != status["storedVersions"]:
             store.put(kind.key, {**obj, "metadata": dict(obj["metadata"]), "status": status})
@@ -308,7 +309,7 @@ def bind(objects: ObjectService, target: RequestTarget, binding: JsonObject) -> 
     pod = copied(old)
     pod["spec"]["nodeName"] = node
     conditions = [item for item in pod["status"].get("conditions") or () if item["type"] != "PodScheduled"]
-    now = wire_time(objects.now())
+    now = wire_time(datetime.now(UTC))
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     pod["status"]["conditions"] = [*conditions, scheduled]
     objects.store_unchecked(target.kind, pod)

@@ -80,21 +80,16 @@ class ObjectService:
         rules: Mapping[TypeKey, TypeRules],
         custom_rules: TypeRules,
         gates: FeatureGates,
-        minor: int,
     ) -> None:
         self.store = store
         self.registry = registry
         self.gates = gates
-        self.minor = minor
         self.followers: list[Follower] = []
         self._rules = rules
         self._custom_rules = custom_rules
         self._common_rules = TypeRules()
         self._applied: dict[str, dict[tuple[str, str], set[FieldPath]]] = {}
         """What each applier, by its name and subresource, said last of the object with this UID."""
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
 
     def get(self, kind: ResourceType, namespace: str, name: str) -> StoredVersion:
         """Raises ApiError 404."""
@@ -115,7 +110,7 @@ class ObjectService:
         for name in _SERVER_OWNED:
             metadata.pop(name, None)
         metadata["uid"] = str(uuid.uuid4())
-        metadata["creationTimestamp"] = wire_time(self.now())
+        metadata["creationTimestamp"] = wire_time(datetime.now(UTC))
         situation, rules = self._situation(kind, options), self._rules_of(kind)
         fill(obj, kind.defaults)
         rules.default(obj, situation)
@@ -267,7 +262,7 @@ class ObjectService:
         already = metadata.get("deletionTimestamp") is not None
         if already and grace_s >= metadata.get("deletionGracePeriodSeconds", 0):
             return
-        metadata["deletionTimestamp"] = wire_time(self.now() + timedelta(seconds=grace_s))
+        metadata["deletionTimestamp"] = wire_time(datetime.now(UTC) + timedelta(seconds=grace_s))
         if metadata.get("generation") and not already:
             metadata["generation"] += 1
         if is_namespace:
@@ -294,8 +289,8 @@ class ObjectService:
         return self._custom_rules if kind.custom else self._rules.get(kind.key, self._common_rules)
 
     def _situation(self, kind: ResourceType, options: WriteOptions, subresource: str = "") -> Situation:
-        now = wire_time(self.now())
-        return Situation(kind, subresource, self.store, self.gates, self.minor, now, options.warnings)
+        now = wire_time(datetime.now(UTC))
+        return Situation(kind, subresource, self.store, self.gates, now, options.warnings)
 
     def _decode(self, kind: ResourceType, namespace: str, body: JsonObject, options: WriteOptions | None) -> JsonObject:
         """The object of a body. `options` None: a configuration that is applied, as it is written."""
@@ -378,7 +373,7 @@ class ObjectService:
 
     def _refuse(self, kind: ResourceType, obj: JsonObject, problems: list[FieldProblem]) -> None:
         if problems:
-            reported = [problem.on(self.minor) for problem in problems]
+            reported = [problem.on(self.gates.minor) for problem in problems]
             raise invalid_object(kind.resource, obj["metadata"].get("name", ""), reported)
 
     def _check_preconditions(

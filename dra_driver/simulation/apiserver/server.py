@@ -50,7 +50,7 @@ class SimulatedApiServer:
         self.store = Store()
         rules = {**BUILTIN_RULES, **DRA_RULES, crds.KEY: crds.DefinitionRules()}
         gates = FeatureGates(minor, feature_gates)
-        self.objects = self.objects_type(self.store, self.registry, rules, crds.CustomRules(), gates, minor)
+        self.objects = self.objects_type(self.store, self.registry, rules, crds.CustomRules(), gates)
         self.url = ""
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None
