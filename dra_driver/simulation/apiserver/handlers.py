@@ -27,7 +27,6 @@ from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import (
     RequestTarget,
-    WatchSettings,
     list_document,
     list_page,
     list_query,
@@ -53,9 +52,9 @@ class NodeContainers(Protocol):
 class Handlers:
     """What the server does with a request whose path names a type."""
 
-    def __init__(self, objects: ObjectService, watch: WatchSettings) -> None:
+    def __init__(self, objects: ObjectService, bookmark_interval_s: float) -> None:
         self._objects = objects
-        self._watch = watch
+        self._bookmark_interval_s = bookmark_interval_s
         self.nodes: Mapping[str, NodeContainers] = {}
         """Who answers about containers, by name of the node."""
         objects.followers.append(self._follow_definitions)
@@ -94,7 +93,7 @@ class Handlers:
         query = list_query(target.kind, request.query)
         form = Representation(request, target)
         if query.watch:
-            lines = watch_lines(self._objects.store, target, query, form.watch_encoder(), self._watch)
+            lines = watch_lines(self._objects.store, target, query, form.watch_encoder(), self._bookmark_interval_s)
             return await _streamed(request, lines)
         if target.name is not None:
             entry = self._objects.get(target.kind, target.place, target.name)

@@ -226,12 +226,8 @@ def list_document(target: RequestTarget, page: Page) -> bytes:
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchSettings:
-    """Seconds between bookmarks, and how long a stream lasts when the client does not say."""
-
-    bookmark_interval_s: float = 60.0
-    timeout_s: float = 1800.0
+_WATCH_S = 1800.0
+"""How long a stream lasts when the client does not say."""
 
 
 def _line(event_type: str, obj: bytes) -> bytes:
@@ -268,7 +264,7 @@ async def watch_lines(
     target: RequestTarget,
     query: ListQuery,
     encoder: Callable[[StoredVersion], bytes],
-    settings: WatchSettings,
+    bookmark_interval_s: float,
 ) -> AsyncGenerator[bytes]:
     """One client's stream: chunks of complete lines, until the time is over or the server stops. `encoder` gives an
     entry the look that the client wants: as itself, as a table, as metadata only."""
@@ -293,12 +289,12 @@ async def watch_lines(
         if first:
             yield first
         clock = asyncio.get_running_loop().time
-        end = clock() + (query.timeout_s or settings.timeout_s)
-        bookmark_at = clock() + settings.bookmark_interval_s
+        end = clock() + (query.timeout_s or _WATCH_S)
+        bookmark_at = clock() + bookmark_interval_s
         while not subscription.closed and (now := clock()) < end:
             chunk = lines(await subscription.next_batch(max(0.0, min(end, bookmark_at) - now)))
             if clock() >= min(bookmark_at, end):
-                bookmark_at = clock() + settings.bookmark_interval_s
+                bookmark_at = clock() + bookmark_interval_s
                 if query.bookmarks:
                     chunk += _bookmark(target, store.revision, initial=False)
             if chunk:

@@ -18,7 +18,7 @@ from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.dra_rules import DRA_RULES
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
 from dra_driver.simulation.apiserver.handlers import Handlers, NodeContainers
-from dra_driver.simulation.apiserver.lists import WatchSettings, resolve
+from dra_driver.simulation.apiserver.lists import resolve
 from dra_driver.simulation.apiserver.objects import NAMESPACE_KEY, ObjectService, WriteOptions
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
 from dra_driver.simulation.apiserver.rules import BUILTIN_RULES
@@ -42,7 +42,7 @@ class SimulatedApiServer:
         *,
         version: str = DEFAULT_VERSION,
         feature_gates: dict[str, bool] | None = None,
-        watch: WatchSettings | None = None,
+        bookmark_interval_s: float = 60.0,
     ) -> None:
         self.version = version
         minor = minor_of(version)
@@ -52,7 +52,7 @@ class SimulatedApiServer:
         gates = FeatureGates(minor, feature_gates)
         self.objects = self.objects_type(self.store, self.registry, rules, crds.CustomRules(), gates)
         self.url = ""
-        self._handlers = Handlers(self.objects, watch or WatchSettings())
+        self._handlers = Handlers(self.objects, bookmark_interval_s)
         self._runner: web.AppRunner | None = None
         self._port = 0
         GarbageCollector(self.objects)

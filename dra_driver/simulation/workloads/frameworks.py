@@ -45,17 +45,16 @@ _TEMPLATE_HASH = "simulation.dra.gpu/template-hash"
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A kind of workload. `ready`, `ended` and `failed` are the types of its conditions."""
+    """A kind of workload. `ready` and `ended` are types of its conditions; `Failed` is one of each."""
 
     resource: Resource
     children: Children
     ready: str = "Running"
     ended: str = "Succeeded"
-    failed: str = "Failed"
 
     def plan(self, owner: JsonObject, children: Sequence[JsonObject], now: datetime) -> WorkloadPlan:
         """What is missing is made; what is not wanted, has ended and may restart, or has an old template goes."""
-        if holds(owner, self.ended, self.failed):
+        if holds(owner, self.ended, "Failed"):
             return WorkloadPlan()
         wanted = {}
         for obj in self.children(owner, children) if not _is_suspended(owner) else ():
@@ -80,7 +79,7 @@ class Framework:
         all_run = bool(wanted) and ready + states.count("ended") == wanted and not ended
         conditions = [(self.ready, all_run, "AllPodsReady" if all_run else "PodsNotReady", f"{ready} of {wanted} run")]
         if ended or failed:
-            name = self.failed if failed else self.ended
+            name = "Failed" if failed else self.ended
             conditions.append((name, True, name, f"{states.count('failed')} of {wanted} failed"))
         return {"conditions": conditions_of(owner, now, *conditions)}
 
