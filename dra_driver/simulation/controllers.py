@@ -30,6 +30,7 @@ from dra_driver.names import POD_CLAIM_ANNOTATION, DeviceId
 from dra_driver.runtime.tasks import until
 from dra_driver.simulation.pods import (
     claim_entries,
+    claims_of_entries,
     generated_claims,
     has_finalizer,
     is_being_deleted,
@@ -75,8 +76,9 @@ class SimulatedClaimController:
             self._complaints = {complaint for complaint in self._complaints if complaint[0] != gone}
         for pod in (change.before, change.after):
             if pod is not None:
-                for name in _claim_names(pod):
-                    self._add("claim", (change.key[0], name))
+                for _, name in claims_of_entries(pod):
+                    if name is not None:
+                        self._add("claim", (change.key[0], name))
         for key, claim in self._claims.objects.items():
             if any(pod is not None and is_owned_by(claim, pod) for pod in (change.before, change.after)):
                 self._add("claim", key)
@@ -197,12 +199,6 @@ class SimulatedClaimController:
             if pod is not None and is_owned_by(claim, pod):
                 return pod
         return None
-
-
-def _claim_names(pod: JsonObject) -> list[str]:
-    """All claims that a pod refers to by name or that were made for it from templates."""
-    named = [entry.resource_claim_name for entry in claim_entries(pod)]
-    return [name for name in (*named, *generated_claims(pod).values()) if name]
 
 
 def _claim_of_template(pod: JsonObject, entry: str, template: JsonObject, minor: int) -> JsonObject:

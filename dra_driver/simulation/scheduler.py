@@ -47,8 +47,7 @@ from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Mirror, MirrorChange, Reflector, follow, key_of
 from dra_driver.simulation.pods import (
-    claim_entries,
-    generated_claims,
+    claims_of_entries,
     has_finalizer,
     is_being_deleted,
     is_done,
@@ -216,19 +215,14 @@ class SimulatedScheduler:
         """The claims of the pod's entries. Raises _Waits while one cannot be used, or is not made: the claim controller
         complains if that takes long."""
         namespace = pod["metadata"]["namespace"]
-        made = generated_claims(pod)
         claims_of: list[JsonObject] = []
-        for entry in claim_entries(pod):
-            named = entry.resource_claim_name
-            if named is None and entry.name not in made:
-                raise _Waits("")
-            name = named or made[entry.name]
+        for entry, name in claims_of_entries(pod):
             if name is None:
-                continue
+                raise _Waits("")
             claim = self._claim((namespace, name))
             if claim is None:
                 raise _Waits(f"there is no ResourceClaim {namespace}/{name}")
-            if named is None and not is_owned_by(claim, pod):
+            if entry.resource_claim_name is None and not is_owned_by(claim, pod):
                 raise _Waits(f"ResourceClaim {name} was not created for this pod")
             if problem := _unusable(claim, pod):
                 raise _Waits(
