@@ -6,9 +6,9 @@ stream, and the stream's bytes. Source: KEP-4006, protocol v5.channel.k8s.io.
 """
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import yaml
 from aiohttp import web
@@ -39,14 +39,12 @@ from dra_driver.simulation.apiserver.store import StoredVersion, encode
 from dra_driver.simulation.apiserver.tables import Representation
 from dra_driver.simulation.kubelet.shell import NOT_UNDERSTOOD, UNDERSTOOD, NotUnderstood, Printed
 
+if TYPE_CHECKING:
+    # The module needs gRPC, and the API server without kubelets does not.
+    from dra_driver.simulation.kubelet.kubelet import SimulatedKubelet
 
-class NodeContainers(Protocol):
-    """What a kubelet answers about the containers of pods that it has started."""
-
-    async def log(self, pod: JsonObject, container: str) -> str: ...
-
-    async def execute(self, pod: JsonObject, container: str, command: Sequence[str]) -> Printed:
-        """Raises NotUnderstood."""
+type Kubelets = Mapping[str, SimulatedKubelet]
+"""By name of the node. They answer about the containers of pods."""
 
 
 class Handlers:
@@ -55,15 +53,14 @@ class Handlers:
     def __init__(self, objects: ObjectService, bookmark_interval_s: float) -> None:
         self._objects = objects
         self._bookmark_interval_s = bookmark_interval_s
-        self.nodes: Mapping[str, NodeContainers] = {}
-        """Who answers about containers, by name of the node."""
+        self.kubelets: Kubelets = {}
         objects.followers.append(self._follow_definitions)
 
     async def resource(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         """What is asked of a type. Raises ApiError for every refusal."""
         if target.subresource in _OF_CONTAINERS:
             pod = self._objects.get(target.kind, target.place, target.name or "").obj
-            return await _OF_CONTAINERS[target.subresource](request, pod, self.nodes)
+            return await _OF_CONTAINERS[target.subresource](request, pod, self.kubelets)
         if request.method == "GET" and "review" not in target.kind.marks:
             return await self._read(request, target)
         return self._write(request, target, await _read_body(request))
@@ -343,22 +340,22 @@ _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _OUT, _ERR, _STATUS = b"\x01", b"\x02", b"\x03"
 
 
-async def _log(request: web.Request, pod: JsonObject, nodes: Mapping[str, NodeContainers]) -> web.StreamResponse:
+async def _log(request: web.Request, pod: JsonObject, kubelets: Kubelets) -> web.StreamResponse:
     """GET pods/log. `--follow` ends at the end of what there is."""
     container = _container(request, pod)
     if request.query.get("previous") == "true":
         name = pod["metadata"]["name"]
         raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
-    text = await _node(pod, container, nodes).log(pod, container)
+    text = await _node(pod, container, kubelets).log(pod, container)
     lines = text.splitlines(keepends=True)
     tail = request.query.get("tailLines", "")
     return web.Response(text="".join(lines[max(len(lines) - int(tail), 0) :] if tail.isdigit() else lines))
 
 
-async def _execute(request: web.Request, pod: JsonObject, nodes: Mapping[str, NodeContainers]) -> web.StreamResponse:
+async def _execute(request: web.Request, pod: JsonObject, kubelets: Kubelets) -> web.StreamResponse:
     """pods/exec: the command of the query, of the few that are understood."""
     container, command = _container(request, pod), request.query.getall("command", [])
-    node = _node(pod, container, nodes)
+    node = _node(pod, container, kubelets)
     socket = web.WebSocketResponse(protocols=_PROTOCOLS)
     if not socket.can_prepare(request).ok:
         raise bad_request("a simulated cluster executes commands through WebSockets only; use kubectl 1.31 or newer")
@@ -374,7 +371,7 @@ async def _execute(request: web.Request, pod: JsonObject, nodes: Mapping[str, No
     return socket
 
 
-async def _refuse(request: web.Request, pod: JsonObject, _nodes: Mapping[str, NodeContainers]) -> web.StreamResponse:
+async def _refuse(request: web.Request, pod: JsonObject, _kubelets: Kubelets) -> web.StreamResponse:
     """What needs a program that runs. Always raises ApiError 400."""
     what = request.path.rpartition("/")[2]
     name = pod["metadata"]["name"]
@@ -404,10 +401,10 @@ def _container(request: web.Request, pod: JsonObject) -> str:
     return wanted or names[0]
 
 
-def _node(pod: JsonObject, container: str, nodes: Mapping[str, NodeContainers]) -> NodeContainers:
+def _node(pod: JsonObject, container: str, kubelets: Kubelets) -> "SimulatedKubelet":
     """The kubelet of a pod that has started. Raises ApiError 400."""
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
-    node = nodes.get(pod["spec"].get("nodeName", ""))
+    node = kubelets.get(pod["spec"].get("nodeName", ""))
     if node is None:
         raise bad_request(f"pod {name} does not have a host assigned")
     if status.get("phase") == "Pending":

@@ -5,7 +5,7 @@ stopping and starting again is an API server that was away.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.dra_rules import DRA_RULES
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
-from dra_driver.simulation.apiserver.handlers import Handlers, NodeContainers
+from dra_driver.simulation.apiserver.handlers import Handlers, Kubelets
 from dra_driver.simulation.apiserver.lists import resolve
 from dra_driver.simulation.apiserver.objects import NAMESPACE_KEY, ObjectService, WriteOptions
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
@@ -86,9 +86,9 @@ class SimulatedApiServer:
         for resource in resources:
             self.registry.add(crds.open_type(resource, storage))
 
-    def answer_for(self, nodes: Mapping[str, NodeContainers]) -> None:
-        """Passes requests about containers on to the kubelets of these nodes, by name; more may come later."""
-        self._handlers.nodes = nodes
+    def answer_for(self, kubelets: Kubelets) -> None:
+        """Passes requests about containers on to these kubelets; more may come later."""
+        self._handlers.kubelets = kubelets
 
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig for this server and answers its path."""
