@@ -68,6 +68,13 @@ async def until(event: asyncio.Event, at_most_s: float | None) -> bool:
     return False
 
 
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels them, and returns when all have ended; how they end does not matter."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Begun[T]:
     """Work that ends although those who wait for it may be canceled. It runs at once, until it first waits; `among` has
     it until it ends.

@@ -12,7 +12,7 @@ import re
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -37,6 +37,7 @@ from dra_driver.api.resource import ResourceSlice
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER, model_label, names_record
+from dra_driver.runtime.tasks import end_tasks
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION, SimulatedApiServer
 from dra_driver.simulation.controllers import SimulatedClaimController, SimulatedTaintEviction
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers
@@ -170,7 +171,7 @@ class SimulatedCluster:
             cluster.scheduler = SimulatedScheduler(cluster.kube)
             controllers = (SimulatedClaimController, SimulatedWorkloadController, SimulatedTaintEviction)
             running = (cluster.scheduler.run(), *(controller(cluster.kube).run() for controller in controllers))
-            await stack.enter_async_context(_in_background(*running))
+            stack.push_async_callback(end_tasks, *map(asyncio.create_task, running))
             for node in cluster.nodes:
                 stack.push_async_callback(cluster.containers[node.name].stop_all)
                 kubelet = cluster._kubelet(node, new_address)
@@ -340,18 +341,6 @@ def _of_node(name: str) -> Any:
     """A function of the simulated node, which this package does not import: it comes with the node plugin."""
     (entry_point,) = entry_points(group="gpu_dra.simulation", name=name)
     return entry_point.load()
-
-
-@asynccontextmanager
-async def _in_background(*running: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """They run until the block ends."""
-    tasks = [asyncio.create_task(each) for each in running]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _node_object(node: SimulatedNode, version: str) -> JsonObject:

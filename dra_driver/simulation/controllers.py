@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
-from typing import Literal, Never
+from typing import Literal
 
 from dra_driver import kubernetes
 from dra_driver.allocation.behavior import Behavior
@@ -27,8 +27,10 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Mirror, Reflector, follow
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.names import POD_CLAIM_ANNOTATION, DeviceId
+from dra_driver.runtime.tasks import until
 from dra_driver.simulation.pods import (
     claim_entries,
+    claims_of_entries,
     generated_claims,
     has_finalizer,
     is_being_deleted,
@@ -59,12 +61,11 @@ class SimulatedClaimController:
         self._complaints: set[tuple[str, str]] = set()
         """UID of the pod, and message; as long as the pod exists."""
 
-    async def run(self) -> Never:
+    async def run(self) -> None:
         _, self._minor = await self._kube.server_version()
         async with asyncio.TaskGroup() as group:
             await follow((self._pods, self._claims, self._templates), group)
             group.create_task(self._queue.work(self._handle, workers=4))
-        raise AssertionError("reflectors and workers run until they are cancelled")
 
     # -- what a change means
 
@@ -75,8 +76,9 @@ class SimulatedClaimController:
             self._complaints = {complaint for complaint in self._complaints if complaint[0] != gone}
         for pod in (change.before, change.after):
             if pod is not None:
-                for name in _claim_names(pod):
-                    self._add("claim", (change.key[0], name))
+                for _, name in claims_of_entries(pod):
+                    if name is not None:
+                        self._add("claim", (change.key[0], name))
         for key, claim in self._claims.objects.items():
             if any(pod is not None and is_owned_by(claim, pod) for pod in (change.before, change.after)):
                 self._add("claim", key)
@@ -199,12 +201,6 @@ class SimulatedClaimController:
         return None
 
 
-def _claim_names(pod: JsonObject) -> list[str]:
-    """All claims that a pod refers to by name or that were made for it from templates."""
-    named = [entry.resource_claim_name for entry in claim_entries(pod)]
-    return [name for name in (*named, *generated_claims(pod).values()) if name]
-
-
 def _claim_of_template(pod: JsonObject, entry: str, template: JsonObject, minor: int) -> JsonObject:
     spec, metadata = template["spec"], template["spec"].get("metadata") or {}
     annotations = (metadata.get("annotations") or {}) | {POD_CLAIM_ANNOTATION: entry}
@@ -236,7 +232,7 @@ class SimulatedTaintEviction:
         self._claims = Mirror(kube, RESOURCE_CLAIMS, keep=ResourceClaim.of, on_change=lambda _: self._wake.set())
         self._pods = Reflector(kube, PODS)
 
-    async def run(self) -> Never:
+    async def run(self) -> None:
         _, minor = await self._kube.server_version()
         if not Behavior.of(minor).taints:
             await asyncio.Event().wait()
@@ -244,10 +240,8 @@ class SimulatedTaintEviction:
             await follow((self._slices, self._claims, self._pods), group)
             while True:
                 wait_s = await self._look()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), wait_s)
+                await until(self._wake, wait_s)
                 self._wake.clear()
-        raise AssertionError("reflectors run until they are cancelled")
 
     async def _look(self) -> float | None:
         """Evict whose time has come; answers after how many seconds to look again."""

@@ -1,5 +1,6 @@
 """What simulated controllers and the scheduler read of pods and write to their claims, as the API has them. Pure."""
 
+from collections.abc import Iterator
 from copy import deepcopy
 
 from dra_driver.api.core import CLAIM_FINALIZER, PodResourceClaim
@@ -14,6 +15,15 @@ def generated_claims(pod: JsonObject) -> dict[str, str | None]:
     """The claim created for each entry, None if none was needed; unprocessed entries are absent."""
     statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     return {status["name"]: status.get("resourceClaimName") for status in statuses}
+
+
+def claims_of_entries(pod: JsonObject) -> Iterator[tuple[PodResourceClaim, str | None]]:
+    """Each entry with the name of its claim, None if that was not created yet; without entries that need no claim."""
+    made = generated_claims(pod)
+    for entry in claim_entries(pod):
+        name = entry.resource_claim_name or made.get(entry.name)
+        if name or entry.name not in made:
+            yield entry, name
 
 
 def is_done(pod: JsonObject) -> bool:

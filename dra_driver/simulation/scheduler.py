@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Never
 from uuid import uuid4
 
@@ -46,8 +47,7 @@ from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Mirror, MirrorChange, Reflector, follow, key_of
 from dra_driver.simulation.pods import (
-    claim_entries,
-    generated_claims,
+    claims_of_entries,
     has_finalizer,
     is_being_deleted,
     is_done,
@@ -56,6 +56,7 @@ from dra_driver.simulation.pods import (
     released,
     without_finalizer,
 )
+from dra_driver.simulation.workloads.workload_plan import conditions_of
 from dra_driver.simulation.writes import delete, patch_status, tell, timestamp
 
 _log = structlog.get_logger(__name__)
@@ -121,14 +122,13 @@ class SimulatedScheduler:
         """Whether a node was chosen for the pod, also if its devices are still prepared before it is bound."""
         return is_scheduled(pod) or pod["metadata"]["uid"] in self._assumed
 
-    async def run(self) -> Never:
+    async def run(self) -> None:
         mirrors: list[Mirror[Any]] = [self._pods, self._nodes, self._claims, self._classes, self._slices]
         _, minor = await self._kube.server_version()
         self._behavior = Behavior.of(minor)
         async with asyncio.TaskGroup() as group:
             await follow(mirrors, group)
             group.create_task(self._schedule_forever())
-        raise AssertionError("reflectors and the scheduling loop run until they are cancelled")
 
     # -- what changed
 
@@ -215,19 +215,14 @@ class SimulatedScheduler:
         """The claims of the pod's entries. Raises _Waits while one cannot be used, or is not made: the claim controller
         complains if that takes long."""
         namespace = pod["metadata"]["namespace"]
-        made = generated_claims(pod)
         claims_of: list[JsonObject] = []
-        for entry in claim_entries(pod):
-            named = entry.resource_claim_name
-            if named is None and entry.name not in made:
-                raise _Waits("")
-            name = named or made[entry.name]
+        for entry, name in claims_of_entries(pod):
             if name is None:
-                continue
+                raise _Waits("")
             claim = self._claim((namespace, name))
             if claim is None:
                 raise _Waits(f"there is no ResourceClaim {namespace}/{name}")
-            if named is None and not is_owned_by(claim, pod):
+            if entry.resource_claim_name is None and not is_owned_by(claim, pod):
                 raise _Waits(f"ResourceClaim {name} was not created for this pod")
             if problem := _unusable(claim, pod):
                 raise _Waits(
@@ -238,9 +233,7 @@ class SimulatedScheduler:
         return claims_of
 
     def _claim(self, key: Key) -> JsonObject | None:
-        if key in self._claims.objects or key in self._written_claims:
-            return self._written_claims.get(key) or self._claims.objects[key]
-        return None
+        return self._written_claims.get(key) or self._claims.objects.get(key)
 
     def _placement(self, pod: JsonObject, claims: Sequence[JsonObject]) -> Placement:
         """The best node: the first one, unless preference lists make another one better. Raises _Waits."""
@@ -422,13 +415,12 @@ class SimulatedScheduler:
 
     async def _report(self, pod: JsonObject, reason: str) -> None:
         """Condition and event, once per reason."""
-        known = [item for item in (pod.get("status") or {}).get("conditions") or () if item["type"] == "PodScheduled"]
-        if known and known[0].get("message") == reason:
+        known = (pod.get("status") or {}).get("conditions") or ()
+        if any(item["type"] == "PodScheduled" and item.get("message") == reason for item in known):
             return
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": reason}
-        condition["lastTransitionTime"] = known[0].get("lastTransitionTime") if known else timestamp()
-        conditions = [item for item in (pod.get("status") or {}).get("conditions") or () if item not in known]
-        await patch_status(self._kube, pod, {"conditions": [*conditions, condition]})
+        condition = ("PodScheduled", False, "Unschedulable", reason)
+        conditions = conditions_of(pod, datetime.now(UTC), condition, keep=True)
+        await patch_status(self._kube, pod, {"conditions": conditions})
         await tell(self._kube, NAME, pod, "Warning", "FailedScheduling", reason)
 
 

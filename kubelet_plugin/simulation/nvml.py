@@ -48,10 +48,7 @@ class HealthCalls(Session):
 
     @gpu_query
     def nvmlDeviceGetRemappedRows(self, gpu: GpuState) -> tuple[int, int, int, int]:
-        remapped = self._remapped_rows(gpu)
-        if remapped is None:
-            raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return remapped
+        return supported(self._remapped_rows(gpu))
 
     @gpu_query
     def nvmlDeviceGetRepairStatus(self, gpu: GpuState) -> list[int]:
@@ -103,10 +100,6 @@ class HealthCalls(Session):
         return int(self._file.latest.driver.version.partition(".")[0])
 
     @gpu_query
-    def nvmlDeviceGetComputeMode(self, gpu: GpuState) -> int:
-        return gpu.compute_mode
-
-    @gpu_query
     def nvmlDeviceSetComputeMode(self, gpu: GpuState, mode: int) -> None:
         """On a GPU in MIG mode each MIG device has its own."""
         self.check_privileged()
@@ -116,11 +109,6 @@ class HealthCalls(Session):
             raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
         with self._host.edit() as state:
             state.gpu(gpu.uuid).compute_mode = mode
-
-    @gpu_query
-    def nvmlDeviceGetPersistenceMode(self, gpu: GpuState) -> int:
-        """The kernel's, as in a container that does not have the daemon's socket."""
-        return gpu.persistence_mode
 
     @gpu_query
     def nvmlDeviceSetPersistenceMode(self, gpu: GpuState, mode: int) -> None:
@@ -320,11 +308,6 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         return pynvml.c_nvmlMemory_t(total, total, 0)
 
     @gpu_query
-    def nvmlDeviceGetEccMode(self, gpu: GpuState) -> list[int]:
-        ecc = supported(self._file.latest.model.ecc)
-        return [int(ecc), int(ecc)]
-
-    @gpu_query
     def nvmlDeviceGetGpuFabricInfoV(self, gpu: GpuState, gpuFabricInfo: Any) -> int:
         # The caller hands over `byref(structure)`, as the C function takes it.
         info = gpuFabricInfo._obj
@@ -396,6 +379,10 @@ _FACTS: dict[str, _Read] = {
     "MinorNumber": lambda state, gpu: gpu.minor,
     "AddressingMode": lambda state, gpu: supported(state.model.addressing_mode),
     "VirtualizationMode": lambda state, gpu: gpu.virtualization,
+    "ComputeMode": lambda state, gpu: gpu.compute_mode,
+    # The kernel's, as in a container that does not have the daemon's socket.
+    "PersistenceMode": lambda state, gpu: gpu.persistence_mode,
+    "EccMode": lambda state, gpu: [int(supported(state.model.ecc))] * 2,
     "NumGpuCores": lambda state, gpu: supported(state.model.cores),
     "EnforcedPowerLimit": lambda state, gpu: supported(state.model.power_limit_mw),
     "MaxPcieLinkGeneration": lambda state, gpu: supported(state.model.pcie_generation),

@@ -75,7 +75,8 @@ class MigCalls(Session):
 
     @gpu_query
     def nvmlDeviceGetGpuInstances(self, gpu: GpuState, profileId: int, gpuInstancesRef: Any, countRef: Any) -> int:
-        _check_divided(gpu)
+        if not supported(gpu.mig).current:
+            raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
         self._profile(gpu, profileId)
         gpu_instance_states = [instance for instance in gpu.instances if instance.profile == profileId]
         return _fill(
@@ -107,9 +108,7 @@ class MigCalls(Session):
         self._check_version(version, "nvmlGpuInstanceGetComputeInstanceProfileInfoV")
         if not 0 <= profile < pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT or engProfile:
             raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        compute_profile = partitions.compute_profile(self._table(), instance, profile)
-        if compute_profile is None:
-            raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        compute_profile = supported(partitions.compute_profile(self._table(), instance, profile))
         info = (
             pynvml.c_nvmlComputeInstanceProfileInfo_v2_t()
             if version == 2
@@ -195,10 +194,7 @@ class MigCalls(Session):
 
     def _profile(self, gpu: GpuState, profile_id: int) -> MigProfile:
         supported(gpu.mig)
-        profile = self._table().profile(profile_id)
-        if profile is None:
-            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        return profile
+        return partitions.profile_of(self._table(), profile_id)
 
     def _profile_of_kind(self, gpu: GpuState, kind: int) -> MigProfile:
         supported(gpu.mig)
@@ -216,11 +212,6 @@ class MigCalls(Session):
         """The binding calls another function of the library for version 2, which older drivers do not have."""
         if version not in (1, 2) or (version == 2 and function in self._file.latest.driver.missing):
             raise error(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-
-
-def _check_divided(gpu: GpuState) -> None:
-    if gpu.mig is None or not gpu.mig.current:
-        raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 def _gpu_instance_info(profile: MigProfile, version: int) -> Any:
@@ -263,9 +254,6 @@ def _fill(items: Sequence[Any], array: Any, count: Any) -> int:
     if len(target) < len(items):
         raise PartitionRefused(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
     for index, item in enumerate(items):
-        if isinstance(item, pynvml.c_nvmlGpuInstancePlacement_t):
-            target[index].start, target[index].size = item.start, item.size
-        else:
-            target[index] = item
+        target[index] = item
     pointed(count).value = len(items)
     return 0

@@ -130,7 +130,7 @@ def create_gpu_instance(
 ) -> GpuInstanceState:
     """Without `start` the driver chooses the place: from the upper half of the GPU first."""
     _check_divided(gpu)
-    profile = _profile(table, profile_id)
+    profile = profile_of(table, profile_id)
     if any(client.kind == "compute" and client.gpu_instance is None for client in gpu.clients):
         raise PartitionRefused(pynvml.NVML_ERROR_IN_USE)
     if start is not None and (start not in profile.starts or size != profile.size):
@@ -212,7 +212,7 @@ def compute_profiles(table: MigTable, parent: MigProfile) -> tuple[ComputeProfil
 
 
 def compute_profile(table: MigTable, parent: GpuInstanceState, kind: int) -> ComputeProfile | None:
-    profiles = compute_profiles(table, _profile(table, parent.profile))
+    profiles = compute_profiles(table, profile_of(table, parent.profile))
     return next((profile for profile in profiles if profile.kind == kind), None)
 
 
@@ -252,7 +252,8 @@ def _check_divided(gpu: GpuState) -> None:
         raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
-def _profile(table: MigTable, profile_id: int) -> MigProfile:
+def profile_of(table: MigTable, profile_id: int) -> MigProfile:
+    """By the id that placements and creation name. Raises PartitionRefused when the table has none."""
     profile = table.profile(profile_id)
     if profile is None:
         raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
@@ -263,7 +264,7 @@ def free_starts(instances: Sequence[GpuInstanceState], table: MigTable, profile:
     """Where one more fits: memory slices, engines and the number of instances of its profile."""
     if sum(1 for instance in instances if instance.profile == profile.id) >= profile.max_instances:
         return []
-    used = [_profile(table, instance.profile).amounts for instance in instances]
+    used = [profile_of(table, instance.profile).amounts for instance in instances]
     sums = (sum(column) for column in zip(profile.amounts, *used, strict=True))
     if any(amount > there for amount, there in zip(sums, table.totals.amounts, strict=True)):
         return []

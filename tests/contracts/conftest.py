@@ -16,7 +16,6 @@ from support.real_api_server import RealApiServer
 from support.versions import gates_on, real_minor, simulated_minor
 
 from dra_driver.kubernetes import SEEN, minor_of
-from dra_driver.simulation.apiserver.lists import WatchSettings
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 
@@ -91,8 +90,7 @@ async def api(
             yield api
         return
     gates = gates_on(minor_of(kubernetes), feature_gates)
-    watch = WatchSettings(bookmark_interval_s=0.2)
-    server = server_type(version=kubernetes, feature_gates=gates, watch=watch)
+    server = server_type(version=kubernetes, feature_gates=gates, bookmark_interval_s=0.2)
     await server.start()
     async with Api(server.url, simulated=server) as api:
         api.minor = minor_of(kubernetes)

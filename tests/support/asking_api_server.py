@@ -308,7 +308,7 @@ class _AskingObjects(ObjectService):
             operation = "DELETE" if obj is None else "CREATE" if old is None else "UPDATE"
             change = AdmittedChange(kind, subresource, operation, obj, old, options.dry_run)
             warnings = options.warnings if isinstance(options, WriteOptions) else []
-            Admission(self.store, self.minor).decide(change, asked, warnings)
+            Admission(self.store, self.gates.minor).decide(change, asked, warnings)
 
     def generated_name(self, kind: ResourceType, base: str, namespace: str) -> str:
         """The same one again where webhooks were asked about it."""

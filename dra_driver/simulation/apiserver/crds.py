@@ -36,6 +36,7 @@ from dra_driver.cel.overloads import Environment, ObjectType
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
 from dra_driver.simulation.apiserver.decode import json_type
+from dra_driver.simulation.apiserver.patch import key_of_item
 from dra_driver.simulation.apiserver.resource_types import Column, ResourceType
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 
@@ -214,21 +215,10 @@ def _array(value: list[Any], schema: Schema, path: str) -> list[FieldProblem]:
             problems += _problems_of_value(item, schema.items, f"{path}[{index}]")
     problems += _bounds(len(value), schema, path, "minItems", "maxItems", "should have at {} {} items")
     if schema.list_type in ("set", "map"):
-        keys = [_list_key(item, schema) for item in value]
-        problems += [
-            duplicate(f"{path}[{index}]", shown)
-            for index, (key, shown) in enumerate(keys)
-            if key in [other for other, _ in keys[:index]]
-        ]
+        keys = [key_of_item(item, schema) for item in value]
+        texts = [json.dumps(key, sort_keys=True) for key in keys]  # in which 1 is not true
+        problems += [duplicate(f"{path}[{at}]", key) for at, key in enumerate(keys) if texts[at] in texts[:at]]
     return problems
-
-
-def _list_key(item: Any, schema: Schema) -> tuple[str, Any]:
-    shown = item
-    if schema.list_type == "map" and isinstance(item, dict):
-        defaults = {name: child.raw.get("default") for name, child in (schema.items or schema).properties.items()}
-        shown = {name: item.get(name, defaults.get(name)) for name in schema.list_keys}
-    return json.dumps(shown, sort_keys=True), shown
 
 
 def _bounds(count: int, schema: Schema, path: str, low: str, high: str, text: str) -> list[FieldProblem]:
@@ -322,15 +312,10 @@ _PROBLEMS: dict[str, Callable[[str, str], FieldProblem]] = {
 
 def _same_item(item: Any, old: Any, schema: Schema) -> Any:
     """The item of the same keys in the list before."""
-    if schema.list_type != "map" or not isinstance(old, list) or not isinstance(item, dict):
+    if schema.list_type != "map" or not isinstance(old, list):
         return _MISSING
-    keys = [item.get(name) for name in schema.list_keys]
-    same = (
-        candidate
-        for candidate in old
-        if isinstance(candidate, dict) and [candidate.get(name) for name in schema.list_keys] == keys
-    )
-    return next(same, _MISSING)
+    key = key_of_item(item, schema)
+    return next((candidate for candidate in old if key_of_item(candidate, schema) == key), _MISSING)
 
 
 @lru_cache(maxsize=512)

@@ -17,7 +17,14 @@ from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.store import TypeKey
 
 
-class SliceRules(TypeRules):
+class DraRules(TypeRules):
+    """What the types of resource.k8s.io have in common: fields of features that are off are dropped."""
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        drop_disabled(obj, old, situation.gates)
+
+
+class SliceRules(DraRules):
     """ResourceSlice."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
@@ -26,66 +33,46 @@ class SliceRules(TypeRules):
                 taint.setdefault("timeAdded", situation.now)
             for amount in (device.get("capacity") or {}).values():
                 amount.setdefault("value", "0")
-        if situation.minor < 35:
+        if situation.gates.minor < 35:
             obj["spec"].setdefault("devices", None)
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        drop_disabled(obj, old, situation.gates)
+        super().prepare(obj, old, situation)
         driver = obj["spec"].get("driver", "")
-        if driver != driver.lower() and situation.minor >= 35:
+        if driver != driver.lower() and situation.gates.minor >= 35:
             situation.warnings.append(
                 f'spec.driver: driver names should be lowercase; "{driver}" contains uppercase characters'
             )
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
-        return problems_of_slice(obj["spec"], old and old["spec"], SliceLimits.of(situation.minor))
+        return problems_of_slice(obj["spec"], old and old["spec"], SliceLimits.of(situation.gates.minor))
 
 
-class TemplateRules(TypeRules):
-    """ResourceClaimTemplate, and what a claim has in common with it: its spec never changes."""
-
-    path = "spec.spec"
-    """Of the spec of the claim."""
-
-    def spec_of(self, obj: JsonObject) -> JsonObject:
-        spec: JsonObject = obj["spec"]["spec"]
-        return spec
+class TemplateRules(DraRules):
+    """ResourceClaimTemplate."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        default_claim_spec(self.spec_of(obj))
-
-    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        drop_disabled(obj, old, situation.gates)
+        default_claim_spec(obj["spec"]["spec"])
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         if old is not None:
-            return [] if same(obj["spec"], old["spec"]) else [invalid("spec", "<value omitted>", "field is immutable")]
-        # Constraints may be about distinct values if the gate is on; 1.34 keeps and takes them in any case.
-        consumable = situation.minor < 35 or situation.gates.enabled("DRAConsumableCapacity")
-        spec = self.spec_of(obj)
-        problems = problems_of_claim_spec(spec, self.path, situation.selector_problem, consumable=consumable)
-        return self.with_others(problems, _admin_problems(spec, obj, situation), obj)
-
-    def with_others(
-        self, problems: list[FieldProblem], admin: list[FieldProblem], obj: JsonObject
-    ) -> list[FieldProblem]:
-        """All problems, in the order of the real server."""
-        return template_problems(obj["spec"].get("metadata") or {}) + problems + admin
+            return _changed_spec(obj, old)
+        spec, metadata = obj["spec"]["spec"], obj["spec"].get("metadata") or {}
+        problems = template_problems(metadata) + _problems_of_spec(spec, "spec.spec", situation)
+        return problems + _admin_problems(spec, obj, situation)
 
 
-class ClaimRules(TemplateRules):
+class ClaimRules(DraRules):
     """ResourceClaim. Its allocation is set once and can then only be cleared."""
 
-    path = "spec"
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        default_claim_spec(obj["spec"])
 
-    def spec_of(self, obj: JsonObject) -> JsonObject:
-        spec: JsonObject = obj["spec"]
-        return spec
-
-    def with_others(
-        self, problems: list[FieldProblem], admin: list[FieldProblem], obj: JsonObject
-    ) -> list[FieldProblem]:
-        return admin[:1] + problems
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
+        if old is not None:
+            return _changed_spec(obj, old)
+        spec = obj["spec"]
+        return _admin_problems(spec, obj, situation)[:1] + _problems_of_spec(spec, "spec", situation)
 
     def prepare_status(self, obj: JsonObject, old: JsonObject, situation: Situation) -> None:
         status, before = obj["status"], old.get("status", {})
@@ -103,14 +90,22 @@ class ClaimRules(TemplateRules):
         return problems + problems_of_status(status, before, obj["spec"], deleting=deleting)
 
 
-class ClassRules(TypeRules):
+class ClassRules(DraRules):
     """DeviceClass."""
-
-    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        drop_disabled(obj, old, situation.gates)
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         return problems_of_class_spec(obj["spec"], situation.selector_problem)
+
+
+def _changed_spec(obj: JsonObject, old: JsonObject) -> list[FieldProblem]:
+    """That of a claim or a template never changes."""
+    return [] if same(obj["spec"], old["spec"]) else [invalid("spec", "<value omitted>", "field is immutable")]
+
+
+def _problems_of_spec(spec: JsonObject, path: str, situation: Situation) -> list[FieldProblem]:
+    # Constraints may be about distinct values if the gate is on; 1.34 keeps and takes them in any case.
+    consumable = situation.gates.minor < 35 or situation.gates.enabled("DRAConsumableCapacity")
+    return problems_of_claim_spec(spec, path, situation.selector_problem, consumable=consumable)
 
 
 def _admin_allowed(obj: JsonObject, situation: Situation) -> bool:

@@ -8,7 +8,6 @@ import asyncio
 from collections import deque
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.apirules.status import ApiError
 from dra_driver.simulation.apiserver.objects import NAMESPACE_KEY, DeleteOptions, ObjectService, WriteOptions, copied
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import StoredVersion, TypeKey
@@ -76,7 +75,7 @@ class GarbageCollector:
         if not references or len(alive) == len(references):
             return
         if not alive:
-            self._delete(kind, entry)
+            self._objects.delete(kind, *entry.key, DeleteOptions())
             return
         obj = copied(entry)
         obj["metadata"]["ownerReferences"] = alive
@@ -97,15 +96,7 @@ class GarbageCollector:
         for content_kind in {resource_type.key: resource_type for resource_type in self._objects.registry}.values():
             for content in self._objects.store.entries(content_kind.key, name):
                 if content.obj["metadata"].get("deletionTimestamp") is None:
-                    self._delete(content_kind, content)
+                    self._objects.delete(content_kind, *content.key, DeleteOptions())
                 remains = remains or self._objects.store.get(content_kind.key, *content.key) is not None
         if not remains:
             self._objects.remove(kind, entry)
-
-    def _delete(self, kind: ResourceType, entry: StoredVersion) -> None:
-        options = DeleteOptions(uid=entry.obj["metadata"]["uid"])
-        try:
-            self._objects.delete(kind, *entry.key, options)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise

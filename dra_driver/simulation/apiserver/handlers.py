@@ -6,8 +6,9 @@ stream, and the stream's bytes. Source: KEP-4006, protocol v5.channel.k8s.io.
 """
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import yaml
 from aiohttp import web
@@ -26,7 +27,6 @@ from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import (
     RequestTarget,
-    WatchSettings,
     list_document,
     list_page,
     list_query,
@@ -39,31 +39,28 @@ from dra_driver.simulation.apiserver.store import StoredVersion, encode
 from dra_driver.simulation.apiserver.tables import Representation
 from dra_driver.simulation.kubelet.shell import NOT_UNDERSTOOD, UNDERSTOOD, NotUnderstood, Printed
 
+if TYPE_CHECKING:
+    # The module needs gRPC, and the API server without kubelets does not.
+    from dra_driver.simulation.kubelet.kubelet import SimulatedKubelet
 
-class NodeContainers(Protocol):
-    """What a kubelet answers about the containers of pods that it has started."""
-
-    async def log(self, pod: JsonObject, container: str) -> str: ...
-
-    async def execute(self, pod: JsonObject, container: str, command: Sequence[str]) -> Printed:
-        """Raises NotUnderstood."""
+type Kubelets = Mapping[str, SimulatedKubelet]
+"""By name of the node. They answer about the containers of pods."""
 
 
 class Handlers:
     """What the server does with a request whose path names a type."""
 
-    def __init__(self, objects: ObjectService, watch: WatchSettings) -> None:
+    def __init__(self, objects: ObjectService, bookmark_interval_s: float) -> None:
         self._objects = objects
-        self._watch = watch
-        self.nodes: Mapping[str, NodeContainers] = {}
-        """Who answers about containers, by name of the node."""
+        self._bookmark_interval_s = bookmark_interval_s
+        self.kubelets: Kubelets = {}
         objects.followers.append(self._follow_definitions)
 
     async def resource(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         """What is asked of a type. Raises ApiError for every refusal."""
         if target.subresource in _OF_CONTAINERS:
             pod = self._objects.get(target.kind, target.place, target.name or "").obj
-            return await _OF_CONTAINERS[target.subresource](request, pod, self.nodes)
+            return await _OF_CONTAINERS[target.subresource](request, pod, self.kubelets)
         if request.method == "GET" and "review" not in target.kind.marks:
             return await self._read(request, target)
         return self._write(request, target, await _read_body(request))
@@ -80,20 +77,20 @@ class Handlers:
         if request.method == "POST" and creates:
             entry, status = objects.create(kind, target.place, _as_object(body), options), 201
         elif request.method == "PUT" and target.name is not None:
-            entry = objects.update(kind, target.place, target.name, target.subresource, _as_object(body), options)
+            entry = objects.update(target, _as_object(body), options)
         elif request.method == "PATCH" and target.name is not None:
-            entry, new = self._patch(request.content_type, target, target.name, body, options)
+            entry, new = self._patch(request.content_type, target, body, options)
             status = 201 if new else 200
         else:
             raise method_not_allowed()
-        form = Representation(request, target, self._objects.now)
+        form = Representation(request, target)
         return _object(form, entry, status=status, warnings=options.warnings)
 
     async def _read(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         query = list_query(target.kind, request.query)
-        form = Representation(request, target, self._objects.now)
+        form = Representation(request, target)
         if query.watch:
-            lines = watch_lines(self._objects.store, target, query, form.watch_encoder(), self._watch)
+            lines = watch_lines(self._objects.store, target, query, form.watch_encoder(), self._bookmark_interval_s)
             return await _streamed(request, lines)
         if target.name is not None:
             entry = self._objects.get(target.kind, target.place, target.name)
@@ -133,13 +130,13 @@ class Handlers:
         return scale_of(objects.change(kind, old, obj, "scale", _write_options(request)).obj)
 
     def _patch(
-        self, form: str, target: RequestTarget, name: str, body: object, options: WriteOptions
+        self, form: str, target: RequestTarget, body: object, options: WriteOptions
     ) -> tuple[StoredVersion, bool]:
         """The object after a patch of this media type, and whether it is new."""
         objects, kind = self._objects, target.kind
         if form == "application/apply-patch+yaml":
-            return objects.apply(kind, target.place, name, target.subresource, _as_object(body), options)
-        old = objects.get(kind, target.place, name)
+            return objects.apply(target, _as_object(body), options)
+        old = objects.get(kind, target.place, target.name or "")
         current = copy_json(old.served_as(kind.resource.api_version))
         if form == "application/merge-patch+json":
             patched = merge_patch(current, _as_object(body))
@@ -149,7 +146,7 @@ class Handlers:
             patched = json_patch(current, body)
         else:
             raise ApiError(415, f"the body of the request was in an unknown format - {form}", details={})
-        return objects.update(kind, target.place, name, target.subresource, patched, options, patched=old), False
+        return objects.update(target, patched, options, patched=old), False
 
     def _delete(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _delete_options(request, body)
@@ -157,7 +154,7 @@ class Handlers:
             entry, gone = self._objects.delete(target.kind, target.place, target.name, options)
             if gone and "returned" not in target.kind.marks:
                 return _deleted(target.kind, entry)
-            return _object(Representation(request, target, self._objects.now), entry)
+            return _object(Representation(request, target), entry)
         if "deletecollection" not in discovery.verbs_of(target.kind):
             raise method_not_allowed()
         page = list_page(self._objects.store, target, list_query(target.kind, request.query))
@@ -181,7 +178,7 @@ class Handlers:
             return
         for served in crds.served_types(obj):
             registry.add(served)
-        status = crds.accepted_status(obj, wire_time(self._objects.now()))
+        status = crds.accepted_status(obj, wire_time(datetime.now(UTC)))
         known = obj.get("status") or {}
         if not known.get("conditions") or known.get("storedVersions") != status["storedVersions"]:
             store.put(kind.key, {**obj, "metadata": dict(obj["metadata"]), "status": status})
@@ -308,7 +305,7 @@ def bind(objects: ObjectService, target: RequestTarget, binding: JsonObject) -> 
     pod = copied(old)
     pod["spec"]["nodeName"] = node
     conditions = [item for item in pod["status"].get("conditions") or () if item["type"] != "PodScheduled"]
-    now = wire_time(objects.now())
+    now = wire_time(datetime.now(UTC))
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     pod["status"]["conditions"] = [*conditions, scheduled]
     objects.store_unchecked(target.kind, pod)
@@ -343,22 +340,22 @@ _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _OUT, _ERR, _STATUS = b"\x01", b"\x02", b"\x03"
 
 
-async def _log(request: web.Request, pod: JsonObject, nodes: Mapping[str, NodeContainers]) -> web.StreamResponse:
+async def _log(request: web.Request, pod: JsonObject, kubelets: Kubelets) -> web.StreamResponse:
     """GET pods/log. `--follow` ends at the end of what there is."""
     container = _container(request, pod)
     if request.query.get("previous") == "true":
         name = pod["metadata"]["name"]
         raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
-    text = await _node(pod, container, nodes).log(pod, container)
+    text = await _node(pod, container, kubelets).log(pod, container)
     lines = text.splitlines(keepends=True)
     tail = request.query.get("tailLines", "")
     return web.Response(text="".join(lines[max(len(lines) - int(tail), 0) :] if tail.isdigit() else lines))
 
 
-async def _execute(request: web.Request, pod: JsonObject, nodes: Mapping[str, NodeContainers]) -> web.StreamResponse:
+async def _execute(request: web.Request, pod: JsonObject, kubelets: Kubelets) -> web.StreamResponse:
     """pods/exec: the command of the query, of the few that are understood."""
     container, command = _container(request, pod), request.query.getall("command", [])
-    node = _node(pod, container, nodes)
+    node = _node(pod, container, kubelets)
     socket = web.WebSocketResponse(protocols=_PROTOCOLS)
     if not socket.can_prepare(request).ok:
         raise bad_request("a simulated cluster executes commands through WebSockets only; use kubectl 1.31 or newer")
@@ -374,7 +371,7 @@ async def _execute(request: web.Request, pod: JsonObject, nodes: Mapping[str, No
     return socket
 
 
-async def _refuse(request: web.Request, pod: JsonObject, _nodes: Mapping[str, NodeContainers]) -> web.StreamResponse:
+async def _refuse(request: web.Request, pod: JsonObject, _kubelets: Kubelets) -> web.StreamResponse:
     """What needs a program that runs. Always raises ApiError 400."""
     what = request.path.rpartition("/")[2]
     name = pod["metadata"]["name"]
@@ -404,10 +401,10 @@ def _container(request: web.Request, pod: JsonObject) -> str:
     return wanted or names[0]
 
 
-def _node(pod: JsonObject, container: str, nodes: Mapping[str, NodeContainers]) -> NodeContainers:
+def _node(pod: JsonObject, container: str, kubelets: Kubelets) -> "SimulatedKubelet":
     """The kubelet of a pod that has started. Raises ApiError 400."""
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
-    node = nodes.get(pod["spec"].get("nodeName", ""))
+    node = kubelets.get(pod["spec"].get("nodeName", ""))
     if node is None:
         raise bad_request(f"pod {name} does not have a host assigned")
     if status.get("phase") == "Pending":

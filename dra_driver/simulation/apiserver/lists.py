@@ -5,15 +5,14 @@ Source of the grammar of selectors: Kubernetes' "Labels and Selectors"; selectab
 """
 
 import asyncio
-import base64
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.untyped import Path, value_at
 from dra_driver.apirules.status import ApiError, bad_request, expired
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
 from dra_driver.simulation.apiserver.store import Store, StoredVersion, StoreEvent, encode
@@ -120,26 +119,20 @@ _EXISTS = re.compile(r"^(?P<absent>!\s*)?(?P<key>[A-Za-z0-9][-A-Za-z0-9_./]*)$")
 def _label_terms(text: str) -> Iterator[Predicate]:
     """Raises ApiError 400 for text that is no selector."""
     for part in filter(None, (part.strip() for part in _COMMA.split(text))):
-        yield partial(_has_labels, _label_term(part))
+        if match := _IN_SET.match(part):
+            values = {value.strip() for value in match["values"].split(",")}
+            yield partial(_has_label, match["key"], values, match["op"] == "in")
+        elif match := _EQUALITY.match(part):
+            yield partial(_has_label, match["key"], {match["value"]}, match["op"] != "!=")
+        elif match := _EXISTS.match(part):
+            yield partial(_has_label, match["key"], {None}, match["absent"] is not None)
+        else:
+            raise bad_request(f"unable to parse requirement: found {part!r}, expected: a label selector")
 
 
-def _has_labels(term: Callable[[dict[str, str]], bool], obj: JsonObject) -> bool:
-    return term(obj["metadata"].get("labels") or {})
-
-
-def _label_term(term: str) -> Callable[[dict[str, str]], bool]:
-    if match := _IN_SET.match(term):
-        key, values = match["key"], {value.strip() for value in match["values"].split(",")}
-        if match["op"] == "in":
-            return lambda labels: labels.get(key) in values
-        return lambda labels: labels.get(key) not in values
-    if match := _EQUALITY.match(term):
-        key, op, value = match["key"], match["op"], match["value"]
-        return lambda labels: (labels.get(key) == value) is (op != "!=")
-    if match := _EXISTS.match(term):
-        key, absent = match["key"], match["absent"] is not None
-        return lambda labels: (key in labels) is not absent
-    raise bad_request(f"unable to parse requirement: found {term!r}, expected: a label selector")
+def _has_label(key: str, values: Container[str | None], among: bool, obj: JsonObject) -> bool:
+    """Whether the label's value, None if it is absent, is one of `values`; not `among`: whether it is none of them."""
+    return ((obj["metadata"].get("labels") or {}).get(key) in values) is among
 
 
 def _field_terms(text: str, allowed: Sequence[str]) -> Iterator[Predicate]:
@@ -150,14 +143,12 @@ def _field_terms(text: str, allowed: Sequence[str]) -> Iterator[Predicate]:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         if match["key"] not in allowed:
             raise bad_request(f"field label not supported: {match['key']}")
-        yield partial(_has_field, match["key"].split("."), match["value"], match["op"] != "!=")
+        yield partial(_has_field, tuple(match["key"].split(".")), match["value"], match["op"] != "!=")
 
 
-def _has_field(path: Sequence[str], wanted: str, equal: bool, obj: JsonObject) -> bool:
+def _has_field(path: Path, wanted: str, equal: bool, obj: JsonObject) -> bool:
     """Compared as the server does: absent is the empty string."""
-    value: Any = obj
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
+    value = value_at(obj, path)
     text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return (text == wanted) is equal
 
@@ -198,19 +189,15 @@ def list_page(store: Store, target: RequestTarget, query: ListQuery) -> Page:
         return Page(matching[start:], revision)
     store.keep_page(target.kind.key, revision, entries)
     rest = len(matching) - end if not query.terms else None
-    return Page(matching[start:end], revision, _token(revision, end), rest)
-
-
-def _token(revision: int, start: int) -> str:
-    return base64.urlsafe_b64encode(json.dumps({"rv": revision, "start": start}).encode()).decode()
+    return Page(matching[start:end], revision, f"{revision}.{end}", rest)
 
 
 def _read_token(token: str) -> tuple[int, int]:
     try:
-        content = json.loads(base64.urlsafe_b64decode(token.encode()))
-        return int(content["rv"]), int(content["start"])
-    except (ValueError, KeyError, TypeError) as error:
+        revision, start = map(int, token.split("."))
+    except ValueError as error:
         raise bad_request("continue key is not valid") from error
+    return revision, start
 
 
 def list_metadata(page: Page) -> JsonObject:
@@ -239,12 +226,8 @@ def list_document(target: RequestTarget, page: Page) -> bytes:
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchSettings:
-    """Seconds between bookmarks, and how long a stream lasts when the client does not say."""
-
-    bookmark_interval_s: float = 60.0
-    timeout_s: float = 1800.0
+_WATCH_S = 1800.0
+"""How long a stream lasts when the client does not say."""
 
 
 def _line(event_type: str, obj: bytes) -> bytes:
@@ -281,7 +264,7 @@ async def watch_lines(
     target: RequestTarget,
     query: ListQuery,
     encoder: Callable[[StoredVersion], bytes],
-    settings: WatchSettings,
+    bookmark_interval_s: float,
 ) -> AsyncGenerator[bytes]:
     """One client's stream: chunks of complete lines, until the time is over or the server stops. `encoder` gives an
     entry the look that the client wants: as itself, as a table, as metadata only."""
@@ -306,12 +289,12 @@ async def watch_lines(
         if first:
             yield first
         clock = asyncio.get_running_loop().time
-        end = clock() + (query.timeout_s or settings.timeout_s)
-        bookmark_at = clock() + settings.bookmark_interval_s
+        end = clock() + (query.timeout_s or _WATCH_S)
+        bookmark_at = clock() + bookmark_interval_s
         while not subscription.closed and (now := clock()) < end:
             chunk = lines(await subscription.next_batch(max(0.0, min(end, bookmark_at) - now)))
             if clock() >= min(bookmark_at, end):
-                bookmark_at = clock() + settings.bookmark_interval_s
+                bookmark_at = clock() + bookmark_interval_s
                 if query.bookmarks:
                     chunk += _bookmark(target, store.revision, initial=False)
             if chunk:

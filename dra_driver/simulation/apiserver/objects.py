@@ -27,6 +27,7 @@ from dra_driver.apirules.status import (
 )
 from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
+from dra_driver.simulation.apiserver.lists import RequestTarget
 from dra_driver.simulation.apiserver.patch import FieldPath, fields_of, merged, through_maps, without
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules, fill
@@ -79,21 +80,16 @@ class ObjectService:
         rules: Mapping[TypeKey, TypeRules],
         custom_rules: TypeRules,
         gates: FeatureGates,
-        minor: int,
     ) -> None:
         self.store = store
         self.registry = registry
         self.gates = gates
-        self.minor = minor
         self.followers: list[Follower] = []
         self._rules = rules
         self._custom_rules = custom_rules
         self._common_rules = TypeRules()
         self._applied: dict[str, dict[tuple[str, str], set[FieldPath]]] = {}
         """What each applier, by its name and subresource, said last of the object with this UID."""
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
 
     def get(self, kind: ResourceType, namespace: str, name: str) -> StoredVersion:
         """Raises ApiError 404."""
@@ -114,7 +110,7 @@ class ObjectService:
         for name in _SERVER_OWNED:
             metadata.pop(name, None)
         metadata["uid"] = str(uuid.uuid4())
-        metadata["creationTimestamp"] = wire_time(self.now())
+        metadata["creationTimestamp"] = wire_time(datetime.now(UTC))
         situation, rules = self._situation(kind, options), self._rules_of(kind)
         fill(obj, kind.defaults)
         rules.default(obj, situation)
@@ -133,26 +129,19 @@ class ObjectService:
         return self.store_unchecked(kind, obj)
 
     def update(
-        self,
-        kind: ResourceType,
-        namespace: str,
-        name: str,
-        subresource: str,
-        body: JsonObject,
-        options: WriteOptions,
-        *,
-        patched: StoredVersion | None = None,
+        self, target: RequestTarget, body: JsonObject, options: WriteOptions, *, patched: StoredVersion | None = None
     ) -> StoredVersion:
         """Replaces an object, or its status. A resourceVersion in the body must be the current one. `patched` is what
         the body is the outcome of a patch of; else a uid in the body is a precondition."""
-        obj = self._decode(kind, namespace, body, options)
+        kind, name = target.kind, target.name or ""
+        obj = self._decode(kind, target.place, body, options)
         given = obj["metadata"].get("name", "")
         if given != name:
             raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
-        old = patched or self.get(kind, namespace, name)
+        old = patched or self.get(kind, target.place, name)
         if patched is None:
             self._check_preconditions(kind, old, uid=obj["metadata"].get("uid") or None)
-        return self.change(kind, old, obj, subresource, options)
+        return self.change(kind, old, obj, target.subresource, options)
 
     def change(
         self, kind: ResourceType, old: StoredVersion, obj: JsonObject, subresource: str, options: WriteOptions
@@ -216,10 +205,9 @@ class ObjectService:
             return problems + rules.status_problems(obj, old, situation)
         return problems_of_metadata(situation.kind.key, metadata) + problems + rules.problems(obj, old, situation)
 
-    def apply(
-        self, kind: ResourceType, namespace: str, name: str, subresource: str, config: JsonObject, options: WriteOptions
-    ) -> tuple[StoredVersion, bool]:
+    def apply(self, target: RequestTarget, config: JsonObject, options: WriteOptions) -> tuple[StoredVersion, bool]:
         """Server-side apply; answers the object and whether it is new. Nothing in a configuration may be unknown."""
+        kind, namespace, name = target.kind, target.place, target.name or ""
         if not (config.get("apiVersion") and config.get("kind")):
             raise bad_request("invalid object type: apiVersion and kind are required")
         config = self._decode(kind, namespace, config, None)
@@ -228,11 +216,11 @@ class ObjectService:
         if config["metadata"].pop("managedFields", None):
             raise bad_request("metadata.managedFields must be nil")
         old = self.store.get(kind.key, namespace, name)
-        if old is None and subresource:
+        if old is None and target.subresource:
             raise not_found(kind.resource, name)
         fields = set(fields_of(config, kind.schema))
         applied = self._applied.get(old.obj["metadata"]["uid"], {}) if old is not None else {}
-        applier = (options.field_manager, subresource)
+        applier = (options.field_manager, target.subresource)
         obj = config
         if old is not None:
             others = {path for other, paths in applied.items() if other != applier for path in paths}
@@ -242,7 +230,7 @@ class ObjectService:
         if old is None:
             entry = self.create(kind, namespace, obj, options)
         else:
-            entry = self.update(kind, namespace, name, subresource, obj, options, patched=old)
+            entry = self.update(target, obj, options, patched=old)
         if not options.dry_run:
             self._applied.setdefault(entry.obj["metadata"]["uid"], {})[applier] = fields
         return entry, old is None
@@ -274,7 +262,7 @@ class ObjectService:
         already = metadata.get("deletionTimestamp") is not None
         if already and grace_s >= metadata.get("deletionGracePeriodSeconds", 0):
             return
-        metadata["deletionTimestamp"] = wire_time(self.now() + timedelta(seconds=grace_s))
+        metadata["deletionTimestamp"] = wire_time(datetime.now(UTC) + timedelta(seconds=grace_s))
         if metadata.get("generation") and not already:
             metadata["generation"] += 1
         if is_namespace:
@@ -301,8 +289,8 @@ class ObjectService:
         return self._custom_rules if kind.custom else self._rules.get(kind.key, self._common_rules)
 
     def _situation(self, kind: ResourceType, options: WriteOptions, subresource: str = "") -> Situation:
-        now = wire_time(self.now())
-        return Situation(kind, subresource, self.store, self.gates, self.minor, now, options.warnings)
+        now = wire_time(datetime.now(UTC))
+        return Situation(kind, subresource, self.store, self.gates, now, options.warnings)
 
     def _decode(self, kind: ResourceType, namespace: str, body: JsonObject, options: WriteOptions | None) -> JsonObject:
         """The object of a body. `options` None: a configuration that is applied, as it is written."""
@@ -385,7 +373,7 @@ class ObjectService:
 
     def _refuse(self, kind: ResourceType, obj: JsonObject, problems: list[FieldProblem]) -> None:
         if problems:
-            reported = [problem.on(self.minor) for problem in problems]
+            reported = [problem.on(self.gates.minor) for problem in problems]
             raise invalid_object(kind.resource, obj["metadata"].get("name", ""), reported)
 
     def _check_preconditions(

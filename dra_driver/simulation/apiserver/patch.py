@@ -197,11 +197,16 @@ def _child(schema: Schema, name: str) -> Schema:
 
 def _element(item: Any, schema: Schema) -> str:
     """The path element of an item of a keyed list or a set."""
+    return json.dumps(key_of_item(item, schema), sort_keys=True)
+
+
+def key_of_item(item: Any, schema: Schema) -> Any:
+    """What identifies an item of a keyed list: its keys, or their defaults; of a set, the item itself."""
     if schema.list_type == "set" or not isinstance(item, dict):
-        return json.dumps(item, sort_keys=True)
+        return item
     fields = (schema.items or OPEN).properties
     defaults = {name: fields[name].raw.get("default") for name in schema.list_keys if name in fields}
-    return json.dumps({name: item.get(name, defaults.get(name)) for name in schema.list_keys}, sort_keys=True)
+    return {name: item.get(name, defaults.get(name)) for name in schema.list_keys}
 
 
 _OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")

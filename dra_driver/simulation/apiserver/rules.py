@@ -55,7 +55,6 @@ class Situation:
     subresource: str
     store: Store
     gates: FeatureGates
-    minor: int
     now: str
     """RFC 3339 with seconds."""
     warnings: list[str]
@@ -64,7 +63,7 @@ class Situation:
         """What is wrong with the expression of a device selector that a client wants to store, or None."""
         known = (self.gates.enabled("DRAConsumableCapacity"), self.gates.enabled("DRAListTypeAttributes"))
         try:
-            compile_selector(expression, Server(self.minor, *known, stored=False))
+            compile_selector(expression, Server(self.gates.minor, *known, stored=False))
         except CelError as error:
             return str(error)
         return None

@@ -5,7 +5,7 @@ stopping and starting again is an API server that was away.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,8 +17,8 @@ from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.dra_rules import DRA_RULES
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
-from dra_driver.simulation.apiserver.handlers import Handlers, NodeContainers
-from dra_driver.simulation.apiserver.lists import WatchSettings, resolve
+from dra_driver.simulation.apiserver.handlers import Handlers, Kubelets
+from dra_driver.simulation.apiserver.lists import resolve
 from dra_driver.simulation.apiserver.objects import NAMESPACE_KEY, ObjectService, WriteOptions
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
 from dra_driver.simulation.apiserver.rules import BUILTIN_RULES
@@ -42,7 +42,7 @@ class SimulatedApiServer:
         *,
         version: str = DEFAULT_VERSION,
         feature_gates: dict[str, bool] | None = None,
-        watch: WatchSettings | None = None,
+        bookmark_interval_s: float = 60.0,
     ) -> None:
         self.version = version
         minor = minor_of(version)
@@ -50,9 +50,9 @@ class SimulatedApiServer:
         self.store = Store()
         rules = {**BUILTIN_RULES, **DRA_RULES, crds.KEY: crds.DefinitionRules()}
         gates = FeatureGates(minor, feature_gates)
-        self.objects = self.objects_type(self.store, self.registry, rules, crds.CustomRules(), gates, minor)
+        self.objects = self.objects_type(self.store, self.registry, rules, crds.CustomRules(), gates)
         self.url = ""
-        self._handlers = Handlers(self.objects, watch or WatchSettings())
+        self._handlers = Handlers(self.objects, bookmark_interval_s)
         self._runner: web.AppRunner | None = None
         self._port = 0
         GarbageCollector(self.objects)
@@ -86,9 +86,9 @@ class SimulatedApiServer:
         for resource in resources:
             self.registry.add(crds.open_type(resource, storage))
 
-    def answer_for(self, nodes: Mapping[str, NodeContainers]) -> None:
-        """Passes requests about containers on to the kubelets of these nodes, by name; more may come later."""
-        self._handlers.nodes = nodes
+    def answer_for(self, kubelets: Kubelets) -> None:
+        """Passes requests about containers on to these kubelets; more may come later."""
+        self._handlers.kubelets = kubelets
 
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig for this server and answers its path."""
@@ -108,7 +108,10 @@ class SimulatedApiServer:
         try:
             return await self.answer(request)
         except ApiError as error:
-            return _failure(error)
+            retry_after = (error.details or {}).get("retryAfterSeconds")
+            headers = {"Retry-After": str(retry_after)} if retry_after else {}
+            body = encode(error.to_status())
+            return web.Response(body=body, status=error.status, content_type="application/json", headers=headers)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Raises ApiError for a refusal."""
@@ -125,13 +128,3 @@ class SimulatedApiServer:
         if isinstance(body, str):
             return web.Response(text=body)
         return web.Response(body=encode(body), content_type="application/json")
-
-
-def _failure(error: ApiError) -> web.Response:
-    headers = {}
-    retry_after = (error.details or {}).get("retryAfterSeconds")
-    if retry_after:
-        headers["Retry-After"] = str(retry_after)
-    return web.Response(
-        body=encode(error.to_status()), status=error.status, content_type="application/json", headers=headers
-    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import expired
+from dra_driver.runtime.tasks import until
 
 type TypeKey = tuple[str, str]
 """API group and plural: versions of one type share their objects."""
@@ -120,11 +121,7 @@ class Subscription:
     async def next_batch(self, timeout_s: float) -> list[StoreEvent]:
         """All changes that are waiting; an empty list after `timeout_s` or when closed."""
         if not self._events and not self.closed:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                return []
+            await until(self._wake, timeout_s)
         self._wake.clear()
         batch = list(self._events)
         self._events.clear()

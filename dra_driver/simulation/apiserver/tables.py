@@ -150,14 +150,13 @@ _API_VERSION = "meta.k8s.io/v1"
 
 
 class Representation:
-    """The wish of the client that sent a request for a type. `now` is for the ages in tables."""
+    """The wish of the client that sent a request for a type."""
 
-    def __init__(self, request: web.Request, target: RequestTarget, now: Callable[[], datetime]) -> None:
+    def __init__(self, request: web.Request, target: RequestTarget) -> None:
         self._target = target
         self._kind = target.kind
         self._accept = request.headers.get("Accept", "")
         self._include = request.query.get("includeObject")
-        self._now = now
         self._form = _wanted_form(self._accept)
 
     def object(self, entry: StoredVersion, *, header: bool = True) -> bytes:
@@ -199,7 +198,7 @@ class Representation:
                 "apiVersion": _API_VERSION,
                 "metadata": metadata,
                 "columnDefinitions": columns if header else None,
-                "rows": [self._row(entry, self._now()) for entry in entries],
+                "rows": [self._row(entry, datetime.now(UTC)) for entry in entries],
             }
         )
 

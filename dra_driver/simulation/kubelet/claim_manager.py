@@ -18,7 +18,7 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DriverError, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.kubelet.registry import Plugin, PluginRegistry, Times
-from dra_driver.simulation.pods import claim_entries, generated_claims
+from dra_driver.simulation.pods import claims_of_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,23 +181,14 @@ def pod_claims(pod: JsonObject) -> list[KubeletClaim]:
 
     Raises NodeNotReady when a template's claim has not been created yet.
     """
-    created = generated_claims(pod)
     claims = []
-    for entry in claim_entries(pod):
-        named = entry.resource_claim_name
-        if named is None and entry.name not in created:
+    for entry, claim in claims_of_entries(pod):
+        if claim is None:
             raise NodeNotReady(f"the claim for pod claim {entry.name} has not been created yet")
-        if claim := named or created[entry.name]:
-            claims.append(KubeletClaim(entry.name, claim, named is None))
+        claims.append(KubeletClaim(entry.name, claim, entry.resource_claim_name is None))
     if extended := (pod.get("status") or {}).get("extendedResourceClaimStatus"):
         claims.append(KubeletClaim(None, extended["resourceClaimName"], True))
     return claims
-
-
-def container_cdi_ids(pod: JsonObject, container: JsonObject, records: Iterable[ClaimRecord]) -> list[str]:
-    """The CDI devices of one container, each once."""
-    devices = container_devices(pod, container, records)
-    return list(dict.fromkeys(name for _, _, device in devices for name in device.cdi_ids))
 
 
 def container_devices(

@@ -22,6 +22,7 @@ import structlog
 from dra_driver.api.meta import JsonObject
 from dra_driver.cdi.inject import ContainerDescription
 from dra_driver.kube.watch import Backoff
+from dra_driver.runtime.tasks import end_tasks
 
 _log = structlog.get_logger(__name__)
 
@@ -181,8 +182,7 @@ class _Container:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks(self._task)
         process = self._process
         if process is None:
             return
@@ -202,8 +202,7 @@ class _Container:
             try:
                 await process.wait()
             finally:
-                probing.cancel()
-                await asyncio.gather(probing, return_exceptions=True)
+                await end_tasks(probing)
             # What it started goes with it, as with the first process of a container.
             await self._kill(process)
             _log.info("a container ended", container=self._spec["name"], status=process.returncode)

@@ -28,11 +28,11 @@ from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, health_v1alpha1_pb2
 from dra_driver.kube.watch import Change, Reflector
+from dra_driver.runtime.tasks import end_tasks, until
 from dra_driver.simulation.kubelet import pods, shell
 from dra_driver.simulation.kubelet.claim_manager import (
     ClaimManager,
     ClaimRecord,
-    container_cdi_ids,
     container_devices,
 )
 from dra_driver.simulation.kubelet.containers import Containers, ContainerStanding
@@ -100,7 +100,7 @@ class SimulatedKubelet:
         """Start as kubelet does: this node's slices are deleted, plugins register, pods are synced."""
         self.claims.load()
         self._tasks = [
-            asyncio.create_task(self._wipe({"spec.nodeName": self.node_name})),
+            asyncio.create_task(self._wipe(f"spec.nodeName={self.node_name}")),
             asyncio.create_task(self.registry.run()),
             asyncio.create_task(self._pods.run()),
             asyncio.create_task(self._reconcile()),
@@ -108,10 +108,7 @@ class SimulatedKubelet:
 
     async def stop(self) -> None:
         """End at once, as a killed kubelet; pods stay as they are."""
-        tasks = [*self._tasks, *self._workers.values(), *self._wipes.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._tasks, *self._workers.values(), *self._wipes.values())
         self._tasks, self._workers, self._wipes = [], {}, {}
 
     def containers(self, pod_uid: str) -> list[JsonObject]:
@@ -180,10 +177,9 @@ class SimulatedKubelet:
         await asyncio.sleep(self._times.wipe_after_s)
         self._seen_drivers.discard(driver)
         self._wipes.pop(driver, None)
-        await self._wipe({"spec.nodeName": self.node_name, "spec.driver": driver})
+        await self._wipe(f"spec.nodeName={self.node_name},spec.driver={driver}")
 
-    async def _wipe(self, selector: dict[str, str]) -> None:
-        fields = ",".join(f"{key}={value}" for key, value in selector.items())
+    async def _wipe(self, fields: str) -> None:
         while True:
             try:
                 await self._kube.delete_collection(RESOURCE_SLICES, field_selector=fields)
@@ -237,8 +233,7 @@ class SimulatedKubelet:
             except DriverError as error:
                 await self._report(pod, error)
                 wait_s = self._times.pod_retry_s
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake[uid].wait(), wait_s)
+            await until(self._wake[uid], wait_s)
         await self._release(uid)
 
     async def _finish(self, pod: JsonObject) -> None:
@@ -257,7 +252,8 @@ class SimulatedKubelet:
         specs = read_folders(self._cdi_folders)
         written, described = [], {}
         for container in pods.containers_of(pod):
-            ids = container_cdi_ids(pod, container, self.claims.records())
+            devices = container_devices(pod, container, self.claims.records())
+            ids = list(dict.fromkeys(name for _, _, device in devices for name in device.cdi_ids))
             plain = ContainerDescription(env=tuple(pods.environment(pod, container)))
             described[container["name"]] = inject(plain, ids, specs)
             written.append({"name": container["name"], "cdiDevices": ids} | _described(described[container["name"]]))

@@ -19,6 +19,7 @@ import structlog
 from dra_driver.errors import NodeNotReady, Unreachable
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
+from dra_driver.runtime.tasks import end_tasks
 
 _VERSION = "v1.DRAPlugin"
 
@@ -146,8 +147,7 @@ class PluginRegistry:
 
     async def _forget(self, path: Path) -> None:
         _, worker = self._workers.pop(path)
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
+        await end_tasks(worker)
         plugin = self._plugins.pop(path, None)
         if plugin is not None:
             await plugin.channel.close()

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Never
 
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.api.meta import (
@@ -69,7 +68,7 @@ class SimulatedWorkloadController:
         self._complaints: set[tuple[str, str]] = set()
         """UID of the workload, and message: each is an Event once."""
 
-    async def run(self) -> Never:
+    async def run(self) -> None:
         # A framework's type may be missing: its cache is filled once it is served.
         optional = {framework.resource for framework in FRAMEWORKS}
         async with asyncio.TaskGroup() as group:
@@ -77,7 +76,6 @@ class SimulatedWorkloadController:
                 group.create_task(self._caches[resource].run())
             await follow((self._nodes, *(self._caches[item] for item in self._caches.keys() - optional)), group)
             group.create_task(self._queue.work(self._handle, workers=4))
-        raise AssertionError("reflectors and workers run until they are cancelled")
 
     def _daemon_set(self, owner: JsonObject, pods: Sequence[JsonObject], _now: datetime) -> WorkloadPlan:
         nodes = [node for _, node in sorted(self._nodes.objects.items())]

@@ -10,6 +10,7 @@ are random; a RayJob has no submitter, because its program would not run. Source
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from dra_driver.allocation.loading import launcher_of
 from dra_driver.allocation.serving import SERVING_GROUP, managed_template, serving_pods
@@ -44,17 +45,16 @@ _TEMPLATE_HASH = "simulation.dra.gpu/template-hash"
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A kind of workload. `ready`, `ended` and `failed` are the types of its conditions."""
+    """A kind of workload. `ready` and `ended` are types of its conditions; `Failed` is one of each."""
 
     resource: Resource
     children: Children
     ready: str = "Running"
     ended: str = "Succeeded"
-    failed: str = "Failed"
 
     def plan(self, owner: JsonObject, children: Sequence[JsonObject], now: datetime) -> WorkloadPlan:
         """What is missing is made; what is not wanted, has ended and may restart, or has an old template goes."""
-        if holds(owner, self.ended, self.failed):
+        if holds(owner, self.ended, "Failed"):
             return WorkloadPlan()
         wanted = {}
         for obj in self.children(owner, children) if not _is_suspended(owner) else ():
@@ -79,7 +79,7 @@ class Framework:
         all_run = bool(wanted) and ready + states.count("ended") == wanted and not ended
         conditions = [(self.ready, all_run, "AllPodsReady" if all_run else "PodsNotReady", f"{ready} of {wanted} run")]
         if ended or failed:
-            name = self.failed if failed else self.ended
+            name = "Failed" if failed else self.ended
             conditions.append((name, True, name, f"{states.count('failed')} of {wanted} failed"))
         return {"conditions": conditions_of(owner, now, *conditions)}
 
@@ -212,41 +212,33 @@ def _ray_cluster(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator
             yield pod_of(owner, group["template"], f"{name}-{group['groupName']}-worker-{index}", labels, env=env)
 
 
-def _of_ray_cluster(field: str) -> Children:
+def _ray_cluster_at(field: str, owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
     """A RayCluster of the spec at a field of another kind."""
-
-    def children(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
-        if spec := owner["spec"].get(field):
-            yield child_of(owner, _RAY_CLUSTERS, f"{owner['metadata']['name']}-raycluster", {}, spec)
-
-    return children
+    if spec := owner["spec"].get(field):
+        yield child_of(owner, _RAY_CLUSTERS, f"{owner['metadata']['name']}-raycluster", {}, spec)
 
 
 # -- Kubeflow, MPI, Volcano
 
 
-def _replicas(field: str) -> Children:
+def _replicas_at(field: str, owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
     """Pods of the Training Operator: by type of replica, which is a key of the map at `field`."""
-
-    def children(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
-        name, groups = owner["metadata"]["name"], owner["spec"].get(field) or {}
-        world = sum(group.get("replicas", 1) for group in groups.values())
-        rank = 0
-        for kind, group in sorted(groups.items()):  # Master before Worker: rank 0 is the master
-            for index in range(group.get("replicas", 1)):
-                labels = _named("training.kubeflow.org", job_name=name, replica_type=kind.lower(), replica_index=index)
-                env = (
-                    ("MASTER_ADDR", f"{name}-{min(groups).lower()}-0"),
-                    ("MASTER_PORT", "23456"),
-                    ("WORLD_SIZE", str(world)),
-                    ("RANK", str(rank)),
-                )
-                policy = group.get("restartPolicy", "Never").replace("ExitCode", "Never")
-                template = {**group["template"], "spec": {**group["template"]["spec"], "restartPolicy": policy}}
-                yield pod_of(owner, template, f"{name}-{kind.lower()}-{index}", labels, env=env)
-                rank += 1
-
-    return children
+    name, groups = owner["metadata"]["name"], owner["spec"].get(field) or {}
+    world = sum(group.get("replicas", 1) for group in groups.values())
+    rank = 0
+    for kind, group in sorted(groups.items()):  # Master before Worker: rank 0 is the master
+        for index in range(group.get("replicas", 1)):
+            labels = _named("training.kubeflow.org", job_name=name, replica_type=kind.lower(), replica_index=index)
+            env = (
+                ("MASTER_ADDR", f"{name}-{min(groups).lower()}-0"),
+                ("MASTER_PORT", "23456"),
+                ("WORLD_SIZE", str(world)),
+                ("RANK", str(rank)),
+            )
+            policy = group.get("restartPolicy", "Never").replace("ExitCode", "Never")
+            template = {**group["template"], "spec": {**group["template"]["spec"], "restartPolicy": policy}}
+            yield pod_of(owner, template, f"{name}-{kind.lower()}-{index}", labels, env=env)
+            rank += 1
 
 
 def _mpi_job(owner: JsonObject, children: Sequence[JsonObject]) -> Iterator[JsonObject]:
@@ -319,12 +311,12 @@ FRAMEWORKS = (
     Framework(_kind("jobset.x-k8s.io", "v1alpha2", "JobSet"), _job_set, ended="Completed"),
     Framework(_LEADER_WORKER_SETS, _leader_worker_set, ready="Available"),
     Framework(_RAY_CLUSTERS, _ray_cluster, ready="HeadPodReady"),
-    Framework(_kind("ray.io", "v1", "RayJob"), _of_ray_cluster("rayClusterSpec")),
-    Framework(_kind("ray.io", "v1", "RayService"), _of_ray_cluster("rayClusterConfig"), ready="Ready"),
-    Framework(_kind("kubeflow.org", "v1", "PyTorchJob"), _replicas("pytorchReplicaSpecs")),
-    Framework(_kind("kubeflow.org", "v1", "TFJob"), _replicas("tfReplicaSpecs")),
-    Framework(_kind("kubeflow.org", "v1", "XGBoostJob"), _replicas("xgbReplicaSpecs")),
-    Framework(_kind("kubeflow.org", "v1", "JAXJob"), _replicas("jaxReplicaSpecs")),
+    Framework(_kind("ray.io", "v1", "RayJob"), partial(_ray_cluster_at, "rayClusterSpec")),
+    Framework(_kind("ray.io", "v1", "RayService"), partial(_ray_cluster_at, "rayClusterConfig"), ready="Ready"),
+    Framework(_kind("kubeflow.org", "v1", "PyTorchJob"), partial(_replicas_at, "pytorchReplicaSpecs")),
+    Framework(_kind("kubeflow.org", "v1", "TFJob"), partial(_replicas_at, "tfReplicaSpecs")),
+    Framework(_kind("kubeflow.org", "v1", "XGBoostJob"), partial(_replicas_at, "xgbReplicaSpecs")),
+    Framework(_kind("kubeflow.org", "v1", "JAXJob"), partial(_replicas_at, "jaxReplicaSpecs")),
     Framework(_kind("kubeflow.org", "v2beta1", "MPIJob"), _mpi_job),
     Framework(_kind("batch.volcano.sh", "v1alpha1", "Job"), _volcano_job),
     Framework(_kind(SERVING_GROUP, "v1beta1", "InferenceService"), _served, ready="Ready"),

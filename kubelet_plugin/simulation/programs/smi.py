@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from kubelet_plugin.simulation.programs.node import Attached, RootedNode
@@ -60,22 +61,15 @@ def _run(node: RootedNode, words: list[str]) -> Iterator[str]:
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest"
             " NVIDIA driver is installed and running.",
         )
-    client = node.attach()
-    try:
-        yield from _answered(node, client, words)
-    finally:
-        client.close()
-
-
-def _answered(node: RootedNode, client: Attached, words: list[str]) -> Iterator[str]:
-    if words and words[0] == "compute-policy":
-        yield from _compute_policy(node, _options(words[1:], flags=("-l", "--list")))
-    elif words and words[0] == "mig":
-        yield from _mig(node, _options(words[1:], flags=(*_PROFILES, *_PLACEMENTS)))
-    elif "--gpu-reset" in words:
-        yield from _reset(node, client, _options(words, flags=("--gpu-reset",)))
-    else:
-        yield from _general(node, _options(words, flags=("-L",)))
+    with closing(node.attach()) as client:
+        if words and words[0] == "compute-policy":
+            yield from _compute_policy(node, _options(words[1:], flags=("-l", "--list")))
+        elif words and words[0] == "mig":
+            yield from _mig(node, _options(words[1:], flags=(*_PROFILES, *_PLACEMENTS)))
+        elif "--gpu-reset" in words:
+            yield from _reset(node, client, _options(words, flags=("--gpu-reset",)))
+        else:
+            yield from _general(node, _options(words, flags=("-L",)))
 
 
 def _options(words: list[str], flags: Sequence[str]) -> dict[str, str]:

@@ -62,29 +62,7 @@ async def test_pods_created_at_once_never_get_one_device_twice(cluster: Desk) ->
         assert "4 in use" in await cluster.waiting(name)
 
 
-async def test_a_reason_is_reported_once(cluster: Desk) -> None:
-    await cluster.node("node-1", device("gpu-0"))
-    await cluster.claim("none", exact(expression="false"))
-    await cluster.pod("stuck", claims=("none",))
-    await cluster.reported("stuck")
-    for number in range(3):
-        await cluster.pod(f"other-{number}")
-        await cluster.scheduled(f"other-{number}")
-    assert [reason for reason, _ in await cluster.events("stuck")] == ["FailedScheduling"]
-
-
 # -- claims that several pods use
-
-
-async def test_pods_that_share_a_claim_run_where_its_devices_are(cluster: Desk) -> None:
-    await cluster.node("node-1")
-    await cluster.node("node-2", device("gpu-0"))
-    await cluster.claim("shared")
-    for name in ("a", "b"):
-        await cluster.pod(name, claims=("shared",))
-        assert await cluster.scheduled(name) == "node-2"
-    claim = await cluster.get_claim("shared")
-    assert [consumer["name"] for consumer in claim["status"]["reservedFor"]] == ["a", "b"]
 
 
 async def test_a_pod_that_may_not_run_where_its_claim_is_says_so(cluster: Desk) -> None:
@@ -186,15 +164,6 @@ async def test_nodes_that_do_not_want_the_pod_are_passed_over_with_a_reason_each
     assert await cluster.scheduled("q") == "b"
     await cluster.kube.merge_patch(NODES, "a", {"spec": {"unschedulable": None}})
     assert await cluster.scheduled("p") == "a"
-
-
-async def test_node_affinity_is_honoured(cluster: Desk) -> None:
-    for name in ("a", "b"):
-        await cluster.node(name)
-    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a"]}]}
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-    await cluster.pod("p", affinity={"nodeAffinity": required})
-    assert await cluster.scheduled("p") == "b"
 
 
 async def test_the_node_where_an_earlier_preference_fits_is_preferred(cluster: Desk) -> None:

@@ -41,12 +41,6 @@ def _add(text: str) -> Callable[[ImexNode], None]:
             _add("SERVER_PORT=70000\n"), "invalid value '70000' of SERVER_PORT", id="bad port", marks=pytest.mark.slow
         ),
         pytest.param(_add("DAEMONIZE=no\n"), "invalid value 'no' of DAEMONIZE", id="bad switch"),
-        pytest.param(
-            _add("IMEX_WAIT_FOR_QUORUM=SOME\n"), "invalid value 'SOME'", id="bad word", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            _add("BIND_INTERFACE_IP=here\n"), "invalid value 'here'", id="bad address", marks=pytest.mark.slow
-        ),
         pytest.param(_add("LOG_LEVEL 4\n"), "is not KEY=VALUE", id="no setting", marks=pytest.mark.slow),
         pytest.param(
             _add("IMEX_CMD_UNIX_DOMAIN_PATH=\n"),

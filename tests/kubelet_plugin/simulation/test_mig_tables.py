@@ -133,17 +133,3 @@ class TestCombinations:
     )
     def test_sums(self, name: str, kinds: list[int], memory_mib: int, multiprocessors: int) -> None:
         assert amounts(load_mig_table(name), kinds)[:2] == [memory_mib, multiprocessors]
-
-
-class TestNames:
-    @pytest.mark.parametrize(
-        ("slices", "memory_mib", "total_mib", "name"),
-        [
-            (3, 71424, 143771, "3g.71gb"),
-            (1, 20992, 183359, "1g.23gb"),
-            (2, 43520, 189471, "2g.47gb"),
-            (7, 143360, 143771, "7g.141gb"),
-        ],
-    )
-    def test_halves_are_rounded_up(self, slices: int, memory_mib: int, total_mib: int, name: str) -> None:
-        assert gpu_instance_profile_name(slices, memory_mib << 20, total_mib << 20) == name

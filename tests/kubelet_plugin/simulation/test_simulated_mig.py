@@ -198,20 +198,6 @@ class TestGpuInstances:
             assert mig_gpu.nvml.nvmlGpuInstanceGetInfo(made).id == expected
             mig_gpu.nvml.nvmlGpuInstanceDestroy(made)
 
-    def test_do_not_overlap(self, h100: SimulatedHost) -> None:
-        mig_gpu = divided(h100)
-        mig_gpu.create("4g.40gb", 0)
-        with pytest.raises(pynvml.NVMLError_InsufficientResources):
-            mig_gpu.create("2g.20gb", 2)
-        mig_gpu.create("2g.20gb", 4)
-
-    def test_share_engines_that_may_run_out_before_memory_slices(self, h100: SimulatedHost) -> None:
-        mig_gpu = divided(h100)
-        mig_gpu.create("1g.10gb+me", 0)
-        with pytest.raises(pynvml.NVMLError_InsufficientResources):
-            mig_gpu.create("1g.10gb+me", 6)
-        mig_gpu.create("1g.10gb", 6)
-
     @pytest.mark.parametrize(("start", "size"), [(1, 2), (0, 1), (6, 2)])
     def test_lie_only_where_their_profile_can(self, h100: SimulatedHost, start: int, size: int) -> None:
         mig_gpu = divided(h100)

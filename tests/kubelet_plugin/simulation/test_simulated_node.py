@@ -203,15 +203,6 @@ class TestReboot:
         assert before != after
         assert sorted(after.values()) == list(range(8))
 
-    def test_ampere_keeps_its_mig_mode_and_hopper_forgets_it(self, tmp_path: Path) -> None:
-        for profile, mode in (("dgx-a100-40", 1), ("dgx-h100", 0)):
-            host = create_host(tmp_path / profile, profile)
-            host.set_mig(0, 0, 1)
-            host.reboot()
-            mig = host.state.gpus[0].mig
-            assert mig is not None
-            assert (mig.current, mig.pending) == (mode, mode)
-
 
 class TestSimulatedNvml:
     """The answers of the library itself, where the adapter does not look."""

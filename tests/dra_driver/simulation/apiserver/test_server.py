@@ -35,21 +35,6 @@ async def test_an_injected_failure_is_answered_as_often_as_asked_and_changes_not
     assert statuses == [(429, "3"), (429, "3"), (201, None)]
 
 
-async def test_writes_are_recorded_with_their_user_agent_and_outcome(api_server: ObservedApiServer) -> None:
-    headers = {"User-Agent": "someone/1"}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        async with session.post(f"{api_server.url}/api/v1/nodes", json={"metadata": {"name": "n"}}):
-            pass
-        async with session.get(f"{api_server.url}/api/v1/nodes/n"):
-            pass
-        async with session.delete(f"{api_server.url}/api/v1/nodes/m"):
-            pass
-    assert [(write.verb, write.resource, write.user_agent, write.status) for write in api_server.writes] == [
-        ("create", "nodes", "someone/1", 201),
-        ("delete", "nodes", "someone/1", 404),
-    ]
-
-
 async def test_a_stop_ends_watches_and_a_new_one_goes_on_where_they_were(api_server: ObservedApiServer) -> None:
     async with Api(api_server.url) as api:
         position = (await api.get("/api/v1/nodes"))["metadata"]["resourceVersion"]
@@ -82,25 +67,23 @@ async def test_a_failure_can_be_limited_to_a_path_and_taken_back(api_server: Obs
         assert (await api.refused("GET", "/api/v1/nodes/a")).status == 404
 
 
-async def test_a_watch_can_be_refused_as_gone(api_server: ObservedApiServer) -> None:
-    api_server.fail_next("GET", "/nodes", 410)
-    async with Api(api_server.url) as api:
-        refusal = await api.refused("GET", "/api/v1/nodes", watch="true")
-        assert (refusal.status, refusal.reason) == (410, "Expired")
-
-
-async def test_the_record_of_writes_names_verb_and_subresource(api_server: ObservedApiServer) -> None:
+async def test_the_record_of_writes_names_verb_subresource_user_agent_and_outcome(
+    api_server: ObservedApiServer,
+) -> None:
     async with Api(api_server.url) as api:
         await api.post("/api/v1/nodes", {"metadata": {"name": "a"}})
         await api.patch("/api/v1/nodes/a/status", {"status": {"capacity": {"cpu": "1"}}})
+        await api.get("/api/v1/nodes/a")
         await api.put("/api/v1/nodes/a", {"metadata": {"name": "a"}})
-        await api.delete("/api/v1/nodes/a")
-    assert [(write.method, write.verb, write.resource) for write in api_server.writes] == [
-        ("POST", "create", "nodes"),
-        ("PATCH", "patch", "nodes/status"),
-        ("PUT", "update", "nodes"),
-        ("DELETE", "delete", "nodes"),
+    async with aiohttp.ClientSession(headers={"User-Agent": "someone/1"}) as session:
+        await session.delete(f"{api_server.url}/api/v1/nodes/b")
+    assert [(write.method, write.verb, write.resource, write.status) for write in api_server.writes] == [
+        ("POST", "create", "nodes", 201),
+        ("PATCH", "patch", "nodes/status", 200),
+        ("PUT", "update", "nodes", 200),
+        ("DELETE", "delete", "nodes", 404),
     ]
+    assert api_server.writes[-1].user_agent == "someone/1"
 
 
 async def test_only_deletions_in_the_background_are_simulated(api_server: ObservedApiServer) -> None:
