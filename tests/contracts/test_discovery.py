@@ -27,6 +27,17 @@ async def test_groups_and_their_versions(api: Api) -> None:
     assert {"apps", "batch", "coordination.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io"} <= set(groups)
 
 
+async def test_versions_of_a_group_stand_in_the_order_of_their_priority(api: Api, unique: str) -> None:
+    definition, group = crd(f"{unique}s"), f"{unique}.dra.gpu"
+    (only,) = definition["spec"]["versions"]
+    names = ["v2", "v10", "v1", "v3beta1", "other", "v12alpha1", "v11beta2"]
+    definition["metadata"]["name"], definition["spec"]["group"] = f"{unique}s.{group}", group
+    definition["spec"]["versions"] = [{**only, "name": name, "storage": name == "v1"} for name in names]
+    await api.define(definition)
+    versions = [version["version"] for version in (await api.get(f"/apis/{group}"))["versions"]]
+    assert versions == ["v10", "v2", "v1", "v11beta2", "v3beta1", "v12alpha1", "other"]
+
+
 def slim(resource: dict[str, Any]) -> dict[str, Any]:
     """Without what only concerns storage."""
     return {key: value for key, value in resource.items() if key != "storageVersionHash"}

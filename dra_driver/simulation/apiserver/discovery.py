@@ -5,6 +5,7 @@ find merge keys, to see that the server validates fields, and to explain: versio
 version; version 2 is an empty shell, because clients look in version 3 first.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
@@ -85,9 +86,17 @@ def verbs_of(kind: ResourceType) -> list[str]:
     return [verb for verb in _OBJECT_VERBS if verb != "deletecollection" or kind.key != ("", "namespaces")]
 
 
-def _version_order(version: str) -> tuple[int, str]:
-    rank = 0 if "alpha" not in version and "beta" not in version else 1 if "beta" in version else 2
-    return rank, "".join(chr(0x10FFFF - ord(char)) for char in version)
+_VERSION = re.compile(r"v(?P<major>\d+)(?:(?P<stage>alpha|beta)(?P<minor>\d+))?")
+_STAGES = (None, "beta", "alpha")
+
+
+def _version_order(version: str) -> tuple[int, int, int, str]:
+    """The most stable and newest version first, and others last, by name. Source: Kubernetes, Versions in
+    CustomResourceDefinitions, "Version priority"."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        return len(_STAGES), 0, 0, version
+    return _STAGES.index(match["stage"]), -int(match["major"]), -int(match["minor"] or 0), version
 
 
 def _groups(registry: TypeRegistry) -> dict[str, dict[str, list[ResourceType]]]:

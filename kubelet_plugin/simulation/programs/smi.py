@@ -226,7 +226,8 @@ def _reset(node: RootedNode, client: Attached, options: dict[str, str]) -> Itera
         for gpu in gpus:
             gpu["compute_mode"] = gpu["time_slice"] = 0
             gpu["fault"], gpu["instances"] = None, []
-            gpu["health"].update(corrected_errors=0, uncorrected_errors=0, remap_pending=False, recovery_action=0)
+            gpu["health"].update(corrected_errors=0, uncorrected_errors=0, recovery_action=0)
+            gpu["health"].update(remap_pending=False, channel_repair_pending=False, tpc_repair_pending=False)
             if gpu["mig"]:
                 gpu["mig"]["current"] = gpu["mig"]["pending"]
             for folder in glob.glob(f"{node.root}/proc/driver/nvidia/capabilities/gpu{gpu['minor']}/mig/gi*"):

@@ -170,10 +170,13 @@ async def test_a_gpu_is_reset_after_an_annotation_and_not_before(tmp_path: Path,
         state = await plugin.released()
         assert (state["source"], state.get("until")) == ("node", None)
         assert not plugin.watcher.is_open and plugin.hardware._session is None
+        plugin.host.set_health(0, remap_pending=True, channel_repair_pending=True, tpc_repair_pending=True)
         assert await plugin.smi("--gpu-reset", "-i", uuid) == (
             0,
             f"GPU {plugin.host.state.gpus[0].address} was successfully reset.\nAll done.\n",
         )
+        health = plugin.host.state.gpus[0].health
+        assert not (health.remap_pending or health.channel_repair_pending or health.tpc_repair_pending)
         await plugin.annotate(None)
         await plugin.taken_back()
         assert (await plugin.smi("--gpu-reset"))[0] == 255
