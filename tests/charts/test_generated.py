@@ -7,8 +7,7 @@ import yaml
 
 from charts import generate
 
-_ROOT = Path(__file__).parents[2]
-CHART = _ROOT / "charts" / "gpu-dra-driver"
+CHART = Path(__file__).parents[2] / "charts" / "gpu-dra-driver"
 
 
 def test_committed_files_are_those_that_make_generate_writes() -> None:
@@ -29,9 +28,3 @@ def test_every_value_of_the_file_is_known_to_the_schema() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert schema["properties"].keys() - {"global"} == values.keys()
-
-
-def test_the_chart_has_the_version_of_the_package() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    project = (_ROOT / "pyproject.toml").read_text()
-    assert f'version = "{chart["appVersion"]}"' in project

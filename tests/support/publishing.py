@@ -14,6 +14,7 @@ from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.inventory import GpuFacts, NodeInventorySpec, NodeInventoryStatus, confirmation_annotation
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import Device
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.events import News
@@ -75,6 +76,8 @@ class Scene:
         self.kube = kube
         self.narrator = Recorded()
         self.events: list[News] = []
+        self.described: list[tuple[str, list[str]]] = []
+        """The names of devices that were wanted in a pool, each time."""
         self.pauses: list[float] = []
         """Between attempts, in seconds."""
         self.publisher: PoolPublisher
@@ -201,6 +204,9 @@ async def publishing(
     list_attributes: bool = False,
     tracer: Tracer = OFF,
 ) -> AsyncIterator[None]:
+    def described(pool: str, devices: Sequence[Device]) -> None:
+        scene.described.append((pool, [device.name for device in devices]))
+
     async with client(Endpoint(server=scene.server.url), traced=tracer.request) as kube:
         scene.publisher = PoolPublisher(
             Watches(kube),
@@ -210,7 +216,7 @@ async def publishing(
                 node_name=node_name,
                 list_attributes=list_attributes,
             ),
-            PublishingListeners(narrator=scene.narrator, tracer=tracer, tell=scene.events.append),
+            PublishingListeners(narrator=scene.narrator, tracer=tracer, tell=scene.events.append, described=described),
             Pace(
                 ask_after_s=ask_after_s,
                 probe_every_s=probe_every_s,

@@ -50,6 +50,16 @@ async def test_each_node_gets_a_pool_of_its_devices(scene: Scene) -> None:
         assert scene.writes() == ["create", "create"]
 
 
+async def test_a_listener_learns_which_devices_are_wanted_also_if_nothing_is_written(scene: Scene) -> None:
+    async with settled(scene, A, B):
+        assert ("node-a", [A.name, B.name]) in scene.described
+    scene.writes()
+    scene.described.clear()
+    async with publishing(scene):
+        await scene.rests()
+    assert scene.described[0] == ("node-a", [A.name, B.name]) and scene.writes() == []
+
+
 async def test_slices_are_what_conformance_expects(scene: Scene) -> None:
     await scene.node("node-a", A)
     uid = (await scene.kube.get(NODES, "node-a"))["metadata"]["uid"]
