@@ -115,6 +115,7 @@ async def run(settings: NodePluginSettings) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(forever("the own node", partial(own.follow, kube)))
             await own.first_read()
+            tasks.create_task(forever("the kept connection", kube.keep_connected))
             cluster, node = _Cluster(kube, tracer, metrics, events), _node(settings, own)
             try:
                 await _live(settings, _composed(settings, cluster, node))

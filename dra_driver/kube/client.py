@@ -7,12 +7,13 @@ An `Endpoint` has the server and the credentials: from a pod's service account, 
 official `kubernetes` package. That package costs 15 MB of memory, so it is imported only for a kubeconfig.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Never, Self
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -27,6 +28,8 @@ __all__ = ["Endpoint", "Kube", "Listing", "WatchEvent", "endpoint_from"]
 _REQUEST_TIMEOUT_S = 30.0
 _WATCH_TIMEOUT_S = 300
 """How long the server should keep a watch open; a silent connection is closed a little later."""
+_KEEP_S = 55.0
+"""How long a connection that is kept open is idle: less than servers keep idle ones, and most load balancers."""
 _PAGE = 500
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MERGE_PATCH = "application/merge-patch+json"
@@ -299,6 +302,16 @@ class Kube:
                 accepted()
                 async for line in _lines(answer):
                     yield WatchEvent(*answers.an_event(answers.decoded(line, call.about), call.about))
+
+    async def keep_connected(self) -> Never:
+        """Uses a connection now and then, so that a request after a long pause need not wait for a new one, which takes
+        as long as the request. The answer does not matter, and is not counted."""
+        call = _Call("GET", "/version", "GET /version", "get")
+        while True:
+            await asyncio.sleep(_KEEP_S)
+            with suppress(HttpError, ConnectError, OSError, Unreachable):
+                async with self._sent(call) as answer:
+                    await answer.read()
 
     async def server_version(self) -> tuple[int, int]:
         """Major and minor version of the server: `(1, 36)`."""

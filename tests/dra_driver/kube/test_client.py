@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.objects import claim, node
+from support.plugin import eventually
 from support.rows import rows
 
 from dra_driver.api.meta import CONFIG_MAPS, NODES, RESOURCE_CLAIMS
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, InvalidInput, NotFound, Rejected, Unreachable
+from dra_driver.kube import client
 from dra_driver.kube.answers import unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.http_client import ConnectError, HttpError
@@ -67,6 +69,34 @@ async def test_an_object_lives_and_dies(kube: Kube) -> None:
     await kube.delete(CONFIG_MAPS, "a", namespace="default", uid=created["metadata"]["uid"])
     with pytest.raises(NotFound):
         await kube.get(CONFIG_MAPS, "a", "default")
+
+
+async def test_a_connection_is_kept_whatever_is_answered_and_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_KEEP_S", 0.01)
+    counted: list[str] = []
+    connections: list[object] = []
+    refuses = False
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        assert request.path == "/version"
+        connections.append(request.transport)
+        if refuses:
+            assert request.transport is not None
+            request.transport.abort()
+        return web.Response(status=403)
+
+    async with talking_to(handler) as kube:
+        kube._answered = lambda verb, resource, status: counted.append(verb)
+        keeping = asyncio.create_task(kube.keep_connected())
+        await eventually(lambda: len(connections) > 2)
+        assert len(set(connections)) == 1
+        refuses = True
+        await eventually(lambda: len(set(connections)) > 2)
+        refuses = False
+        asked = len(connections)
+        await eventually(lambda: len(connections) > asked + 2)
+        keeping.cancel()
+    assert counted == [] and connections[-1] is connections[-2]
 
 
 async def test_a_namespace_in_an_object_of_the_cluster_is_ignored(kube: Kube) -> None:
