@@ -20,7 +20,7 @@ import httptools
 _CONNECT_TIMEOUT_S = 10.0
 _CONNECTIONS = 64
 _IDLE_S = 80.0
-"""How long a connection is reused after its last answer: less than the 90 seconds after which an API server closes it."""
+"""How long a connection is reused after its last answer. An API server closes it after 90 seconds."""
 _MOST_WAITING_BYTES = 1 << 20
 """Of an answer that is read slower than it arrives."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
