@@ -50,6 +50,7 @@ TABLES: Mapping[str, Table] = {
         {"Ratio": _ratio},
         (
             "one prepare",
+            "one prepare after the rest",
             "one unprepare",
             "prepare of eight in one call",
             "unprepare of eight in one call",
