@@ -42,7 +42,7 @@ def test_a_table_has_every_column_of_the_record_and_leaves_out_what_does_not_app
 
 def test_a_row_that_the_record_does_not_have_is_an_error(tmp_path: Path) -> None:
     record(tmp_path, "against", {"one prepare": ROW})
-    with pytest.raises(KeyError, match="one unprepare"):
+    with pytest.raises(KeyError, match="one prepare after the rest"):
         figures("against-ratios", tmp_path)
 
 
