@@ -259,7 +259,13 @@ async def test_certificates_prove_both_sides(certificates: Path, inline: bool) -
     tls.verify_mode = ssl.CERT_REQUIRED
     tls.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
 
-    async def answer(_: web.Request) -> web.Response:
+    proven: list[bool] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        connection: ssl.SSLObject = request.transport.get_extra_info("ssl_object")
+        assert connection.getpeercert() is not None
+        proven.append(bool(connection.session_reused))
         return web.json_response({"major": "1", "minor": "36"})
 
     app = web.Application()
@@ -273,6 +279,8 @@ async def test_certificates_prove_both_sides(certificates: Path, inline: bool) -
         trusted = kubeconfig(certificates, user, server=server, **given("certificate-authority", "cert.pem"))
         async with Kube(endpoint_from(trusted)) as kube:
             assert await kube.server_version() == (1, 36)
+            await asyncio.gather(kube.server_version(), kube.server_version())
+            assert sorted(proven) == [False, False, True], "a resumed session still proves who the client is"
         async with Kube(endpoint_from(kubeconfig(certificates, user, server=server))) as kube:
             with pytest.raises(
                 Unreachable, match=r"cannot trust the API server: 127.0.0.1:\d+: self-signed certificate$"
