@@ -1,7 +1,7 @@
 """The supervisor of an IMEX daemon, in a pod of its own: settings, the domain's status, nvidia-imex, orderly stop."""
 
 # isort: off
-import dra_driver.runtime.lean_service  # noqa: F401 - before anything else imports libraries
+import dra_driver.runtime.lean  # noqa: F401 - before anything else imports libraries
 
 # isort: on
 import asyncio
