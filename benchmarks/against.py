@@ -60,7 +60,7 @@ TURN = 25
 ONES, EIGHTS = 200, 100
 """Calls of a round: 1,000 claims."""
 WARM = 30
-"""Claims before the rest: Python makes code faster that it has run some times."""
+"""Claims before the rest, because Python speeds up code that has run several times."""
 SETTLE_S = 3.0
 STARTS_S = 60.0
 MEMORY = "/dev/shm"
@@ -89,10 +89,10 @@ UNITS = {
     "processor time, prepare and unprepare of eight": "ms",
     "resident memory after the start": "MiB",
     "proportional memory after the start": "MiB",
-    "memory of no file after the start": "MiB",
+    "anonymous memory after the start": "MiB",
     "resident memory after 1,000 claims": "MiB",
     "proportional memory after 1,000 claims": "MiB",
-    "memory of no file after 1,000 claims": "MiB",
+    "anonymous memory after 1,000 claims": "MiB",
     "processor at rest": "% of a core",
     "wakeups at rest": "a second",
     "one prepare after the rest": "ms",
@@ -194,7 +194,7 @@ class Node:
 
     def weigh(self, when: str) -> None:
         self.figures[f"resident memory {when}"] = memory_mib(self.pid)
-        self.figures[f"memory of no file {when}"] = memory_mib(self.pid, "RssAnon")
+        self.figures[f"anonymous memory {when}"] = memory_mib(self.pid, "RssAnon")
         rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         (line,) = (line for line in rollup.splitlines() if line.startswith("Pss:"))
         self.figures[f"proportional memory {when}"] = int(line.split()[1]) / 1024

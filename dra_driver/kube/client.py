@@ -29,7 +29,7 @@ _REQUEST_TIMEOUT_S = 30.0
 _WATCH_TIMEOUT_S = 300
 """How long the server should keep a watch open; a silent connection is closed a little later."""
 _KEEP_S = 55.0
-"""How long a connection that is kept open is idle: less than servers keep idle ones, and most load balancers."""
+"""Between two requests that keep a connection open. Servers and most load balancers close it after a longer time."""
 _PAGE = 500
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MERGE_PATCH = "application/merge-patch+json"
@@ -304,8 +304,8 @@ class Kube:
                     yield WatchEvent(*answers.an_event(answers.decoded(line, call.about), call.about))
 
     async def keep_connected(self) -> Never:
-        """Uses a connection now and then, so that a request after a long pause need not wait for a new one, which takes
-        as long as the request. The answer does not matter, and is not counted."""
+        """Sends a small request now and then, so that a request after a long pause finds an open connection. Opening
+        one takes as long as the request. Ignores the answer, and does not count it."""
         call = _Call("GET", "/version", "GET /version", "get")
         while True:
             await asyncio.sleep(_KEEP_S)

@@ -68,7 +68,7 @@ async def until(event: asyncio.Event, at_most_s: float | None) -> bool:
     return False
 
 
-async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
     """Cancels them, and returns when all have ended; how they end does not matter."""
     for task in tasks:
         task.cancel()

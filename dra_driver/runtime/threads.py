@@ -65,7 +65,7 @@ def _call_all(calls: _Queue) -> None:
 
 
 def settle[T](future: asyncio.Future[T], outcome: T | Exception) -> None:
-    """Gives the result, or the error that took its place, to who waits for it; nothing if it was canceled."""
+    """Completes the future with the result or the error. Does nothing if it is done, as after it was canceled."""
     if future.done():
         return
     if isinstance(outcome, Exception):
@@ -76,8 +76,8 @@ def settle[T](future: asyncio.Future[T], outcome: T | Exception) -> None:
 
 
 def in_own_thread[T](name: str, work: Callable[[], T]) -> Future[T]:
-    """Begins `work`, which may hang for ever: no one waits for it who does not want to, and its thread does not keep
-    the process from ending. What it returns or raises, of any type, is in the future."""
+    """Starts `work`, which may hang forever, in a daemon thread, which does not keep the process from ending. The
+    future gets the result, or the error of any type."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # To cancel a wait for it changes nothing.
 

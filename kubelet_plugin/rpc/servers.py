@@ -28,7 +28,7 @@ from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api import DRA_V1
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
 from dra_driver.names import ClaimRef
-from dra_driver.runtime.tasks import to_next, until
+from dra_driver.runtime.tasks import end_tasks, to_next, until
 from kubelet_plugin.rpc import messages
 from kubelet_plugin.rpc.grpc_server import CallFailed, GrpcServer, GrpcStatus, Metadata, Methods, Streaming, Unary
 
@@ -220,9 +220,7 @@ async def _first(*waits: Awaitable[object], timeout_s: float) -> None:
     try:
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
 
 class RegistrationServer:

@@ -14,6 +14,7 @@ from dra_driver.cli.tables.seen import READ_AS, Objects, Selection
 from dra_driver.errors import NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
+from dra_driver.runtime.tasks import end_tasks
 from dra_driver.terminal import print_message
 
 _LOOK_S = 0.05
@@ -79,9 +80,7 @@ class Following:
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
 
     def reading(self) -> list[str]:
         """Kinds that were neither read nor refused so far."""

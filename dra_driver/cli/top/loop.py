@@ -25,7 +25,7 @@ from dra_driver.cli.top.screen import Screen, Size, TopView, frame, pressed
 from dra_driver.errors import ClusterError, DriverError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.runtime.tasks import until
+from dra_driver.runtime.tasks import end_tasks, until
 from dra_driver.terminal import SafeConsole
 
 _FRAME_S = 0.1
@@ -89,9 +89,7 @@ class _Top:
                     await self._draw(live, board, following, tasks)
         finally:
             self._done = True
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
 
     async def _draw(self, live: Live, board: Board, following: Following, beside: Sequence[asyncio.Task[None]]) -> None:
         read = False

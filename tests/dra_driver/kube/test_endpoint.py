@@ -292,6 +292,8 @@ async def test_certificates_prove_both_sides(certificates: Path, inline: bool) -
 
 def a_certificate(folder: Path, name: str, of: str = "IP:127.0.0.1") -> None:
     """A server's key and a certificate that vouches for itself, as `name`.key and `name`.crt."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl program to make a certificate")
     command = f"openssl {NEW_KEY} -days 2 -subj /CN={name} -keyout {name}.key -out {name}.crt"
     more = ["-addext", f"subjectAltName={of}"]
     subprocess.run([*command.split(), *more], cwd=folder, check=True, capture_output=True)
@@ -323,8 +325,6 @@ async def a_server(folder: Path, name: str, port: int = 0, resumed: list[bool] |
 
 @pytest.mark.parametrize("tunneled", [False, True])
 async def test_later_connections_resume_the_tls_session_of_the_first(tmp_path: Path, *, tunneled: bool) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl program to make a certificate")
     a_certificate(tmp_path, "api")
     resumed: list[bool] = []
     async with a_server(tmp_path, "api", resumed=resumed) as port, a_tunnel(port, []) as proxy:
@@ -341,8 +341,6 @@ async def test_an_authority_that_is_rotated_is_followed_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_pod: bool
 ) -> None:
     """And the one before is trusted no longer. A file that is no certificate leaves what was read before."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl program to make a certificate")
     for name in ("old", "new"):
         a_certificate(tmp_path, name)
 
@@ -376,8 +374,6 @@ async def test_an_authority_that_is_rotated_is_followed_without_a_restart(
 @pytest.mark.parametrize("user", [{}, PASSWORD], ids=["read here", "read by the official package"])
 async def test_the_certificate_has_the_name_that_the_kubeconfig_says(tmp_path: Path, user: dict[str, Any]) -> None:
     """The address is of a tunnel or a load balancer: the certificate is for another name."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl program to make a certificate")
     a_certificate(tmp_path, "api", "DNS:api.internal")
     async with a_server(tmp_path, "api") as port:
         cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(tmp_path / "api.crt")}
@@ -440,8 +436,6 @@ async def a_tunnel(
 
 
 async def test_a_proxy_with_tls_is_trusted_by_its_own_name_and_the_server_behind_it_by_another(tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl program to make a certificate")
     a_certificate(tmp_path, "api", "DNS:api.invalid")
     tunnels = {}
     for name, of in (("proxy", "IP:127.0.0.1"), ("other", "DNS:other.invalid")):
@@ -468,8 +462,6 @@ async def test_a_proxy_with_tls_is_trusted_by_its_own_name_and_the_server_behind
 
 async def test_https_goes_through_a_proxy_that_sees_nothing_of_it(tmp_path: Path) -> None:
     """Read here, and by the official package. The name is known to the proxy alone; the certificate is the server's."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl program to make a certificate")
     for name in ("right", "wrong"):
         a_certificate(tmp_path, name, "DNS:api.invalid")
     requests: list[str] = []
